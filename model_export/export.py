@@ -1,0 +1,126 @@
+"""The sentence: read the checkpoint, describe it, build the graph, write it, verify what was written, and only then give it its name."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from model_export.architecture import Architecture
+from model_export.checkpoint import Checkpoint
+from model_export.encoder import Encoder
+from model_export.errors import ExportError
+from model_export.families import Family, Parts, describe, family_of
+from model_export.graph import WEIGHTS_FILE, Graph
+from model_export.heads import Heads
+from model_export.linear import PRECISIONS
+from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Canary, Manifest, Tensor, sha256
+from model_export.reference import Reference
+from model_export.verify import TOLERANCE, Expected, expect, verify
+from model_export.vocabulary import Vocabulary, read_vocabulary
+
+PAIR_LABELS = {"is_next": ("is_next", "not_next")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A graph that is not written yet, and what is known of it."""
+
+    graph: Graph
+    architecture: Architecture
+    family: Family
+    heads: Heads
+
+
+def export(source: Path, artifact: Path, *, precision: str) -> Manifest:
+    """Writes the checkpoint folder `source` as the folder `artifact`. Raises ExportError and leaves nothing behind where it cannot."""
+    if precision not in PRECISIONS:
+        raise ExportError(f"precision {precision!r} is not known; take one of {', '.join(PRECISIONS)}")
+    _refuse_occupied(artifact)
+    checkpoint = Checkpoint(source)
+    built = build(checkpoint, precision)
+    architecture = built.architecture
+    vocabulary = read_vocabulary(source, size=architecture.vocabulary, positions=architecture.positions)
+    if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
+        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
+    reference = Reference(architecture, built.family, Parts(checkpoint, built.family))
+    expected = expect(reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens)
+    with _written_beside(artifact) as folder:
+        vocabulary.save(folder / TOKENIZER)
+        with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
+            built.graph.save(folder / MODEL, producer_version=version("bert-service"), written=bar.update)
+        errors = verify(folder / MODEL, expected, built.heads.present, precision)
+        manifest = _manifest(checkpoint, built, vocabulary, expected, precision=precision, errors=errors, folder=folder)
+        manifest.write(folder)
+    return manifest
+
+
+def build(checkpoint: Checkpoint, precision: str) -> Built:
+    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over."""
+    family, architecture = family_of(checkpoint.config), describe(checkpoint.config)
+    parts, graph = Parts(checkpoint, family), Graph()
+    hidden = Encoder(graph, architecture, parts, PRECISIONS[precision]()).build()
+    heads = Heads(graph, architecture, family, parts, hidden)
+    heads.build()
+    parts.ignore_known()
+    if unread := checkpoint.unread():
+        shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
+        raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
+    return Built(graph=graph, architecture=architecture, family=family, heads=heads)
+
+
+def _manifest(
+    checkpoint: Checkpoint, built: Built, vocabulary: Vocabulary, expected: Expected, *, precision: str, errors: dict[str, float], folder: Path
+) -> Manifest:
+    heads, sizes = built.heads, asdict(built.architecture)
+    kept = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
+    return Manifest(
+        format=FORMAT,
+        exporter=f"bert-service {version('bert-service')}",
+        name=checkpoint.folder.resolve().name,
+        family=built.architecture.family,
+        precision=precision,
+        layout="packed rows",
+        sizes={name: sizes[name] for name in kept} | {"parameters": checkpoint.parameters},
+        max_tokens=vocabulary.max_tokens,
+        heads=tuple(heads.present),
+        missing=heads.missing,
+        pair_labels=PAIR_LABELS[built.family.pair] if "pair" in heads.present else (),
+        special_tokens=vocabulary.special_tokens,
+        inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
+        outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
+        assumed=vocabulary.assumed,
+        verification=errors,
+        canary=_canary(expected, precision),
+        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},
+    )
+
+
+def _canary(expected: Expected, precision: str) -> Canary:
+    ids, hidden = expected.sequences[2], expected.hidden[2]
+    return Canary(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=TOLERANCE[precision])
+
+
+def _refuse_occupied(artifact: Path) -> None:
+    if artifact.exists() and (not artifact.is_dir() or any(artifact.iterdir())):
+        what = "an artifact" if (artifact / MANIFEST).is_file() else "something else"
+        raise ExportError(f"{artifact} already holds {what}: name a new or an empty folder, or remove it first")
+
+
+@contextmanager
+def _written_beside(artifact: Path) -> Iterator[Path]:
+    """A folder beside `artifact` that takes its name when all went well, and is gone when not."""
+    folder = artifact.with_name(artifact.name + ".partial")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        if artifact.exists():
+            artifact.rmdir()
+        folder.rename(artifact)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

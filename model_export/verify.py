@@ -1,0 +1,93 @@
+"""Runs the written artifact and compares its answers with the float64 reference; the errors go into the manifest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from model_export.batch import OUTPUTS, POOLED, SEQUENCE, Row, Tokens, pack, split
+from model_export.errors import ExportError
+from model_export.reference import Doubles, Reference
+
+LENGTHS = (2, 3, 17, 31, 64, 130)
+TOLERANCE = {"fp32": 1e-3, "int8": 1.0}  # of hidden states; a kernel that saturates or a wrong weight is far outside
+SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the reference says of the seeded sequences."""
+
+    sequences: Sequence[NDArray[np.int32]]
+    hidden: Sequence[Doubles]  # each [length, hidden]
+    pooler: Sequence[Doubles]  # each [hidden]; empty without a pooler
+    pair: Sequence[Doubles]  # each [2]
+    vocabulary: Sequence[Doubles]  # log-probabilities at the second token, each [vocabulary]
+
+
+def expect(reference: Reference, heads: Sequence[str], *, vocabulary: int, max_tokens: int) -> Expected:
+    random = np.random.default_rng(20181011)
+    lengths = [n for n in LENGTHS if n <= max_tokens]
+    sequences = [random.integers(0, vocabulary, n, dtype=np.int32) for n in lengths]
+    hidden = reference.hidden_states(sequences)
+    pooler = [reference.pooler(h) for h in hidden] if "pooler" in heads else []
+    scores = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if "fill_mask" in heads else []
+    return Expected(
+        sequences=sequences, hidden=hidden, pooler=pooler, pair=[reference.pair(p) for p in pooler] if "pair" in heads else [], vocabulary=scores
+    )
+
+
+def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str) -> dict[str, float]:
+    """The largest errors by output. Raises ExportError where the artifact does not compute what the checkpoint says."""
+    rows = _run(model, expected.sequences, heads)
+    errors: dict[str, float] = {}
+    pairs = {
+        "cls": [(row["cls"][0], h[0]) for row, h in zip(rows, expected.hidden, strict=True)],
+        "mean": [(row["mean"][0], h.mean(axis=0)) for row, h in zip(rows, expected.hidden, strict=True)],
+        "pooler": [(row["pooler"][0], p) for row, p in zip(rows, expected.pooler, strict=False)],
+        "pair": [(row["pair"][0], p) for row, p in zip(rows, expected.pair, strict=False)],
+        "fill_mask": [_vocabulary_pair(row, p) for row, p in zip(rows, expected.vocabulary, strict=False)],
+    }
+    for name, both in pairs.items():
+        if both:
+            errors[f"{name}_max_abs_error"] = max(float(np.abs(got - want).max()) for got, want in both)
+    errors["cls_smallest_cosine"] = min(_cosine(got, want) for got, want in pairs["cls"])
+    # written so that a NaN fails
+    if not (errors["cls_max_abs_error"] <= TOLERANCE[precision] and errors["cls_smallest_cosine"] >= SMALLEST_COSINE[precision]):
+        raise ExportError(
+            f"the written {precision} artifact does not compute what the checkpoint says: [CLS] differs from the float64 reference by up to "
+            f"{errors['cls_max_abs_error']:.3g} (cosine {errors['cls_smallest_cosine']:.5f}); int8 needs a CPU with VNNI: use --precision fp32"
+        )
+    return errors
+
+
+def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[str]) -> list[Row]:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")  # keeps the weights mapped from disk instead of copied
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    outputs = {name for name in OUTPUTS if name in heads and OUTPUTS[name] in (SEQUENCE, POOLED)}
+    if "fill_mask" in heads:
+        outputs |= {"top_logits", "top_ids", "log_sum_exp"}
+    k = 3
+    tokens = [
+        Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=frozenset(outputs), masks=(1,) if "fill_mask" in heads else (), top_k=k)
+        for ids in sequences
+    ]
+    batch = pack(tokens)
+    names = sorted(batch.outputs)
+    inputs = {i.name for i in session.get_inputs()}
+    results = session.run(names, {name: array for name, array in batch.feeds.items() if name in inputs})
+    return split(batch, dict(zip(names, results, strict=True)))
+
+
+def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
+    """Log-probabilities of the artifact's best ids, and the reference's for the same ids."""
+    return row["top_logits"][0].astype(np.float64) - row["log_sum_exp"][0], expected[row["top_ids"][0].astype(np.int64)]
+
+
+def _cosine(a: NDArray[np.generic], b: Doubles) -> float:
+    x = a.astype(np.float64)
+    return float(x @ b / (np.linalg.norm(x) * np.linalg.norm(b)))

@@ -1,0 +1,82 @@
+"""What stands before every route, as plain ASGI: the request's id, the limit on its body, and word of a caller who left."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, TypeVar
+
+from service.errors import TooLarge
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
+ID_LENGTH = 128
+
+
+class Left(Exception):
+    """The caller closed the connection before the answer was there."""
+
+
+class Door:
+    """Gives each request an id (the caller's own x-request-id where it is sane) and cuts off bodies over the limit, chunked ones too."""
+
+    def __init__(self, app: App, *, max_body_bytes: int) -> None:
+        self._app = app
+        self._limit = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers.get(b"x-request-id", b""))
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id.decode()}
+        stated = headers.get(b"content-length", b"0")
+        received = 0
+
+        async def limited_receive() -> Message:
+            nonlocal received
+            if stated.isdigit() and int(stated) > self._limit:
+                raise self._too_large(int(stated))
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise self._too_large(received)
+            return message
+
+        async def named_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
+        await self._app(scope, limited_receive, named_send)
+
+    def _too_large(self, size: int) -> TooLarge:
+        return TooLarge(f"the body has {size} bytes or more; at most {self._limit} are taken (BERT_MAX_BODY_BYTES)", code="body_too_large")
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; cancels it and raises Left as soon as the caller is gone. To be called when the body has been read."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Left
+    finally:
+        task.cancel()
+        watcher.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _request_id(stated: bytes) -> bytes:
+    sane = 0 < len(stated) <= ID_LENGTH and all(33 <= byte <= 126 for byte in stated)
+    return stated if sane else secrets.token_hex(8).encode()

@@ -1,0 +1,59 @@
+"""What a caller can be told: every error knows its HTTP status and a stable code; its message has the number, the limit and the way out."""
+
+
+class ServiceError(Exception):
+    status = 500
+    code = "internal"
+
+    def __init__(self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.code
+        self.index = index  # of the input that is to blame
+        self.retry_after = retry_after  # seconds
+
+
+class BadRequest(ServiceError):
+    """The body is not JSON, or not UTF-8."""
+
+    status, code = 400, "bad_request"
+
+
+class Unauthorized(ServiceError):
+    status, code = 401, "unauthorized"
+
+
+class TooLarge(ServiceError):
+    """Retrying will not help: the request is over a limit as a whole."""
+
+    status, code = 413, "too_large"
+
+
+class Invalid(ServiceError):
+    """The fields are there, but their values cannot be answered."""
+
+    status, code = 422, "invalid"
+
+
+class Overloaded(ServiceError):
+    """Nothing of the request was computed; it may be sent again after `retry_after` seconds."""
+
+    status, code = 429, "overloaded"
+
+
+class RunFailed(ServiceError):
+    """The model raised, or its answer was not finite."""
+
+    status, code = 500, "run_failed"
+
+
+class NoSuchHead(ServiceError):
+    """This model does not have what the task needs."""
+
+    status, code = 501, "no_such_head"
+
+
+class Unavailable(ServiceError):
+    """Loading, draining, or the deadline passed before the run."""
+
+    status, code = 503, "unavailable"

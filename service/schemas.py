@@ -1,0 +1,81 @@
+"""The request and answer bodies, with their examples. Requests are checked strictly: an unknown field is an error, not a shrug."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Pooling = Literal["cls", "pooler", "mean"]
+Lowered = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
+Side = Annotated[Literal["right", "left"], Lowered]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Cuttable(Body):
+    truncate: bool | None = Field(None, description="cut what is too long; null: as the server is set (BERT_TRUNCATE)")
+    truncation_direction: Side = Field("right", description="the side that is cut away")
+
+
+class EmbedRequest(Cuttable):
+    inputs: str | list[str] = Field(examples=["my dog is hairy"])
+    pooling: Pooling = Field("cls", description="cls: raw last-layer [CLS]; pooler: tanh(W h[CLS] + b); mean: over all tokens")
+    normalize: bool = Field(False, description="to unit length")
+    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers (before normalizing)")
+    prompt_name: None = Field(None, description="accepted from TEI clients when null")
+
+
+class FillMaskParameters(Body):
+    top_k: int | None = Field(None, ge=0)
+    targets: str | list[str] | None = None
+
+
+class FillMaskRequest(Cuttable):
+    inputs: str | list[str] = Field(examples=["Paris is the capital of [MASK]."])
+    parameters: FillMaskParameters | None = Field(None, description="as in the Hugging Face API; the same keys at the top level do the same")
+    top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
+    targets: str | list[str] | None = Field(None, description="score these words only, with their share of the whole vocabulary")
+
+
+class Pair(Body):
+    text: str
+    text_pair: str
+
+
+class NspRequest(Cuttable):
+    inputs: Pair | list[Pair | list[str]] = Field(
+        examples=[{"text": "I like tea.", "text_pair": "It is warm."}], description="one pair, or a list of pairs"
+    )
+
+
+class EmbeddingsRequest(Body):
+    """OpenAI's request; `pooling` and `normalize` are ours."""
+
+    input: str | list[str] = Field(examples=["my dog is hairy"])
+    model: str | None = None
+    user: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    pooling: Pooling = "cls"
+    normalize: bool = True
+
+
+class Candidate(BaseModel):
+    score: float = Field(description="softmax over the whole vocabulary at the mask", examples=[0.41])
+    token: int = Field(examples=[2605])
+    token_str: str = Field(examples=["france"])
+    sequence: str = Field(examples=["paris is the capital of france."])
+
+
+class PairScore(BaseModel):
+    label: str = Field(examples=["is_next"])
+    is_next: float = Field(examples=[0.98])
+    not_next: float = Field(examples=[0.02])
+
+
+class ErrorBody(BaseModel):
+    error: str = Field(examples=["input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"])
+    code: str = Field(examples=["too_long"])
+    index: int | None = Field(None, description="of the input that is to blame", examples=[3])
+    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])

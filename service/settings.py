@@ -1,0 +1,57 @@
+"""The settings: BERT_* environment variables, read once, checked whole. An unknown or a wrong one stops the start."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "BERT_"
+
+
+class SettingsError(Exception):
+    """A setting is unknown, unreadable or cannot work; the message names the variable."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    artifact: Path = Field(description="folder written by `python -m model_export`")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    port: int = Field(8080, ge=0, le=65535)
+    device: Literal["auto", "cpu"] = Field("auto", description="auto takes what the artifact was exported for")
+    threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
+    token_budget: int = Field(0, ge=0, description="tokens in one batch; 0: measured at start")
+    max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")
+    max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait beyond which requests are refused with 429")
+    max_inputs: int = Field(2048, ge=1, description="inputs in one request")
+    max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
+    max_body_bytes: int = Field(8 * 2**20, ge=1)
+    max_top_k: int = Field(1000, ge=1, description="candidates per mask")
+    truncate: bool = Field(False, description="cut texts that are too long where a request does not say")
+    timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
+    drain_seconds: float = Field(20.0, ge=0, description="after SIGTERM, time for waiting work to finish")
+    api_key: str = Field("", description="when set, task routes want `Authorization: Bearer KEY`")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Raises SettingsError with one line per fault."""
+        variables = os.environ if environment is None else environment
+        mine = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
+        known = {PREFIX + name.upper(): name for name in cls.model_fields}
+        if unknown := sorted(set(mine) - set(known)):
+            raise SettingsError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        try:
+            settings = cls.model_validate({known[name]: value for name, value in mine.items()})
+        except ValidationError as error:
+            faults = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+            raise SettingsError("; ".join(faults)) from None
+        settings._check_together()
+        return settings
+
+    def _check_together(self) -> None:
+        if self.token_budget > self.max_waiting_tokens:
+            raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
