@@ -31,6 +31,7 @@ LEVELS = {
 BRIDGES = {"model_export.manifest", "model_export.batch"}  # all that the service may know of the exporter
 ROOMS = {  # third party -> the only modules that may import it
     "fastapi": {"service.app", "service.documentation"},
+    "fastapi_offline": {"service.app"},
     "starlette": {"service.app"},
     "uvicorn": {"service.__main__"},
     "pydantic": {"service.schemas", "service.settings", "service.app", "service.documentation"},

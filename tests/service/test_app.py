@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from typing import Any
 
 import httpx
@@ -211,7 +212,12 @@ def test_info_tells_what_is_in_use(server: httpx.Client) -> None:
 def test_health_ready_and_docs_answer(server: httpx.Client) -> None:
     assert server.get("/health").json() == {"status": "ok"}
     assert server.get("/ready").json() == {"status": "ready"}
-    assert "swagger" in server.get("/docs").text.lower()
+    page = server.get("/docs").text
+    assert "http://" not in page  # works without the internet
+    assert "https://" not in page
+    script = re.search(r'src="(/[^"]+\.js)"', page)
+    assert script is not None
+    assert server.get(script[1]).status_code == 200
 
 
 def test_the_documentation_lists_every_task_with_its_errors(server: httpx.Client) -> None:
