@@ -15,13 +15,17 @@ Value = ir.Value
 Attribute = int | float | str | Sequence[int]
 OPSET, CONTRIB = 20, "com.microsoft"
 WEIGHTS_FILE = "model.onnx.data"
-TYPES = {"int32": ir.DataType.INT32, "int64": ir.DataType.INT64, "float32": ir.DataType.FLOAT}
+TYPES = {"int32": ir.DataType.INT32, "int64": ir.DataType.INT64, "float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
 
 
 class Graph:
-    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used twice gets a number."""
+    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used twice gets a number.
 
-    def __init__(self) -> None:
+    `computes` is the dtype of weights and activations: "float32" or "float16".
+    """
+
+    def __init__(self, computes: str = "float32") -> None:
+        self.computes = computes
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, CONTRIB: 1}, name="bert")
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
@@ -43,6 +47,17 @@ class Graph:
         yield
         self._scopes.pop()
 
+    @contextmanager
+    def computing_in(self, dtype: str) -> Iterator[None]:
+        """Weights made inside have this dtype; values are cast by `cast`."""
+        before, self.computes = self.computes, dtype
+        yield
+        self.computes = before
+
+    def cast(self, value: Value, source: str) -> Value:
+        """`value`, which is of dtype `source`, as `computes`."""
+        return value if source == self.computes else self.op("Cast", value, to=int(TYPES[self.computes]))
+
     def op(self, kind: str, *inputs: Value | None, domain: str = "", **attributes: Attribute) -> Value:
         return self.ops(kind, *inputs, domain=domain, outputs=1, **attributes)[0]
 
@@ -59,9 +74,10 @@ class Graph:
         """An operator of ONNX Runtime's own domain."""
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
-    def weight(self, name: str, weight: Weight, dtype: ir.DataType = ir.DataType.FLOAT) -> Value:
-        path = self._path(name)
-        lazy = ir.LazyTensor(lambda: ir.tensor(weight.load(), name=path), dtype, ir.Shape(weight.shape), name=path)
+    def weight(self, name: str, weight: Weight, dtype: ir.DataType | None = None) -> Value:
+        path, dtype = self._path(name), dtype or TYPES[self.computes]
+        kind = dtype.numpy()
+        lazy = ir.LazyTensor(lambda: ir.tensor(weight.load().astype(kind, copy=False), name=path), dtype, ir.Shape(weight.shape), name=path)
         value = ir.Value(name=path, shape=ir.Shape(weight.shape), type=ir.TensorType(dtype), const_value=lazy)
         self._graph.register_initializer(value)
         return value
