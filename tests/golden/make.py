@@ -39,9 +39,7 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     content = {"tokens": tokens(tokenizer)} | answers
     (folder / "answers.json").write_text(lines(content), "utf-8")
     (folder / "model.safetensors").chmod(0o644)
-    print(
-        f"{name}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e3:.0f} kB, weights {(folder / 'model.safetensors').stat().st_size / 1e3:.0f} kB"
-    )
+    print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()) // 1000} kB")
 
 
 def loaded(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
