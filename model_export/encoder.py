@@ -37,16 +37,32 @@ class Encoder:
     def _embeddings(self) -> Value:
         """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""
         g, a = self.g, self.architecture
-        rows = [g.op("Unsqueeze", g.input(name, "int32", ["tokens"]), g.constant(np.array([0], np.int64))) for name in ("ids", "types", "positions")]
+        ids, types, positions = (self._indices(name) for name in ("ids", "types" if a.segments > 1 else "", "positions"))
         with g.scope("embeddings"):
             word = g.weight("word", self.parts.weight("word", (a.vocabulary, a.embedding)))
             table = self.parts.weight("position", (a.position_offset + a.positions, a.embedding))
-            position = g.weight("position", table.rows(a.position_offset, a.position_offset + a.positions))
-            segment = g.weight("segment", self.parts.weight("segment", (a.segments, a.embedding)))
+            table = table.rows(a.position_offset, a.position_offset + a.positions)
+            for part, rows in (("segment", a.segments if a.segments == 1 else 0), ("task_type", a.task_types)):
+                if rows:  # the first row is added to every token: fold it into the positions
+                    table = table.plus(self.parts.weight(part, (rows, a.embedding)).rows(0, 1))
+            position = g.weight("position", table)
+            segment = g.weight("segment", self.parts.weight("segment", (a.segments, a.embedding))) if types else None
             gamma, beta = self._norm_weights("embedding_norm", a.embedding, 0)
-            inputs = (rows[0], rows[1], word, position, segment, gamma, beta, None, rows[2])
+            inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
-            return g.op("Squeeze", embedded, g.constant(np.array([0], np.int64)))
+            return self._projected(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
+
+    def _indices(self, name: str) -> Value | None:
+        """The input `name` as [1, tokens]; None without a name."""
+        return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.constant(np.array([0], np.int64))) if name else None
+
+    def _projected(self, embedded: Value) -> Value:
+        a, parts = self.architecture, self.parts
+        if a.embedding == a.hidden and not parts.has("projection"):
+            return embedded
+        with self.g.scope("projection"):
+            weight = self.g.weight("weight", parts.weight("projection", (a.hidden, a.embedding)))
+            return self.g.op("Gemm", embedded, weight, self.g.weight("bias", parts.bias("projection", a.hidden)), transB=1)
 
     def _layer(self, i: int, asking: Value, everyone: Value) -> Value:
         """Attention and feed-forward block of layer `i` for the rows `asking` [asking, hidden], which attend to `everyone`."""
@@ -69,7 +85,8 @@ class Encoder:
             with g.scope(part):
                 flat.append(self.linear(g, source, self.parts.weight(part, (a.hidden, a.hidden), layer=i)))
         biases = [self.parts.bias(part, a.hidden, layer=i) for part in ("query", "key", "value")]
-        bias = g.weight("bias", Weight((3 * a.hidden,), lambda: np.concatenate([b.load() for b in biases])))
+        origin = " and ".join(b.origin for b in biases)
+        bias = g.weight("bias", Weight((3 * a.hidden,), lambda: np.concatenate([b.load() for b in biases]), origin))
         return self.attention.context(flat[0], flat[1], flat[2], bias, last=last)
 
     def _add_and_norm(self, i: int, x: Value, residual: Value, part: str, norm: str, width: int) -> Value:
@@ -88,12 +105,14 @@ class Encoder:
 
 
 def activate(g: Graph, x: Value, bias: Weight, activation: str) -> Value:
-    """The activation of x + bias: GELU in its erf or tanh form (Hendrycks & Gimpel 2016), or ReLU."""
+    """The activation of x + bias: GELU in its erf or tanh form (Hendrycks & Gimpel 2016), ReLU or tanh."""
     value = g.weight("bias", bias)
     match activation:
         case "gelu":
             return g.contrib("BiasGelu", x, value)
         case "gelu_tanh":
             return g.contrib("FastGelu", x, value)
+        case "tanh":
+            return g.op("Tanh", g.op("Add", x, value))
         case _:
             return g.op("Relu", g.op("Add", x, value))

@@ -19,6 +19,7 @@ from model_export.errors import ExportError
 from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
+from model_export.labels import Classifier, classifier_of
 from model_export.linear import PRECISIONS
 from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.reference import Reference
@@ -26,7 +27,7 @@ from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
 CANARY_LENGTH = 17  # tokens
-PAIR_LABELS = {"is_next": ("is_next", "not_next")}
+PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Built:
     architecture: Architecture
     family: Family
     heads: Heads
+    classifier: Classifier
 
 
 LAYOUT = {"cpu": PACKED_ROWS, "cuda": CUMULATIVE_LENGTHS}
@@ -51,11 +53,13 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     checkpoint = Checkpoint(source)
     built = build(checkpoint, precision, device)
     architecture = built.architecture
-    vocabulary = read_vocabulary(source, size=architecture.vocabulary, positions=architecture.positions)
+    vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
     if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
     reference = Reference(architecture, built.family, Parts(checkpoint, built.family))
-    expected = expect(reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens)
+    expected = expect(
+        reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
+    )
     with _written_beside(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
         with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
@@ -73,13 +77,14 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     parts, graph = Parts(checkpoint, family), Graph(chosen.computes)
     attention = LAYOUTS[LAYOUT[device]](graph, architecture.heads, architecture.hidden)
     hidden = Encoder(graph, architecture, parts, chosen.linear(), attention).build()
-    heads = Heads(graph, architecture, family, parts, hidden)
+    classifier = classifier_of(checkpoint.config, parts)
+    heads = Heads(graph, architecture, family, parts, classifier, hidden)
     heads.build()
     parts.ignore_known()
     if unread := checkpoint.unread():
         shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
         raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
-    return Built(graph=graph, architecture=architecture, family=family, heads=heads)
+    return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier)
 
 
 def _manifest(
@@ -108,6 +113,8 @@ def _manifest(
         heads=tuple(heads.present),
         missing=heads.missing,
         pair_labels=PAIR_LABELS[built.family.pair] if "pair" in heads.present else (),
+        labels=built.classifier.names,
+        label_scores=built.classifier.scores,
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},

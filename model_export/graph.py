@@ -30,6 +30,7 @@ class Graph:
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
+        self._weights: dict[tuple[str, ir.DataType], Value] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(TYPES[dtype]))
@@ -75,11 +76,16 @@ class Graph:
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
     def weight(self, name: str, weight: Weight, dtype: ir.DataType | None = None) -> Value:
-        path, dtype = self._path(name), dtype or TYPES[self.computes]
-        kind = dtype.numpy()
+        """A weight of the model; one that has been made before (a layer that several share) is the same value."""
+        dtype = dtype or TYPES[self.computes]
+        if (weight.origin, dtype) in self._weights:
+            return self._weights[weight.origin, dtype]
+        path, kind = self._path(name), dtype.numpy()
         lazy = ir.LazyTensor(lambda: ir.tensor(weight.load().astype(kind, copy=False), name=path), dtype, ir.Shape(weight.shape), name=path)
         value = ir.Value(name=path, shape=ir.Shape(weight.shape), type=ir.TensorType(dtype), const_value=lazy)
         self._graph.register_initializer(value)
+        if weight.origin:
+            self._weights[weight.origin, dtype] = value
         return value
 
     def inputs(self) -> list[tuple[str, str, tuple[str | int, ...]]]:

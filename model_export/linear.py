@@ -41,7 +41,7 @@ class Int8ByRow:
         if x not in self._quantized:
             self._quantized[x] = self._quantize(g, x)
         codes, largest = self._quantized[x]
-        scale = Weight(weight.shape[:1], lambda: channel_scales(weight.load()))
+        scale = Weight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales"))
         stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
         product = g.contrib(
             "MatMulIntegerToFloat", codes, stored, g.constant(np.float32(1 / STEPS)), g.weight("scale", scale), g.constant(np.uint8(ZERO_POINT))
@@ -67,7 +67,7 @@ def _codes(weight: Weight) -> Weight:
         codes = np.rint(array / channel_scales(array)[:, None]).astype(np.int8)
         return np.ascontiguousarray(codes.T)
 
-    return Weight(weight.shape[::-1], load)
+    return Weight(weight.shape[::-1], load, weight.derived("codes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ class Manifest:
     heads: tuple[str, ...]
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without it
+    labels: tuple[str, ...]  # of the logits that a classifier gives a text or each token; empty without one
+    label_scores: str  # what makes scores of a text's logits: "softmax", "sigmoid", "none"
     special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
