@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
@@ -85,7 +86,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] = lambda: None)
         await loading
         await engine.close()
 
-    app = FastAPI(title="bert-service", summary="Trained BERT models over REST", lifespan=lifespan)
+    app = FastAPIOffline(redoc_url=None, title="bert-service", summary="Trained BERT models over REST", version="1", lifespan=lifespan)
     for path, (task, handler, schema, summary) in ROUTES.items():
         app.add_api_route(path, _task_route(engine, task, handler), methods=["POST"], summary=summary, openapi_extra=body_of(schema), name=task)
     _add_pages(app, engine)

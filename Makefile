@@ -1,0 +1,61 @@
+# make serve: install, export the bundled model, serve it.   make test: the whole suite.   make check: lint, types, layout.
+PYTHON ?= python3
+PORT := $(or $(BERT_PORT),8080)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev export serve check test lock reference bench-engine clean
+
+help:
+	@echo "make serve | test | check | export | lock | reference | clean"
+
+install: .venv/installed
+dev: .venv/dev
+
+.venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps -e .
+	@touch $@
+
+.venv/dev: .venv/installed requirements-dev.lock
+	$(PIP) --require-hashes -r requirements-dev.lock
+	@touch $@
+
+export: artifacts/sample/manifest.json
+
+artifacts/sample/manifest.json: .venv/installed $(wildcard model_export/sample/*)
+	@rm -rf artifacts/sample
+	$(BIN)/python -m model_export model_export/sample artifacts/sample
+
+serve: export
+	@echo
+	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); ask it, in another terminal:"
+	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
+	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"paris is the capital of [MASK].\", \"top_k\": 3}'"
+	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
+	@echo
+	@BERT_ARTIFACT=$(or $(BERT_ARTIFACT),artifacts/sample) BERT_PORT=$(PORT) exec $(BIN)/python -m service
+
+check: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layout.py
+
+test: dev
+	$(BIN)/python -m pytest
+
+# the golden comparison again, live against transformers (needs torch and transformers: several hundred MB)
+reference: dev
+	$(PIP) -e '.[reference]'
+	$(BIN)/python -m pytest -m reference
+
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf .venv artifacts .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,28 @@
+# The service on a GPU machine; the same image runs on the CPU provider where there is no GPU.
+FROM nvidia/cuda:13.0.0-cudnn-runtime-ubuntu24.04
+
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/venv/bin:$PATH
+
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/venv \
+    && useradd --system --uid 10001 --no-create-home bert
+
+WORKDIR /app
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY model_export model_export
+COPY service service
+RUN pip install --no-cache-dir --no-deps .
+
+USER 10001
+WORKDIR /
+ENV BERT_HOST=0.0.0.0 BERT_PORT=8080 BERT_ARTIFACT=/artifact
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+CMD ["python", "-m", "service"]

@@ -1,0 +1,145 @@
+"""Makes the golden checkpoints: tiny, with random weights, and beside each what transformers answers for it.
+
+    python tests/golden/make.py [FOLDER ...]        needs torch, transformers, sentencepiece and protobuf; the tests need none of them
+
+Nothing is zero, one or a default, so that nothing can be left out unseen: every bias and every norm is random, the epsilon unusual.
+`expected.npz` holds, for sequence i: `i.ids`, `i.types` [length], `i.hidden` [length, hidden], and where the checkpoint has the head
+`i.pooler` [hidden], `i.masks` [n] with `i.vocabulary` [n, vocabulary] (logits), `i.pair` [2], `i.labels` [labels], `i.tags` [length, tags].
+`answers.json` holds what the tokenizer and the pipelines make of texts.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from checkpoints import CHECKPOINTS, Checkpoint
+from texts import LABELLED, MASKED, PAIRS, TAGGED, TEXTS
+
+HERE = Path(__file__).parent
+LENGTHS = (2, 5, 17, 33, 64, 130)
+OUTPUTS = {"prediction_logits": "vocabulary", "seq_relationship_logits": "pair", "sop_logits": "pair"}
+
+
+def make(name: str, checkpoint: Checkpoint) -> None:
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    model = randomized(checkpoint)
+    checkpoint.write_tokenizer(folder)
+    model.to(checkpoint.dtype).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    np.savez_compressed(folder / "expected.npz", **expected(loaded(checkpoint.model, folder).double(), checkpoint))
+    answers = {task: TASKS[task](loaded(kind, folder), tokenizer) for task, kind in checkpoint.tasks.items()}
+    content = {"tokens": tokens(tokenizer)} | answers
+    (folder / "answers.json").write_text(lines(content), "utf-8")
+    (folder / "model.safetensors").chmod(0o644)
+    print(
+        f"{name}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e3:.0f} kB, weights {(folder / 'model.safetensors').stat().st_size / 1e3:.0f} kB"
+    )
+
+
+def loaded(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
+    return kind.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def randomized(checkpoint: Checkpoint) -> torch.nn.Module:
+    """The model with every parameter drawn anew."""
+    torch.manual_seed(20181011)
+    model = checkpoint.model(checkpoint.config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            norm = name.lower().endswith("norm.weight") or name.endswith("layer_norm.weight")
+            spread = 0.3 if norm else 0.1 if parameter.dim() == 1 else 0.6 if "embeddings" in name or "classifier" in name else 0.15
+            parameter.normal_(1.0 if norm else 0.0, spread)
+    return model
+
+
+def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """One sequence at a time, in float64, rounded to float32."""
+    random = np.random.default_rng(5)
+    config, result = model.config, {}
+    for i, length in enumerate(LENGTHS):
+        ids = random.integers(10, config.vocab_size, length, dtype=np.int32)
+        types = (np.arange(length) >= length // 2).astype(np.int32) if checkpoint.segments > 1 else np.zeros(length, np.int32)
+        masks = np.unique(random.integers(0, length, 2)).astype(np.int32)
+        feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
+        if checkpoint.segments:
+            feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
+        with torch.no_grad():
+            answer = model(**feeds, output_hidden_states=True)
+            encoded = model.base_model(**feeds)
+        found = {"ids": ids, "types": types, "hidden": answer.hidden_states[-1][0]}
+        if getattr(encoded, "pooler_output", None) is not None:
+            found["pooler"] = encoded.pooler_output[0]
+        found |= heads(answer, checkpoint.logits, masks)
+        result |= {f"{i}.{key}": np.asarray(value, value.dtype if key in ("ids", "types", "masks") else np.float32) for key, value in found.items()}
+    return result
+
+
+def heads(answer: object, logits: str, masks: np.ndarray) -> dict[str, object]:
+    named = {OUTPUTS.get(key, logits): value[0] for key, value in answer.items() if key.endswith("logits")}
+    if "vocabulary" in named:
+        named |= {"masks": masks, "vocabulary": named["vocabulary"][masks]}
+    return named
+
+
+def tokens(tokenizer: object) -> list[dict[str, object]]:
+    pairs = [(text, None) for text in TEXTS] + [tuple(pair) for pair in PAIRS]
+    encoded = [(text, pair, tokenizer(text, pair, return_token_type_ids=True)) for text, pair in pairs]
+    return [{"text": text, "text_pair": pair, "ids": found["input_ids"], "types": found["token_type_ids"]} for text, pair, found in encoded]
+
+
+def fill_mask(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    pipeline = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer)
+    cases = []
+    for inputs, parameters in MASKED:
+        masked = inputs.format(mask=tokenizer.mask_token)
+        cases.append({"inputs": masked, "parameters": parameters, "answer": pipeline(masked, **parameters)})
+    return cases
+
+
+def pairs(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    cases = []
+    for text, pair in PAIRS:
+        with torch.no_grad():
+            answer = model(**tokenizer(text, pair, return_tensors="pt"))
+        logits = answer["sop_logits"] if "sop_logits" in answer else answer["logits"]
+        cases.append({"text": text, "text_pair": pair, "logits": logits[0].tolist(), "probabilities": logits.softmax(-1)[0].tolist()})
+    return cases
+
+
+def predict(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+    cases = []
+    for text, pair in LABELLED:
+        inputs = {"text": text} | ({"text_pair": pair} if pair is not None else {})
+        answers = {"answer": pipeline(dict(inputs)), "raw": pipeline(dict(inputs), function_to_apply="none")}
+        cases.append({"inputs": text if pair is None else [text, pair]} | answers)
+    return cases
+
+
+def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer)
+    return [
+        {"inputs": text, "aggregation_strategy": strategy, "answer": pipeline(text, aggregation_strategy=strategy)}
+        for text in TAGGED
+        for strategy in ("none", "simple")
+    ]
+
+
+def lines(content: dict[str, list[object]]) -> str:
+    """JSON with one case a line."""
+    cases = {key: ",\n  ".join(json.dumps(case, ensure_ascii=False, default=float) for case in found) for key, found in content.items()}
+    return "{\n" + ",\n".join(f' "{key}": [\n  {found}\n ]' for key, found in cases.items()) + "\n}\n"
+
+
+TASKS = {"fill_mask": fill_mask, "pairs": pairs, "predict": predict, "tag": tag}
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or CHECKPOINTS:
+        make(wanted, CHECKPOINTS[wanted])

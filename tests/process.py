@@ -1,0 +1,49 @@
+"""The service as a process of its own, on a free port of this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+START_SECONDS = 60
+
+
+class ServiceProcess:
+    """Started and ready inside the `with`, ended by SIGTERM after it."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
+        self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen([sys.executable, "-m", "service"], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        transport = httpx.HTTPTransport(retries=1000)  # waits 0.5 s, 1 s, ... between refused connections: bounded below
+        with httpx.Client(base_url=self.url, transport=transport, timeout=START_SECONDS) as client:
+            while self.process.poll() is None and client.get("/ready").status_code != 200:
+                pass
+        return self
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(START_SECONDS)
+
+    def output(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.read().decode()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.terminate()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

@@ -1,0 +1,118 @@
+"""Text to ids: as transformers does it, except that only the mask may mean anything in a user's text."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Pieces
+
+from service.artifact import open_artifact
+from service.errors import Invalid
+from service.tokenizer import Cut, Text, Tokenizer, longest_first
+
+KEEP, TRUNCATE = Cut(truncate=False), Cut(truncate=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
+    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def words(tokenizer: Tokenizer, text: Text, cut: Cut = KEEP, *, masks: bool = False) -> list[str]:
+    ids = tokenizer.encode_here([text], cut, masks=masks)[0].ids
+    return [tokenizer._plain.id_to_token(i) for i in ids.tolist()]
+
+
+def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answers: dict[str, Any]) -> None:
+    for case in bert_answers["tokens"]:
+        text = case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
+        for masks in (False, True):
+            encoded = tokenizer.encode_here([text], KEEP, masks=masks)[0]
+            assert encoded.ids.tolist() == case["ids"], text
+            assert encoded.types.tolist() == case["types"], text
+
+
+def test_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) -> None:
+    assert words(tokenizer, "cat [SEP] dog") == ["[CLS]", "cat", "[UNK]", "s", "##e", "##p", "[UNK]", "dog", "[SEP]"]
+    assert words(tokenizer, "[CLS] cat").count("[CLS]") == 1
+    assert "[MASK]" not in words(tokenizer, "the [MASK]")
+
+
+def test_in_fill_mask_the_mask_is_a_mask_and_the_rest_stays_text(tokenizer: Tokenizer) -> None:
+    found = words(tokenizer, "[CLS] the [MASK] [SEP]", masks=True)
+    assert found.count("[MASK]") == 1
+    assert found.count("[CLS]") == found.count("[SEP]") == 1
+
+
+def test_a_mask_in_lower_case_is_text(tokenizer: Tokenizer) -> None:
+    assert "[MASK]" not in words(tokenizer, "the [mask]", masks=True)
+
+
+def test_a_text_of_only_a_mask_is_not_empty(tokenizer: Tokenizer) -> None:
+    assert not tokenizer.encode_here(["[MASK]"], KEEP, masks=True)[0].empty
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\u200b\u200d", "\x00\x01", ("", "cat"), ("cat", "\u200b"), ("", "")])
+def test_a_text_or_a_side_without_tokens_is_empty(tokenizer: Tokenizer, text: Text) -> None:
+    assert tokenizer.encode_here([text], KEEP)[0].empty
+
+
+def test_too_long_without_truncation_names_the_item_its_tokens_and_the_limit(tokenizer: Tokenizer) -> None:
+    with pytest.raises(Invalid) as caught:
+        tokenizer.encode_here(["cat", "cat " * 600], KEEP)
+    assert (caught.value.index, caught.value.code) == (1, "too_long")
+    limit = tokenizer.artifact.manifest.max_tokens
+    assert f"602 tokens; this model takes at most {limit}" in caught.value.message
+
+
+def test_truncation_keeps_the_chosen_end_and_says_so(tokenizer: Tokenizer) -> None:
+    limit = tokenizer.artifact.manifest.max_tokens
+    text = "cat " * 600 + "dog"
+    right = tokenizer.encode_here([text], TRUNCATE)[0]
+    assert len(right.ids) == limit
+    assert right.truncated
+    assert "dog" not in words(tokenizer, text, TRUNCATE)
+    left = words(tokenizer, text, Cut(truncate=True, direction="left"))
+    assert len(left) == limit
+    assert left[-2:] == ["dog", "[SEP]"]
+    assert left[0] == "[CLS]"
+
+
+def test_a_pair_that_is_cut_keeps_both_separators(tokenizer: Tokenizer) -> None:
+    encoded = tokenizer.encode_here([("cat " * 600, "dog")], TRUNCATE)[0]
+    found = words(tokenizer, ("cat " * 600, "dog"), TRUNCATE)
+    assert found.count("[SEP]") == 2
+    assert found[-2:] == ["dog", "[SEP]"]
+    assert encoded.types.tolist()[-2:] == [1, 1]
+
+
+def test_too_many_characters_are_refused_before_tokenizing(tokenizer: Tokenizer) -> None:
+    with pytest.raises(Invalid, match="6000 characters; at most 5000"):
+        asyncio.run(tokenizer.encode(["cat", "c" * 6000], TRUNCATE))
+
+
+@given(first=st.integers(1, 40), second=st.integers(1, 40), room=st.integers(2, 60))
+def test_pairs_are_cut_longest_first_as_the_library_does(tokenizer: Tokenizer, first: int, second: int, room: int) -> None:
+    library = Pieces.from_file(str(tokenizer.artifact.tokenizer))
+    library.enable_truncation(room + 3, strategy="longest_first")
+    ids = library.encode("cat " * first, "dog " * second).ids
+    kept = tuple(ids.count(library.token_to_id(word)) for word in ("cat", "dog"))
+    assert longest_first(first, second, room) == kept
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_one_cls_one_sep_and_valid_ids(tokenizer: Tokenizer, text: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    found = tokenizer.encode_here([text], TRUNCATE)[0].ids.tolist()
+    special = tokenizer.artifact.manifest.special_tokens
+    assert found[0] == special["cls"]
+    assert found[-1] == special["sep"]
+    assert {special["cls"], special["sep"], special["mask"]}.isdisjoint(found[1:-1])
+    assert max(found) < tokenizer.artifact.manifest.sizes["vocabulary"]

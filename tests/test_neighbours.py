@@ -1,0 +1,53 @@
+"""The promise that no peer makes: a text gets the same bits alone and among any others, in fp32 and in int8."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.batch import Row, Tokens
+from model_export.export import export
+from service.artifact import open_artifact
+from service.runtime import Runtime
+
+GOLDEN = Path(__file__).parent / "golden" / "bert"
+SAMPLE = Path(__file__).parent.parent / "model_export" / "sample"
+FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+ASKED = [frozenset({"cls"}), frozenset({"pooler", "pair"}), FILL, FILL | {"target_logits"}, frozenset({"mean"}), frozenset({"cls", "mean"})]
+
+
+def sequences(vocabulary: int, longest: int) -> list[Tokens]:
+    """Texts of every length class, asking for everything there is."""
+    random = np.random.default_rng(7)
+    lengths = [*range(2, 40), *random.integers(40, longest + 1, 26).tolist()]
+    result = []
+    for i, length in enumerate(lengths):
+        outputs = ASKED[i % len(ASKED)]
+        masks = tuple(sorted(random.choice(length, min(length, 2), replace=False).tolist())) if outputs >= FILL else ()
+        ids = random.integers(5, vocabulary, length, dtype=np.int32)
+        targets = (6, 9) if "target_logits" in outputs else ()
+        result.append(Tokens(ids=ids, types=(ids % 2).astype(np.int32), outputs=outputs, masks=masks, top_k=3, targets=targets))
+    return result
+
+
+def equal(one: Row, other: Row) -> bool:
+    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("checkpoint", [GOLDEN, SAMPLE], ids=["golden", "sample"])
+def test_an_answer_does_not_depend_on_its_neighbours(checkpoint: Path, precision: str, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "artifact", precision=precision)
+    runtime = Runtime(open_artifact(tmp_path / "artifact"), threads=2)
+    runtime.open()
+    manifest = runtime.artifact.manifest
+    texts = sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens))
+    alone = [runtime.run_here([text])[0][0] for text in texts]
+    random = np.random.default_rng(8)
+    for _ in range(3):
+        order = random.permutation(len(texts))
+        for company in np.array_split(order, 4):
+            rows, _ = runtime.run_here([texts[i] for i in company])
+            changed = [len(texts[i]) for i, row in zip(company, rows, strict=True) if not equal(row, alone[i])]
+            assert changed == [], "lengths of the texts whose answer changed in company"
+    runtime.close()

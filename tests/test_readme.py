@@ -1,0 +1,46 @@
+"""The README tells the truth: its requests get the answers printed under them."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_export.export import export
+from service.settings import Settings
+from tests.process import ServiceProcess
+from tests.readme import README, examples
+
+SAMPLE = README.parent / "model_export" / "sample"
+
+
+def assert_same(found: Any, printed: Any) -> None:
+    """Equal; numbers to 1e-3, since another processor rounds otherwise. Request ids are new each time."""
+    if isinstance(printed, dict):
+        assert list(found) == list(printed)
+        for key in printed:
+            assert key == "request_id" or assert_same(found[key], printed[key]) is None
+    elif isinstance(printed, list):
+        assert len(found) == len(printed)
+        for one, other in zip(found, printed, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == (pytest.approx(printed, abs=1e-3) if isinstance(printed, float) else printed)
+
+
+def test_the_requests_in_the_readme_get_the_answers_printed_there(tmp_path: Path) -> None:
+    export(SAMPLE, tmp_path / "artifact", precision="fp32")
+    with ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as process, httpx.Client(base_url=process.url) as client:
+        shown = examples()
+        assert {"/embed", "/fill-mask", "/nsp"} <= {one.path for one in shown}
+        for one in shown:
+            assert_same(client.post(one.path, json=one.body).json(), one.answer)
+
+
+def test_the_readme_lists_every_setting_with_its_default() -> None:
+    text = README.read_text("utf-8")
+    for name, setting in Settings.model_fields.items():
+        assert f"`BERT_{name.upper()}`" in text
+        if setting.default and not setting.is_required():
+            shown = str(setting.default).lower().removesuffix(".0")
+            assert f"`{shown}`" in text, f"the default of BERT_{name.upper()} is {shown}"
