@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = {
     "service": [
-        {"errors", "settings", "schemas", "cores", "answers"},
+        {"errors", "settings", "schemas", "cores", "answers", "reports"},
         {"artifact", "door", "documentation"},
         {"session"},
         {"tokenizer", "waiting", "runtime", "device"},
