@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from goldens import GOLDEN, Artifact
 
 from model_export.export import export
+from tests.export.goldens import GOLDEN, Artifact
 
 
 @pytest.fixture(scope="session")

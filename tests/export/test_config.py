@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from goldens import GOLDEN, expected, run
 
 from model_export.batch import Tokens
 from model_export.errors import ExportError
 from model_export.export import export
 from model_export.manifest import MODEL
+from tests.export.goldens import GOLDEN, expected, run
 
 BERT = {
     "hidden_size": 16,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
 from tokenizers import Tokenizer
+
+from tests.export.goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
