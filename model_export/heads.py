@@ -28,13 +28,20 @@ class Heads:
     missing: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> None:
+        """Everything in float32 but the product with the vocabulary, which is large enough to matter."""
+        precision = self.g.computes
+        with self.g.computing_in("float32"):
+            self.hidden = self.g.cast(self.hidden, precision)
+            self._build(precision)
+
+    def _build(self, precision: str) -> None:
         cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
         self.g.output("cls", cls, "float32", ["sequences", self.architecture.hidden])
         self.present += ["cls", "mean"]
         self._mean()
         pooled = self._pooled(cls)
         self._pair(pooled)
-        self._vocabulary()
+        self._vocabulary(precision)
         self._labels(cls, pooled)
         self._tags()
         self.missing |= dict.fromkeys(self.parts.unserved(), "the checkpoint has this head, but no task reads it")
@@ -72,7 +79,7 @@ class Heads:
             with self.g.scope("pair"):
                 self.g.output("pair", self._dense("pair", pooled, self.architecture.hidden, 2), "float32", ["sequences", 2])
 
-    def _vocabulary(self) -> None:
+    def _vocabulary(self, precision: str) -> None:
         """Masked-LM logits at the masks only: the k best, the log of the sum of exponentials over the whole vocabulary, chosen targets."""
         g = self.g
         if not self._has("fill_mask", "mlm_dense", "weights of a masked-LM head"):
@@ -81,7 +88,7 @@ class Heads:
         k = g.input("k", "int64", [1])
         pairs = g.input("target_pairs", "int64", ["targets", 2])
         with g.scope("vocabulary"):
-            logits = self._logits(g.op("Gather", self.hidden, index, axis=0))
+            logits = self._logits(g.op("Gather", self.hidden, index, axis=0), precision)
             values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
             total = g.op("ReduceLogSumExp", logits, g.constant(np.array([-1], np.int64)), keepdims=1)
             targets = g.op("GatherND", logits, pairs)
@@ -129,7 +136,7 @@ class Heads:
     def _none(self, what: str) -> str:
         return f"family {self.architecture.family} has no {what}"
 
-    def _logits(self, rows: Value) -> Value:
+    def _logits(self, rows: Value, precision: str) -> Value:
         """Dense, activation, LayerNorm, then the product with the (usually tied) word embeddings; [masks, vocabulary]."""
         g, a, parts = self.g, self.architecture, self.parts
         dense = g.op("MatMul", rows, g.weight("weight", parts.weight("mlm_dense", (a.embedding, a.hidden)).transposed()))
@@ -137,7 +144,9 @@ class Heads:
         gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
         beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
         normed = g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
-        return g.op("Gemm", normed, self._decoder(), g.weight("decoder.bias", self._decoder_bias()), transB=1)
+        with g.computing_in(precision):
+            logits = g.op("Gemm", g.cast(normed, "float32"), self._decoder(), g.weight("decoder.bias", self._decoder_bias()), transB=1)
+        return g.cast(logits, precision)
 
     def _decoder(self) -> Value:
         """The word embeddings' own value where the decoder is tied to them or not stored; else the stored decoder."""

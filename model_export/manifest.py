@@ -25,7 +25,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
+class Golden:
     """A sequence with a known answer: the float64 reference's raw [CLS] vector."""
 
     ids: tuple[int, ...]
@@ -40,7 +40,8 @@ class Manifest:
     name: str  # of the checkpoint
     family: str
     precision: str
-    layout: str  # how the batch reaches attention: "packed rows"
+    device: str  # cpu or cuda
+    layout: str  # how the batch reaches attention, a name out of batch.py
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # in one sequence, special tokens included
     heads: tuple[str, ...]
@@ -53,8 +54,12 @@ class Manifest:
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # what the checkpoint did not say -> what was taken, and why
     verification: Mapping[str, float]  # largest errors against the float64 reference
-    canary: Canary
+    golden: tuple[Golden, ...]  # the first is the canary
     files: Mapping[str, str]  # file name -> SHA-256
+
+    @property
+    def canary(self) -> Golden:
+        return self.golden[0]
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -9,9 +9,11 @@ from types import FrameType
 import uvicorn
 
 from service.app import create_app
-from service.artifact import ManifestError, open_artifact
+from service.artifact import ManifestError
+from service.device import choose
 from service.engine import Engine
 from service.metrics import Metrics
+from service.session import DeviceError
 from service.settings import Settings, SettingsError
 
 GRACE_SECONDS = 5  # after the drain, for the last answers to reach their callers
@@ -36,12 +38,14 @@ class Server(uvicorn.Server):
 def main() -> int:
     try:
         settings = Settings.from_environment()
-        artifact = open_artifact(settings.artifact)
-    except (SettingsError, ManifestError) as error:
+        choice = choose(settings.artifact, settings.device)
+    except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    engine = Engine(artifact, settings, Metrics())
+    if choice.degraded:
+        logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
+    engine = Engine(choice.artifact, settings, Metrics(), choice.degraded)
     config = uvicorn.Config(
         lambda: create_app(engine, on_failure=server_failed),
         factory=True,

@@ -13,7 +13,8 @@ from service.batcher import Batcher
 from service.cores import available_cores
 from service.errors import ServiceError, Unavailable
 from service.metrics import Metrics
-from service.runtime import Facts, Runtime, onnxruntime_version
+from service.runtime import Facts, Runtime
+from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
@@ -31,6 +32,7 @@ class Engine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
+    degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
     facts: Facts | None = None
     runtime: Runtime = field(init=False)
     tokenizer: Tokenizer = field(init=False)
@@ -63,7 +65,7 @@ class Engine:
             ),
             report=self.metrics.batch,
         )
-        self.metrics.follow(self.batcher, self.runtime.provider)
+        self.metrics.follow(self.batcher, self.runtime.provider, degraded=bool(self.degraded))
         self._background = [asyncio.create_task(self.batcher.serve()), asyncio.create_task(self._keep_pulse())]
         await self._pulse()
         limits = Limits(max_inputs=self.settings.max_inputs, max_top_k=self.settings.max_top_k, truncate=self.settings.truncate)
@@ -110,6 +112,8 @@ class Engine:
             "mask_token": self.tokenizer.mask_token if self._tasks else None,
             "precision": manifest.precision,
             "execution_provider": self.runtime.provider if self._tasks else None,
+            "device": manifest.device,
+            "degraded": self.degraded or None,
             "threads": self.runtime.threads if self._tasks else None,
             "measured": asdict(facts) if facts else None,
             "verification": manifest.verification,

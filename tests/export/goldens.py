@@ -26,7 +26,7 @@ class Artifact:
 
     def run(self, sequences: Sequence[Tokens]) -> list[Row]:
         """All of `sequences` in one batch."""
-        return run(self.folder / MODEL, sequences)
+        return run(self.folder / "cpu" / MODEL, sequences)
 
 
 def expected(name: str) -> Sequences:
@@ -59,7 +59,7 @@ def run(model: Path, sequences: Sequence[Tokens]) -> list[Row]:
 
 def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: str) -> list[np.ndarray]:
     """The last layer's output for every token, which no artifact gives out: the graph before its heads, with an output more."""
-    built = build(Checkpoint(source), precision)
+    built = build(Checkpoint(source), precision, "cpu")
     built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
     built.graph.save(folder / MODEL, producer_version="test", written=lambda _: None)
     session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])

@@ -50,7 +50,7 @@ def changed(family: str, folder: Path, **keys: object) -> Path:
 def cls_of(artifact: Path, family: str) -> np.ndarray:
     """The raw [CLS] vectors of the golden sequences."""
     tokens = [Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"cls"})) for s in expected(family)]
-    return np.concatenate([row["cls"] for row in run(artifact / MODEL, tokens)])
+    return np.concatenate([row["cls"] for row in run(artifact / "cpu" / MODEL, tokens)])
 
 
 @pytest.mark.parametrize(("family", "key"), CASES)
