@@ -14,7 +14,7 @@ LEVELS = {
         {"tokenizer", "waiting", "runtime", "device"},
         {"batcher"},
         {"metrics", "tasks"},
-        {"engine"},
+        {"engine", "labels"},
         {"app"},
         {"__main__"},
     ],
