@@ -7,44 +7,17 @@ nothing of HTTP, tasks or ONNX Runtime.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from model_export.batch import Batch, Row, Tokens
-from service.errors import RunFailed, ServiceError, Unavailable
+from service.errors import Expired, NotFinite, OutOfMemory, RunFailed, ServiceError, Unavailable
+from service.reports import BatchReport, Counts, Faults
 from service.waiting import Caller, Job, Waiting
 
-Run = Callable[[Sequence[Tokens]], Awaitable[tuple[list[Row], Batch]]]
+Run = Callable[[Sequence[Tokens]], Awaitable[tuple[Sequence[Row | None], Batch]]]  # None: the answer to that sequence was not finite
 Clock = Callable[[], float]
 NEWEST = 0.2  # weight of the newest run in the measured rate
-
-
-class Expired(Unavailable):
-    """The deadline passed while work of the request was still waiting; that work never ran."""
-
-    code = "deadline"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReport:
-    """One run that went well."""
-
-    sequences: int
-    tokens: int
-    slots: int  # attention slots, filled or not
-    waited_seconds: float  # the longest wait in the batch
-    ran_seconds: float
-
-
-@dataclass(slots=True)
-class Counts:
-    """Requests by how they ended. received = all the others + those still in the batcher, at any moment."""
-
-    received: int = 0
-    answered: int = 0
-    failed: int = 0
-    refused: int = 0
-    cancelled: int = 0
-    expired: int = 0
+SICK = 16  # failures in a row, with no success between, after which a failing batch is no longer split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +39,12 @@ class Batcher:
     waiting: Waiting
     report: Callable[[BatchReport], None] = lambda report: None
     clock: Clock = time.monotonic
+    stuck_seconds: float = 30.0
+    on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
     counts: Counts = field(default_factory=Counts)
+    faults: Faults = field(default_factory=Faults)
     last_answer: float = float("-inf")  # when a run last went well
+    failures_in_a_row: int = 0  # runs
     running_since: float | None = None
     _promises: dict[Caller, _Promise] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -82,16 +59,69 @@ class Batcher:
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer:
         """One row per sequence of `work`, in its order. Raises Overloaded, TooLarge, Expired, Unavailable or RunFailed: then no row counts."""
-        caller = Caller(work, arrived=self.clock(), deadline=self.clock() + timeout_seconds)
+        caller = self._caller(work, timeout_seconds)
+        self._admit(lambda: self.waiting.admit(caller))
+        return await self._accompany(caller)
+
+    async def submit_first(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer:
+        """As `submit`, past everyone who waits: for the canary."""
+        caller = self._caller(work, timeout_seconds)
+        self._admit(lambda: self.waiting.admit_first(caller))
+        return await self._accompany(caller)
+
+    def check_open(self) -> None:
+        """Raises what `submit` would raise even for the smallest request, and counts it: for before a request is read."""
+        try:
+            self._refuse_when_closed()
+            self.waiting.check_open()
+        except ServiceError:
+            self.counts.received += 1
+            self.counts.refused += 1
+            raise
+
+    async def serve(self) -> None:
+        """Runs batches until closed; when closed, whatever still waits is answered with 503."""
+        while not self._closed:
+            await self._arrived.wait()
+            taken = self.waiting.take(self.clock())
+            for caller in taken.late:
+                self._expire(caller)
+            if taken.jobs:
+                await self._answer(taken.jobs)
+            else:
+                self._arrived.clear()
+
+    def close(self, reason: str) -> None:
+        """Answers everyone who waits with 503 and refuses newcomers; a run in progress still answers its callers."""
+        self._closed = reason
+        for caller in self.waiting.clear():
+            self._fail(caller, Unavailable(reason))
+        self._arrived.set()
+
+    def abandon(self, reason: str) -> None:
+        """As `close`, and the callers of the run in progress are given up too: it will not end."""
+        self.close(reason)
+        for caller in self._promises:
+            self._fail(caller, Unavailable(reason))
+
+    def _caller(self, work: Sequence[Tokens], timeout_seconds: float) -> Caller:
+        now = self.clock()
+        return Caller(work, arrived=now, deadline=now + timeout_seconds)
+
+    def _admit(self, join: Callable[[], None]) -> None:
         self.counts.received += 1
         try:
             self._refuse_when_closed()
-            self.waiting.admit(caller)
+            join()
         except ServiceError:
             self.counts.refused += 1
             raise
-        promise = self._promises[caller] = _Promise(asyncio.get_running_loop().create_future())
-        timer = asyncio.get_running_loop().call_later(timeout_seconds, self._drop_expired)
+
+    async def _accompany(self, caller: Caller) -> Answer:
+        """Waits with a caller who was admitted, until it ends one way or another; counts how."""
+        loop = asyncio.get_running_loop()
+        promise = self._promises[caller] = _Promise(loop.create_future())
+        timer = loop.call_later(caller.deadline - caller.arrived, self._expire, caller)
         self._arrived.set()
         try:
             await promise.future
@@ -114,51 +144,62 @@ class Batcher:
         rows = [row for row in caller.rows if row is not None]
         return Answer(rows=rows, queue_seconds=total - promise.forward_seconds, forward_seconds=promise.forward_seconds)
 
-    async def serve(self) -> None:
-        """Runs batches until closed; when closed, whatever still waits is answered with 503."""
-        while not self._closed:
-            await self._arrived.wait()
-            self._drop_expired()
-            jobs = self.waiting.take()
-            if jobs:
-                await self._answer(jobs)
-            else:
-                self._arrived.clear()
-
-    def close(self, reason: str) -> None:
-        """Answers everyone who waits with 503 and refuses newcomers; a run in progress still answers its callers."""
-        self._closed = reason
-        for caller in self.waiting.clear():
-            self._fail(caller, Unavailable(reason))
-        self._arrived.set()
-
     async def _answer(self, jobs: Sequence[Job]) -> None:
-        """Runs `jobs` together; where that fails, each half on its own, until the culprit stands alone."""
-        started = self.running_since = self.clock()
+        """Runs `jobs` together; what fails runs again in halves, until the culprit stands alone. Who left meanwhile is left out."""
+        parts = [jobs]
+        while parts:
+            part = [job for job in parts.pop() if job.caller in self._promises and not self._promises[job.caller].future.done()]
+            if part:
+                parts += await self._attempt(part)
+
+    async def _attempt(self, jobs: Sequence[Job]) -> list[Sequence[Job]]:
+        """One run; returns what is to run again, in parts."""
+        started = self.clock()
         try:
-            rows, batch = await self.run([job.tokens for job in jobs])
-            answered = list(zip(jobs, rows, strict=True))
+            rows, batch = await self._run_watched([job.tokens for job in jobs])
+            pairs = list(zip(jobs, rows, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever a run raises, its callers are told and the loop goes on
-            await self._split(jobs, error)
-        else:
-            ended = self.last_answer = self.clock()
-            self._deliver(answered, ran=ended - started)
-            waited = started - min(job.caller.arrived for job in jobs)
-            self._learn(BatchReport(sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=ended - started))
+            return self._after_failure(jobs, error)
+        suspects = [job for job, row in pairs if row is None]
+        if len(suspects) == len(jobs):
+            return self._after_failure(jobs, NotFinite("the model's answer holds NaN or infinity"))
+        ended = self.last_answer = self.clock()
+        self.failures_in_a_row = 0
+        self._deliver([(job, row) for job, row in pairs if row is not None], ran=ended - started)
+        waited = started - min(job.caller.arrived for job in jobs)
+        self._learn(BatchReport(sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=ended - started))
+        return self._after_not_finite(suspects)
+
+    async def _run_watched(self, sequences: Sequence[Tokens]) -> tuple[Sequence[Row | None], Batch]:
+        self.running_since = self.clock()
+        watchdog = asyncio.get_running_loop().call_later(self.stuck_seconds, self.on_stuck)
+        try:
+            return await self.run(sequences)
         finally:
+            watchdog.cancel()
             self.running_since = None
 
-    async def _split(self, jobs: Sequence[Job], error: Exception) -> None:
-        wanted = [job for job in jobs if job.caller in self._promises]
-        if len(jobs) == 1:
-            for job in wanted:
-                message = error.message if isinstance(error, ServiceError) else f"the model failed: {error}"
-                self._fail(job.caller, RunFailed(message, index=job.index))
-            return
-        half = len(wanted) // 2
-        for part in (wanted[:half], wanted[half:]):
-            if part:
-                await self._answer(part)
+    def _after_failure(self, jobs: Sequence[Job], error: Exception) -> list[Sequence[Job]]:
+        """What is to run again after a run that raised, or gave nothing finite; the callers are told where that is nothing."""
+        self.failures_in_a_row += 1
+        self.faults.failed_runs += 1
+        if isinstance(error, OutOfMemory):
+            self.faults.out_of_memory += 1
+        if len(jobs) > 1 and self.failures_in_a_row < SICK:
+            if isinstance(error, OutOfMemory):
+                self.waiting.shrink(sum(len(job.tokens) for job in jobs))
+            return _halves(jobs)
+        kind = type(error) if isinstance(error, RunFailed) else RunFailed
+        message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
+        for job in jobs:
+            self._fail(job.caller, kind(message, index=job.index if len(jobs) == 1 else None))
+        return []
+
+    def _after_not_finite(self, suspects: Sequence[Job]) -> list[Sequence[Job]]:
+        """Sequences that share an attention row with the culprit are not finite either, and have done nothing wrong: they run again."""
+        if len(suspects) == 1:
+            return self._after_failure(suspects, NotFinite("the model's answer to this input holds NaN or infinity"))
+        return _halves(suspects)
 
     def _deliver(self, answered: Sequence[tuple[Job, Row]], *, ran: float) -> None:
         for caller in {job.caller for job, _ in answered}:
@@ -182,8 +223,9 @@ class Batcher:
         if caller in self._promises:
             self._settle(self._promises[caller].future, error)
 
-    def _drop_expired(self) -> None:
-        for caller in self.waiting.expired(self.clock()):
+    def _expire(self, caller: Caller) -> None:
+        """Only while something of it waits: what is in a run is answered, late or not."""
+        if caller.waiting_tokens and caller in self._promises:
             ran = f"{caller.left} of {len(caller.work)} inputs had left the line" if caller.left else "nothing of it ran"
             self._fail(caller, Expired(f"the deadline passed after {self.clock() - caller.arrived:.3f} s in the line; {ran}"))
 
@@ -201,5 +243,7 @@ class Batcher:
             future.set_exception(error)
 
 
-def totals(counts: Counts) -> dict[str, int]:
-    return asdict(counts)
+def _halves(jobs: Sequence[Job]) -> list[Sequence[Job]]:
+    """The first half is last: it is taken first."""
+    middle = len(jobs) // 2
+    return [half for half in (jobs[middle:], jobs[:middle]) if half]

@@ -57,3 +57,21 @@ class Unavailable(ServiceError):
     """Loading, draining, or the deadline passed before the run."""
 
     status, code = 503, "unavailable"
+
+
+class NotFinite(RunFailed):
+    """An answer holds NaN or infinity."""
+
+    code = "not_finite"
+
+
+class OutOfMemory(RunFailed):
+    """The run's memory could not be had; a smaller batch may pass."""
+
+    code = "out_of_memory"
+
+
+class Expired(Unavailable):
+    """The deadline passed while work of the request was still waiting; that work never ran."""
+
+    code = "deadline"

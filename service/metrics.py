@@ -1,13 +1,14 @@
 """What Prometheus scrapes. Facts come in as reports and from the batcher's own counts; nothing here decides anything."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.batcher import Batcher, BatchReport, totals
+from service.batcher import Batcher
+from service.reports import BatchReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -23,6 +24,8 @@ REASONS = (
     "bad_request",
     "no_such_head",
     "run_failed",
+    "not_finite",
+    "out_of_memory",
     "internal",
     "left",
 )
@@ -38,9 +41,15 @@ class _Line(Collector):
         ended = CounterMetricFamily(
             "bert_line_requests", "Requests by how they ended; received = the others + bert_unanswered_requests", labels=["outcome"]
         )
-        for outcome, count in totals(self.batcher.counts).items():
+        for outcome, count in asdict(self.batcher.counts).items():
             ended.add_metric([outcome], count)
         yield ended
+        failed = CounterMetricFamily("bert_failed_runs", "Runs that raised or gave no finite answer; they were split to find the culprit")
+        failed.add_metric([], self.batcher.faults.failed_runs)
+        yield failed
+        starved = CounterMetricFamily("bert_out_of_memory_runs", "Failed runs whose memory could not be had; each lowers the token budget")
+        starved.add_metric([], self.batcher.faults.out_of_memory)
+        yield starved
         waiting = self.batcher.waiting
         oldest = self.batcher.clock() - waiting.oldest if waiting.oldest is not None else 0.0
         for name, text, value in (
@@ -48,6 +57,8 @@ class _Line(Collector):
             ("bert_waiting_requests", "Requests of which something waits", len(waiting)),
             ("bert_waiting_tokens", "Tokens in the line", waiting.tokens),
             ("bert_oldest_wait_seconds", "How long the oldest request in the line has waited", oldest),
+            ("bert_wait_seconds_estimated", "Estimated wait until the first turn of a request that comes now", waiting.wait_seconds),
+            ("bert_token_budget", "Tokens in one batch, measured at start, lowered when memory ran out", waiting.token_budget),
             ("bert_tokens_per_second", "Measured rate of full batches", waiting.tokens_per_second),
         ):
             yield GaugeMetricFamily(name, text, value=value)

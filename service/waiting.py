@@ -1,32 +1,42 @@
 """The line: who is admitted, who leaves next, whose time is over. Plain synchronous code without a clock, a loop or a model."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from model_export.batch import Row, Tokens
 from service.errors import Overloaded, TooLarge
 
-LOOK_PAST = 32  # sequences that do not fit the rest of a batch and are looked past before it leaves
+QUANTUM = 64  # tokens that a caller may send at each of its turns; what it sends beyond, it pays with its next turns
+TURNS = 4  # callers that find room in a batch even when everyone sends as much as it may
+LOOK_PAST = 32  # callers whose next sequence does not fit the rest of a batch and are looked past before it leaves
+BULK_SHARE = 0.9  # of the line for requests larger than a batch: the rest stays free for small ones
+GOLDEN = 0.618  # its multiples spread evenly: refused callers do not all come back at once
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """A request in the line. Its sequences leave one at a time, in order; `rows` fills up in any order."""
+    """A request in the line. Its sequences leave in order, a few at a turn; `rows` fills up in any order."""
 
     work: Sequence[Tokens]
     arrived: float  # seconds
     deadline: float
     left: int = 0  # sequences that have gone into a batch
     answered: int = 0
-    rows: list[Row | None] = field(default_factory=list)
+    credit: int = 0  # tokens; see QUANTUM
+    waiting_tokens: int = field(init=False)  # of the sequences that have not left
+    longest: int = field(init=False)  # tokens of the longest sequence
+    rows: list[Row | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        lengths = [len(tokens) for tokens in self.work]
+        self.waiting_tokens, self.longest = sum(lengths), max(lengths)
         self.rows = [None] * len(self.work)
 
     @property
-    def waiting_tokens(self) -> int:
-        return sum(map(len, self.work[self.left :]))
+    def next_length(self) -> int:
+        """Tokens of the sequence that leaves next; 0 when all have left."""
+        return len(self.work[self.left]) if self.left < len(self.work) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,14 @@ class Job:
         return self.caller.work[self.index]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What `take` took out of the line: the next batch, and callers whose deadline had passed."""
+
+    jobs: Sequence[Job]
+    late: Sequence[Caller]
+
+
 @dataclass(slots=True, kw_only=True)
 class Waiting:
     """Callers in turn. `tokens` is always the sum over the callers in the ring of what has not left yet."""
@@ -49,11 +67,23 @@ class Waiting:
     max_tokens: int
     max_wait_seconds: float
     tokens_per_second: float  # measured; estimates the wait
+    quantum: int = field(init=False)
     tokens: int = 0
-    _ring: deque[Caller] = field(default_factory=deque)
+    _round: int = 0  # tokens that leave before a newcomer's first turn: the sum of the callers' turns
+    _lasting: int = 0  # at most so many tokens leave in the round after that
+    _refusals: int = 0
+    _ring: OrderedDict[Caller, None] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.quantum = max(1, min(QUANTUM, self.token_budget // TURNS))
 
     def __len__(self) -> int:
         return len(self._ring)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Estimated time until a newcomer's first turn: a large request in the line counts with one turn, not with all its work."""
+        return self._round / self.tokens_per_second
 
     @property
     def oldest(self) -> float | None:
@@ -63,58 +93,110 @@ class Waiting:
     def admit(self, caller: Caller) -> None:
         """Takes the whole request into the line or raises: TooLarge where it could never fit, Overloaded where it does not fit now."""
         size = caller.waiting_tokens
-        if size > self.max_tokens:
-            raise TooLarge(f"the request has {size} tokens; the line holds at most {self.max_tokens}: send it in parts")
-        over = self.tokens + size - self.max_tokens
-        wait = self.tokens / self.tokens_per_second
-        if over > 0 or wait > self.max_wait_seconds:
-            retry = max(over / self.tokens_per_second, wait - self.max_wait_seconds, 1.0)
-            raise Overloaded(f"{self.tokens} tokens are waiting, about {wait:.1f} s of work; try again in {retry:.0f} s", retry_after=retry)
-        self.tokens += size
-        self._ring.append(caller)
+        room = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
+        if size > room:
+            raise TooLarge(f"the request has {size} tokens; the line takes at most {room} at once: send it in parts")
+        patience = min(self.max_wait_seconds, max(0.0, caller.deadline - caller.arrived))
+        self._check(over=self.tokens + size - room, patience=patience)
+        self._join(caller)
 
-    def take(self) -> list[Job]:
-        """The next batch: one sequence of each caller in turn until the budget is full. Empty when nobody waits.
+    def check_open(self) -> None:
+        """Raises Overloaded where `admit` would refuse even the smallest request: cheap, before anything is parsed or tokenized."""
+        self._check(over=self.tokens + 1 - self.max_tokens, patience=self.max_wait_seconds)
 
-        The first in turn always leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that
-        nothing starves and nothing short waits behind it.
+    def admit_first(self, caller: Caller) -> None:
+        """Past everyone and every limit: for the canary, which must not be refused because the line is long."""
+        self._join(caller)
+        self._ring.move_to_end(caller, last=False)
+
+    def take(self, now: float) -> Taken:
+        """The next batch: callers in turn until the budget is full. Empty when nobody waits.
+
+        At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
+        leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
+        nothing short waits behind it.
         """
         jobs: list[Job] = []
+        late: list[Caller] = []
         passed: list[Caller] = []
         room = self.token_budget
         while self._ring and room > 0 and len(passed) < LOOK_PAST:
-            caller = self._ring.popleft()
-            length = len(caller.work[caller.left])
-            if jobs and length > room:
-                passed.append(caller)
+            caller = next(iter(self._ring))
+            self._leave(caller)
+            if caller.deadline <= now:
+                late.append(caller)
                 continue
-            jobs.append(Job(caller, caller.left))
-            caller.left += 1
-            room -= length
-            self.tokens -= length
-            if caller.left < len(caller.work):
-                self._ring.append(caller)
-        self._ring.extendleft(reversed(passed))
-        return jobs
+            if caller.credit <= 0:
+                caller.credit += self.quantum
+            while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room):
+                room -= caller.next_length
+                jobs.append(_send(caller))
+            if not caller.next_length:
+                continue
+            if caller.credit > 0:
+                passed.append(caller)
+            else:
+                self._join(caller)
+        for caller in reversed(passed):
+            self.admit_first(caller)
+        return Taken(jobs, late)
 
     def remove(self, caller: Caller) -> bool:
         """Drops what a caller still has in the line; False where nothing was left of it."""
         if caller not in self._ring:
             return False
-        self._ring.remove(caller)
-        self.tokens -= caller.waiting_tokens
+        self._leave(caller)
         return True
-
-    def expired(self, now: float) -> list[Caller]:
-        """Removes and returns the callers whose deadline has passed."""
-        late = [caller for caller in self._ring if caller.deadline <= now]
-        for caller in late:
-            self.remove(caller)
-        return late
 
     def clear(self) -> list[Caller]:
         """Removes and returns everyone."""
         everyone = list(self._ring)
-        self._ring.clear()
-        self.tokens = 0
+        for caller in everyone:
+            self._leave(caller)
         return everyone
+
+    def shrink(self, tokens: int) -> None:
+        """A batch of `tokens` did not fit the memory: from now on at most half of it."""
+        self.token_budget = max(1, min(self.token_budget, tokens // 2))
+
+    def _join(self, caller: Caller) -> None:
+        self._ring[caller] = None
+        self._count(caller, 1)
+
+    def _leave(self, caller: Caller) -> None:
+        del self._ring[caller]
+        self._count(caller, -1)
+
+    def _count(self, caller: Caller, sign: int) -> None:
+        turn = min(caller.waiting_tokens, max(self.quantum, caller.longest))  # at most: so the wait never grows while work is done
+        self.tokens += sign * caller.waiting_tokens
+        self._round += sign * turn
+        self._lasting += sign * min(caller.waiting_tokens - turn, self.quantum + caller.longest)
+
+    def _check(self, *, over: int, patience: float) -> None:
+        """Raises Overloaded where `over` tokens do not fit, or the wait is longer than `patience` seconds."""
+        if over <= 0 and self.wait_seconds <= patience:
+            return
+        seconds = max(over / self.tokens_per_second, self._seconds_until(patience)) + self.token_budget / self.tokens_per_second
+        self._refusals += 1
+        spread = self._refusals * GOLDEN % 1.0
+        retry = max(1.0, seconds) * (1.0 + spread / 2)
+        wait = self.wait_seconds
+        raise Overloaded(f"{self.tokens} tokens are waiting, {wait:.1f} s until a newcomer's turn; try again in {retry:.0f} s", retry_after=retry)
+
+    def _seconds_until(self, patience: float) -> float:
+        """How long, if nobody else comes, until the wait is down to `patience`: 0 where it is."""
+        if self.wait_seconds <= patience:
+            return 0.0
+        lasting = self._lasting / self.tokens_per_second
+        if lasting <= patience:  # enough callers leave for good in this round, while each of the others has its turn
+            return self.wait_seconds + lasting - patience
+        return self.tokens / self.tokens_per_second - patience
+
+
+def _send(caller: Caller) -> Job:
+    length = caller.next_length
+    caller.credit -= length
+    caller.waiting_tokens -= length
+    caller.left += 1
+    return Job(caller, caller.left - 1)

@@ -18,7 +18,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact
         key = (name, precision)
         if key not in made:
             folder = root / f"{name}-{precision}"
-            made[key] = Artifact(folder, export(GOLDEN / name, folder, precision=precision))
+            made[key] = Artifact(folder / "cpu", export(GOLDEN / name, folder, precision=precision))
         return made[key]
 
     return artifact

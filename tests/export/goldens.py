@@ -26,7 +26,7 @@ class Artifact:
 
     def run(self, sequences: Sequence[Tokens]) -> list[Row]:
         """All of `sequences` in one batch."""
-        return run(self.folder / "cpu" / MODEL, sequences)
+        return run(self.folder / MODEL, sequences)
 
 
 def expected(name: str) -> Sequences:

@@ -71,7 +71,7 @@ def test_int8_heads_point_the_way_of_transformers(name: str, exported: Callable)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable):
-    tokenizer = Tokenizer.from_file(str(exported(name).folder / "cpu" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(exported(name).folder / "tokenizer.json"))
     for case in answers(name)["tokens"]:
         encoding = tokenizer.encode(case["text"], case["text_pair"])
         assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
@@ -113,7 +113,7 @@ def test_the_manifest_has_a_classifiers_labels_and_what_makes_its_scores(name: s
 
 
 def test_layers_that_share_weights_are_stored_once(exported: Callable):
-    weights = exported("albert").folder / "cpu" / "model.onnx.data"
+    weights = exported("albert").folder / "model.onnx.data"
     stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
     assert weights.stat().st_size < 1.1 * stored
 

@@ -1,0 +1,115 @@
+"""The outside of the line, faked: a clock that never waits, a runtime that does as it is told."""
+
+import asyncio
+import selectors
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from model_export.batch import Batch, Row, Tokens
+from service.batcher import Batcher
+from service.errors import OutOfMemory
+from service.waiting import Waiting
+
+T = TypeVar("T")
+
+
+class FakeTime(selectors.DefaultSelector):
+    """A loop with this selector never waits: where it would, the clock goes on by that much. Where it would wait for ever, it raises."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if timeout is None and not events:
+            raise RuntimeError("everyone waits, and nothing will ever happen")
+        if not events:
+            self.now += timeout or 0.0
+        return events
+
+    def clock(self) -> float:
+        return self.now
+
+
+class FakeLoop(asyncio.SelectorEventLoop):
+    def __init__(self, time: FakeTime) -> None:
+        self._fake = time
+        super().__init__(time)
+
+    def time(self) -> float:
+        return self._fake.now
+
+
+def play(story: Callable[[FakeTime], Coroutine[Any, Any, T]]) -> T:
+    """Runs `story` to its end on a loop of its own whose time is fake."""
+    time = FakeTime()
+    with asyncio.Runner(loop_factory=lambda: FakeLoop(time)) as runner:
+        return runner.run(story(time))
+
+
+async def settle() -> None:
+    """Until everyone who can go on has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def sequence(number: int, length: int = 4) -> Tokens:
+    """Its ids are its number, so that its answer can be told from any other."""
+    return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
+
+
+class FakeRuntime:
+    """Answers each sequence with its own number; `held` runs wait until `release`; `poisoned` numbers make their run raise."""
+
+    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False) -> None:
+        self.seconds_per_token = seconds_per_token
+        self.poisoned: set[int] = set()
+        self.not_finite: set[int] = set()
+        self.sick = False  # every run raises
+        self.forgetful = False  # every run loses its last row
+        self.most_tokens = 10**9  # beyond, memory cannot be had
+        self.batches: list[list[int]] = []
+        self.lengths: list[int] = []
+        self._free = asyncio.Event()
+        if not held:
+            self._free.set()
+
+    @property
+    def ran(self) -> Counter[int]:
+        """How often each number was in a run."""
+        return Counter(number for batch in self.batches for number in batch)
+
+    def release(self) -> None:
+        self._free.set()
+
+    def hold(self) -> None:
+        self._free.clear()
+
+    async def run(self, sequences: Sequence[Tokens]) -> tuple[Sequence[Row | None], Batch]:
+        numbers = [int(tokens.ids[0]) for tokens in sequences]
+        size = sum(map(len, sequences))
+        self.batches.append(numbers)
+        self.lengths.append(size)
+        await self._free.wait()
+        await asyncio.sleep(size * self.seconds_per_token)
+        self._fail(numbers, size)
+        rows: list[Row | None] = [None if number in self.not_finite else {"cls": np.array([number])} for number in numbers]
+        return rows[:-1] if self.forgetful else rows, Batch(feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences)
+
+    def _fail(self, numbers: Sequence[int], size: int) -> None:
+        if size > self.most_tokens:
+            raise OutOfMemory("no memory")
+        if self.sick or self.poisoned & set(numbers):
+            raise RuntimeError("the run failed")
+
+
+def line(*, token_budget: int = 8, max_tokens: int = 1000, max_wait_seconds: float = 1000.0, tokens_per_second: float = 100.0) -> Waiting:
+    return Waiting(token_budget=token_budget, max_tokens=max_tokens, max_wait_seconds=max_wait_seconds, tokens_per_second=tokens_per_second)
+
+
+def adds_up(batcher: Batcher) -> bool:
+    counts = batcher.counts
+    ended = counts.answered + counts.failed + counts.refused + counts.cancelled + counts.expired
+    return counts.received == ended + batcher.unanswered

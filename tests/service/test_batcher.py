@@ -1,0 +1,406 @@
+"""The line in motion, on a fake runtime and a fake clock: every caller ends, one way, and gets its own rows."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.batcher import Answer, Batcher
+from service.errors import Expired, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, Unavailable
+from service.reports import BatchReport
+from service.waiting import Waiting
+from tests.service.fakes import FakeRuntime, FakeTime, adds_up, line, play, sequence, settle
+
+
+@asynccontextmanager
+async def serving(runtime: FakeRuntime, time: FakeTime, waiting: Waiting | None = None, **more: object) -> AsyncIterator[Batcher]:
+    batcher = Batcher(run=runtime.run, waiting=line() if waiting is None else waiting, clock=time.clock, **more)  # type: ignore[arg-type]
+    loop = asyncio.create_task(batcher.serve())
+    yield batcher
+    batcher.close("closed")
+    await loop
+    await settle()
+    assert adds_up(batcher)
+    assert batcher.unanswered == 0
+    assert batcher.waiting.tokens == 0
+
+
+def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[Answer]:
+    return asyncio.create_task(batcher.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
+
+
+def told(answer: Answer) -> list[int]:
+    return [int(row["cls"][0]) for row in answer.rows]
+
+
+async def ended(*tasks: asyncio.Task[Answer]) -> list[list[int] | type[BaseException]]:
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return [type(r) if isinstance(r, BaseException) else told(r) for r in results]
+
+
+def test_each_caller_gets_its_own_rows_in_its_own_order():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(), time) as batcher:
+            assert await ended(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [[1, 2, 3], [7], [9, 8]]
+
+    play(story)
+
+
+def test_an_idle_line_runs_a_request_at_once():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(seconds_per_token=0.25), time) as batcher:
+            answer = await ask(batcher, 1)
+        assert time.now == 1.0
+        assert (answer.queue_seconds, answer.forward_seconds) == (0.0, 1.0)
+
+    play(story)
+
+
+def test_what_arrives_during_a_run_shares_the_next_batch():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time) as batcher:
+            tasks = [ask(batcher, 1)]
+            await settle()
+            tasks += [ask(batcher, 2), ask(batcher, 3)]
+            await settle()
+            runtime.release()
+            await asyncio.gather(*tasks)
+        assert runtime.batches == [[1], [2, 3]]
+
+    play(story)
+
+
+def test_a_failing_batch_fails_its_culprit_alone_and_the_next_request_is_answered():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.poisoned = {5}
+        async with serving(runtime, time, line(token_budget=64)) as batcher:
+            assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] if n != 5 else RunFailed for n in range(16)]
+            assert await ended(ask(batcher, 1)) == [[1]]
+            assert batcher.faults.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
+        assert len(runtime.batches) == 10
+
+    play(story)
+
+
+def test_the_error_names_the_input_that_is_to_blame():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.poisoned = {5}
+        async with serving(runtime, time) as batcher:
+            with pytest.raises(RunFailed) as failure:
+                await batcher.submit([sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
+        assert failure.value.index == 2
+
+    play(story)
+
+
+def test_a_row_that_is_not_finite_fails_its_caller_and_its_neighbours_are_answered_without_another_run():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.not_finite = {5}
+        async with serving(runtime, time, line(token_budget=64)) as batcher:
+            assert await ended(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+        assert len(runtime.batches) == 1
+
+    play(story)
+
+
+def test_neighbours_touched_by_a_row_that_is_not_finite_run_again_without_it():
+    class Spreading(FakeRuntime):
+        """The culprit's attention row holds its neighbours 4 and 6 as well."""
+
+        async def run(self, sequences):  # type: ignore[no-untyped-def]
+            self.not_finite = {4, 5, 6} if 5 in {int(tokens.ids[0]) for tokens in sequences} else set()
+            return await super().run(sequences)
+
+    async def story(time: FakeTime) -> None:
+        runtime = Spreading()
+        async with serving(runtime, time, line(token_budget=64)) as batcher:
+            assert await ended(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+        assert set(runtime.batches[1]) | set(runtime.batches[2]) <= {4, 5, 6}
+
+    play(story)
+
+
+def test_a_runtime_that_returns_too_few_rows_fails_its_callers_and_the_next_request_is_answered():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.forgetful = True
+        async with serving(runtime, time) as batcher:
+            assert await ended(ask(batcher, 1), ask(batcher, 2)) == [RunFailed, RunFailed]
+            runtime.forgetful = False
+            assert await ended(ask(batcher, 3)) == [[3]]
+
+    play(story)
+
+
+def test_a_runtime_that_always_fails_is_not_asked_for_ever():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.sick = True
+        async with serving(runtime, time, line(token_budget=4000, max_tokens=8000)) as batcher:
+            assert set(map(str, await ended(*(ask(batcher, n) for n in range(900))))) == {str(RunFailed)}
+            first = len(runtime.batches)
+            assert first <= 2 * 16
+            await ended(*(ask(batcher, n) for n in range(900)))
+            assert len(runtime.batches) == first + 1
+            runtime.sick = False
+            assert await ended(ask(batcher, 3)) == [[3]]
+            assert batcher.failures_in_a_row == 0
+
+    play(story)
+
+
+def test_memory_that_runs_out_halves_the_batch_answers_everyone_and_lowers_the_budget():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.most_tokens = 20
+        async with serving(runtime, time, line(token_budget=64)) as batcher:
+            assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+            assert batcher.waiting.token_budget == 16
+            assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+            assert batcher.faults.out_of_memory == 3
+        assert max(runtime.lengths[-4:]) <= 16
+
+    play(story)
+
+
+def test_a_text_that_does_not_fit_the_memory_even_alone_fails_and_the_budget_stays():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.most_tokens = 20
+        async with serving(runtime, time, line(token_budget=18)) as batcher:
+            assert await ended(ask(batcher, 1, length=30)) == [OutOfMemory]
+            assert batcher.waiting.token_budget == 18
+
+    play(story)
+
+
+def test_a_caller_who_leaves_is_left_out_of_the_batch():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time) as batcher:
+            first = ask(batcher, 1)
+            await settle()
+            gone, stays = ask(batcher, 2), ask(batcher, 3)
+            await settle()
+            gone.cancel()
+            await settle()
+            assert batcher.waiting.tokens == 4
+            runtime.release()
+            assert await ended(first, gone, stays) == [[1], asyncio.CancelledError, [3]]
+        assert runtime.ran == {1: 1, 3: 1}
+
+    play(story)
+
+
+def test_a_caller_who_left_during_a_failing_run_is_not_run_again():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        runtime.poisoned = {1}
+        async with serving(runtime, time) as batcher:
+            poisoned, gone = ask(batcher, 1), ask(batcher, 2)
+            await settle()
+            gone.cancel()
+            await settle()
+            runtime.release()
+            await ended(poisoned, gone)
+        assert runtime.batches == [[1, 2], [1]]
+
+    play(story)
+
+
+def test_expired_work_is_dropped_before_the_run_and_counted():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=1.0)
+        async with serving(runtime, time, line(token_budget=4)) as batcher:
+            assert await ended(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3)) == [[1], Expired, [3]]
+            assert batcher.counts.expired == 1
+        assert runtime.batches == [[1], [3]]
+
+    play(story)
+
+
+def test_an_expired_caller_is_answered_at_its_deadline_and_not_when_the_run_ends():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=100.0)
+        async with serving(runtime, time) as batcher:
+            running = ask(batcher, 1)
+            await settle()
+            late = ask(batcher, 2, timeout=3.0)
+            with pytest.raises(Expired, match="nothing of it ran"):
+                await late
+            assert time.now == 3.0
+            await running
+
+    play(story)
+
+
+def test_a_deadline_that_passes_during_the_run_does_not_take_the_answer_away():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(seconds_per_token=1.0), time) as batcher:
+            assert await ended(ask(batcher, 1, timeout=2.0)) == [[1]]
+
+    play(story)
+
+
+def test_closing_answers_everyone_who_waits_and_the_run_in_progress_still_counts():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time) as batcher:
+            tasks = [ask(batcher, n) for n in range(5)]
+            await settle()
+            batcher.close("shutting down")
+            tasks.append(ask(batcher, 9))
+            await settle()
+            runtime.release()
+            assert await ended(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
+            assert batcher.counts.refused == 1
+
+    play(story)
+
+
+def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        stuck: list[float] = []
+        async with serving(runtime, time, stuck_seconds=7.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+            tasks = [ask(batcher, n) for n in range(5)]
+            await asyncio.sleep(8)
+            assert stuck == [7.0]
+            batcher.abandon("stuck")
+            assert await ended(*tasks) == [Unavailable] * 5
+            runtime.release()
+
+    play(story)
+
+
+def test_a_full_line_refuses_and_admits_again_when_drained():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time, line(token_budget=8, max_tokens=16)) as batcher:
+            tasks = [ask(batcher, n) for n in range(4)]
+            await settle()
+            tasks += [ask(batcher, n) for n in (4, 5)]
+            await settle()
+            assert await ended(ask(batcher, 6)) == [Overloaded]
+            with pytest.raises(Overloaded):
+                batcher.check_open()
+            runtime.release()
+            assert await ended(*tasks) == [[n] for n in range(6)]
+            assert await ended(ask(batcher, 7)) == [[7]]
+            assert batcher.counts.refused == 2
+
+    play(story)
+
+
+def test_the_canary_runs_next_though_the_line_is_full():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time, line(token_budget=8, max_tokens=16)) as batcher:
+            tasks = [ask(batcher, n) for n in range(6)]
+            await settle()
+            canary = asyncio.create_task(batcher.submit_first([sequence(99)], timeout_seconds=9))
+            await settle()
+            runtime.release()
+            await ended(canary, *tasks)
+        assert runtime.batches[1][0] == 99
+
+    play(story)
+
+
+def test_a_single_text_waits_for_about_one_batch_beside_a_client_who_posts_bulk_again_and_again():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=0.001)
+        batch = 64 * 0.001
+        async with serving(runtime, time, line(token_budget=64, max_tokens=100_000, tokens_per_second=1000)) as batcher:
+
+            async def bulk() -> None:
+                while True:
+                    await ask(batcher, *[1] * 2000)
+
+            client = asyncio.create_task(bulk())
+            for _ in range(50):
+                await asyncio.sleep(0.37)
+                began = time.now
+                await ask(batcher, 2)
+                assert time.now - began <= 2 * batch + 1e-9  # what is left of the run in progress, and its own
+            client.cancel()
+
+    play(story)
+
+
+def test_reports_tell_what_ran():
+    async def story(time: FakeTime) -> None:
+        reports: list[BatchReport] = []
+        async with serving(FakeRuntime(seconds_per_token=0.5), time, report=reports.append) as batcher:
+            await asyncio.gather(ask(batcher, 1), ask(batcher, 2))
+        assert reports == [BatchReport(sequences=2, tokens=8, slots=8, waited_seconds=0.0, ran_seconds=4.0)]
+
+    play(story)
+
+
+def test_the_rate_is_learned_from_full_batches():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(seconds_per_token=0.1), time, line(tokens_per_second=100.0)) as batcher:
+            await ask(batcher, 1, length=2)
+            assert batcher.waiting.tokens_per_second == 100.0
+            await asyncio.gather(*(ask(batcher, n) for n in range(100)))
+            assert batcher.waiting.tokens_per_second == pytest.approx(10.0, rel=0.01)
+
+    play(story)
+
+
+clients = st.tuples(
+    st.floats(0, 20),  # arrives
+    st.lists(st.integers(1, 30), min_size=1, max_size=8),  # lengths
+    st.floats(0.01, 30),  # deadline
+    st.one_of(st.none(), st.floats(0, 10)),  # leaves
+    st.sampled_from(["well", "well", "well", "poisoned", "not finite"]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(clients, min_size=1, max_size=30), st.one_of(st.none(), st.floats(0, 30)), st.integers(10, 100))
+def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
+    crowd: Sequence[tuple[float, list[int], float, float | None, str]], closes: float | None, memory: int
+):
+    """Random arrivals, sizes, deadlines, departures, failures, memory and an end: nobody is lost, nobody gets another's rows."""
+
+    async def visit(batcher: Batcher, number: int) -> str:
+        arrives, lengths, deadline, leaves, health = crowd[number]
+        await asyncio.sleep(arrives)
+        work = [sequence(number, length) for length in lengths]
+        task = asyncio.create_task(batcher.submit(work, timeout_seconds=deadline))
+        if leaves is not None:
+            asyncio.get_running_loop().call_later(leaves, task.cancel)
+        try:
+            assert told(await task) == [number] * len(lengths)
+        except (ServiceError, asyncio.CancelledError) as error:
+            assert adds_up(batcher)
+            if isinstance(error, RunFailed):
+                assert health != "well" or max(lengths) > memory
+            return type(error).__name__
+        assert health == "well"
+        assert adds_up(batcher)
+        return "answered"
+
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=0.05)
+        runtime.most_tokens = memory
+        runtime.poisoned = {n for n, client in enumerate(crowd) if client[4] == "poisoned"}
+        runtime.not_finite = {n for n, client in enumerate(crowd) if client[4] == "not finite"}
+        async with serving(runtime, time, line(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)) as batcher:
+            if closes is not None:
+                asyncio.get_running_loop().call_later(closes, batcher.close, "the end")
+            ends = await asyncio.gather(*(visit(batcher, n) for n in range(len(crowd))))
+            counts = batcher.counts
+            assert (counts.received, counts.answered) == (len(crowd), ends.count("answered"))
+            assert (counts.cancelled, counts.expired) == (ends.count("CancelledError"), ends.count("Expired"))
+
+    play(story)
