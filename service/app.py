@@ -14,7 +14,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from service import schemas
+from service import labels, schemas
 from service.answers import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
 from service.documentation import body_of, openapi
 from service.door import Door, Left, attended
@@ -56,6 +56,16 @@ async def embeddings(_: Request, tasks: Tasks, body: bytes, timeout_seconds: flo
     return done, await json_bytes(shape), JSON
 
 
+async def predict(_: Request, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+async def tag(_: Request, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
 ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
     "/embed": ("embed", embed, schemas.EmbedRequest, "Vectors of texts, always a list of lists: raw [CLS] unless asked otherwise"),
     "/fill-mask": ("fill_mask", fill_mask, schemas.FillMaskRequest, "Words for the masks, as transformers' FillMaskPipeline gives them"),
@@ -65,6 +75,18 @@ ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
         embeddings,
         schemas.EmbeddingsRequest,
         "OpenAI's embeddings route: [CLS], to unit length unless asked otherwise",
+    ),
+    "/predict": (
+        "predict",
+        predict,
+        schemas.PredictRequest,
+        "A classifier's labels for a text or a pair, as text-embeddings-inference gives them",
+    ),
+    "/tag": (
+        "tag",
+        tag,
+        schemas.TagRequest,
+        "A classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them",
     ),
 }
 

@@ -81,7 +81,8 @@ class Runtime:
         """On a GPU an index outside its table is fatal for the process, so none ever gets there."""
         sizes = self.artifact.manifest.sizes
         limits = {"ids": sizes["vocabulary"], "types": max(1, sizes["segments"]), "positions": self.artifact.manifest.max_tokens}
-        for name, limit in limits.items():
+        for name in limits.keys() & set(self._session.inputs):
+            limit = limits[name]
             values = batch.feeds[name]
             if values.min() < 0 or values.max() >= limit:
                 raise RunFailed(f"{name} reach from {values.min()} to {values.max()}; this model has 0 to {limit - 1}")
