@@ -60,7 +60,8 @@ class Runtime:
         self._thread = ThreadPoolExecutor(1, "runtime")
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        """Does not wait for a run that hangs."""
+        self._thread.shutdown(wait=False)
 
     @property
     def provider(self) -> str:
