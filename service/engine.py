@@ -18,6 +18,7 @@ from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
 from service.runtime import Facts, Runtime
+from service.serving import SHUTTING_DOWN
 from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
@@ -27,7 +28,6 @@ from service.waiting import Waiting
 PULSE_SECONDS = 5.0  # an idle engine runs the canary this often
 PULSE_BATCHES = 100  # and a busy one after so many batches
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
-SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
 
 
@@ -52,6 +52,9 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.health = Health(stale_seconds=self.settings.stuck_seconds, tolerance=self.artifact.manifest.canary.tolerance)
+
+    def when_failed(self, end: Callable[[], None]) -> None:
+        self.on_failure = end
 
     @property
     def tasks(self) -> Tasks:
@@ -80,6 +83,19 @@ class Engine:
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""
         return self.health.reason(since_answer=0.0 if self._tasks is None else self.batcher.clock() - self.batcher.last_answer)
+
+    @property
+    def draining(self) -> bool:
+        return self.health.draining
+
+    async def ready(self) -> str:
+        return self.readiness()
+
+    async def info(self) -> dict[str, Any]:
+        return self.describe() | {"api_processes": 0}
+
+    async def scrape(self) -> bytes:
+        return self.metrics.text()
 
     def check_open(self) -> None:
         """Raises Unavailable or Overloaded where a request would be refused whatever it holds: before its body is read."""

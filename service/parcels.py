@@ -6,6 +6,7 @@ What is unpacked has been checked: nothing in it can hurt the engine or be taken
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from model_export.batch import MASK, OUTPUTS, TARGET, Row, Tokens
 from service.wire import MAX_FRAME_BYTES, Asked, Block, Rows, WireError, Work
 
+MESSAGE_BYTES = 4 * 2**20
 DTYPES = ("<f4", "<f8", "<i4", "<i8")
 Ints = NDArray[np.int32]
 _Kind = tuple[frozenset[str], int, tuple[int, ...]]
@@ -46,6 +48,9 @@ class Reply:
         return sum(array.nbytes for row in self.rows for array in row.values())
 
 
+P = TypeVar("P", Parcel, Reply)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """What the model's tokens keep within."""
@@ -53,6 +58,19 @@ class Bounds:
     vocabulary: int
     segments: int
     max_tokens: int
+
+
+def by_size(parts: Sequence[P]) -> list[list[P]]:
+    """Groups for one message each: of a few megabytes, or a single larger one."""
+    groups: list[list[P]] = []
+    room = 0
+    for part in parts:
+        if part.size > room:
+            groups.append([])
+            room = MESSAGE_BYTES
+        groups[-1].append(part)
+        room -= part.size
+    return groups
 
 
 def pack_work(parcels: Sequence[Parcel]) -> Work:

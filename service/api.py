@@ -1,0 +1,20 @@
+"""An API process: HTTP on a socket that it shares with the others, in front of an engine in another process."""
+
+import socket
+
+from service.artifact import Artifact
+from service.child import Post, run_child
+from service.front import Front
+from service.metrics import Metrics
+from service.server import build
+from service.settings import Settings
+
+
+def work(post: Post, settings: Settings, artifact: Artifact) -> int:
+    server = build(settings, Front(post, settings, artifact, Metrics()))
+    server.run(sockets=[socket.socket(fileno=post.listener)])
+    return 1 if server.failed or not server.started else 0
+
+
+if __name__ == "__main__":
+    run_child(work)
