@@ -67,11 +67,12 @@ class Peer:
             for task in self._running.values():
                 task.cancel()
 
-    async def flush(self) -> None:
-        """Returns when the last answer has been taken, or will not be."""
+    async def leave(self) -> None:
+        """Ends the connection when the last answer has been taken, or will not be."""
         self._send()
+        self.writer.close()
         try:
-            await asyncio.wait_for(self.writer.drain(), FLUSH_SECONDS)
+            await asyncio.wait_for(self.writer.wait_closed(), FLUSH_SECONDS)
         except (OSError, TimeoutError):
             log.warning("an API process did not take its last answers")
 
@@ -154,7 +155,7 @@ class EngineServer:
         server.close()
         loading.cancel()
         await self.engine.close()
-        await asyncio.gather(*(peer.flush() for peer in self._peers))
+        await asyncio.gather(*(peer.leave() for peer in self._peers))
         return self._code
 
     async def _load(self) -> None:
