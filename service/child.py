@@ -32,6 +32,10 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     lifeline: int  # file descriptor of a pipe that ends with the supervisor
 
     @property
+    def argument(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @property
     def socket(self) -> Path:
         return socket_in(Path(self.folder))
 

@@ -38,7 +38,7 @@ from service.wire import (
 READ_BYTES = 2**20  # that are read ahead
 MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not taken; beyond it newcomers are refused
 REFUSAL_SECONDS = 0.05  # for so long a full line is taken to be full still: newcomers are refused before they are read
-QUESTION_SECONDS = 2.0  # an engine that does not say how it is for so long is not well
+QUESTION_SECONDS = 5.0  # an engine that does not say how it is for so long is not well
 PAUSE_SECONDS = 0.1  # between connections that end at once
 RETRY_SECONDS = 2.0  # an engine is back by then, as a rule
 log = logging.getLogger("service")

@@ -61,6 +61,6 @@ class Settings(BaseSettings):
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
 
 
-def environment_with(**more: str) -> dict[str, str]:
-    """This process's environment and `more`, for a child."""
+def variables_with(**more: str) -> dict[str, str]:
+    """This process's variables and `more`, for a child."""
     return {**os.environ, **more}

@@ -16,11 +16,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from service.child import LOAD_FAILED, Post, counts_in, socket_in
 from service.metrics import COUNTS_VARIABLE
-from service.settings import Settings, environment_with
+from service.settings import Settings, variables_with
 
 ENGINE = "engine"
 BACKLOG = 2048
@@ -62,9 +60,9 @@ class Child:
             sys.executable,
             "-m",
             self.module,
-            msgspec.json.encode(self.post).decode(),
+            self.post.argument,
             pass_fds=(self.post.listener, self.post.lifeline),
-            env=environment_with(**{COUNTS_VARIABLE: str(counts_in(Path(self.post.folder)))}),
+            env=variables_with(**{COUNTS_VARIABLE: str(counts_in(Path(self.post.folder)))}),
             start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
         )
         return await self.process.wait()
