@@ -17,13 +17,13 @@ from benchmarks import mixes
 from benchmarks.ceiling import Ceiling, quiet
 from benchmarks.checkpoints import SIZES, artifact, checkpoint
 from benchmarks.machine import table, write
-from model_export.linear import PRECISIONS
 from service.artifact import open_artifact
 from service.cores import available_cores
 from service.runtime import Runtime
 
 Contender = Callable[[], Any]
 Rates = dict[str, float]
+PRECISIONS = ("fp32", "int8")
 COLUMNS = ("tokens", "ceiling fp32", "ragged fp32", "padded fp32", "torch fp32", "ceiling int8", "ragged int8")
 
 

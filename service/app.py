@@ -19,7 +19,7 @@ from service.answers import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
 from service.documentation import body_of, openapi
 from service.door import Door, Left, attended
 from service.engine import Engine
-from service.errors import BadRequest, Invalid, ServiceError, Unauthorized, Unavailable
+from service.errors import BadRequest, Invalid, ServiceError, Unauthorized
 from service.metrics import CONTENT_TYPE
 from service.tasks import Done, Tasks
 
@@ -93,6 +93,7 @@ ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
 
 def create_app(engine: Engine, *, on_failure: Callable[[], None] = lambda: None) -> FastAPI:
     """The application around an engine that is opened when the server starts and closed when it stops."""
+    engine.on_failure = on_failure
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -136,8 +137,7 @@ def _task_route(engine: Engine, task: str, handler: Handler) -> Callable[[Reques
         started = time.perf_counter()
         try:
             check_key(request, engine.settings.api_key)
-            if engine.draining:
-                raise Unavailable("the server is shutting down: send the request to another replica")
+            engine.check_open()
             body = await request.body()
             timeout_seconds = deadline(request, engine.settings.timeout_ms)
             done, content, media_type = await attended(request.receive, handler(request, engine.tasks, body, timeout_seconds))

@@ -5,8 +5,9 @@ Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 
 import asyncio
 import math
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from service.session import DeviceError, Session, open_session
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
-ROUNDS = 5
+ROUNDS = 6  # the first warms up
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
 
@@ -51,7 +52,8 @@ class Runtime:
         self._thread = ThreadPoolExecutor(1, "runtime")
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        """Does not wait for a run that hangs."""
+        self._thread.shutdown(wait=False)
 
     @property
     def provider(self) -> str:
@@ -135,24 +137,16 @@ class Runtime:
         return row["cls"][0] if row is not None else np.full(self.artifact.manifest.sizes["hidden"], np.nan)
 
     def _rates(self, budgets: Sequence[int]) -> dict[int, float]:
-        """Tokens per second by batch size, for texts of 32 tokens: the best of as many rounds as there is time for.
-
-        What else the machine does makes a run slower, never faster: the best of several is the machine's own rate. All sizes take
-        turns, so that a busy moment does not single one out.
-        """
+        """Tokens per second by batch size, for texts of 32 tokens."""
         length = min(32, self.artifact.manifest.max_tokens)
-        batches = {budget: [self._filler(length)] * max(1, budget // length) for budget in budgets}
-        best: dict[int, float] = {}
-        end = time.monotonic() + MEASURING_SECONDS
-        for _ in range(ROUNDS + 1):  # the first is for warming up
-            for budget, batch in batches.items():
-                expected = best.get(budget) or 2 * best.get(budget // 2, 0.0)
-                if best and time.monotonic() + expected > end:
-                    break
-                started = time.monotonic()
-                self.run_here(batch)
-                best[budget] = min(time.monotonic() - started, best.get(budget, math.inf))
-        return {budget: len(batches[budget]) * length / seconds for budget, seconds in best.items()}
+        texts = {budget: max(1, budget // length) for budget in budgets}
+
+        def run(budget: int) -> float:
+            started = time.monotonic()
+            self.run_here([self._filler(length)] * texts[budget])
+            return time.monotonic() - started
+
+        return {budget: texts[budget] * length / seconds for budget, seconds in best_seconds(run, budgets, within=MEASURING_SECONDS).items()}
 
     def _filler(self, length: int) -> Tokens:
         manifest = self.artifact.manifest
@@ -164,6 +158,26 @@ class Runtime:
 def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
     one, other = vector.astype(np.float64), np.array(known)
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
+def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
+    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; sizes that do not fit are left out.
+
+    What else the machine does makes a run slower, never faster: the best of several is the machine's own time. The sizes take
+    turns, in an order that changes, so that what happens now and then does not single one out.
+    """
+    best: dict[int, float] = {}
+    left, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
+    for _ in range(ROUNDS):
+        for i in order:
+            expected = best.get(budgets[i]) or 2 * best.get(budgets[i - 1], math.inf)
+            if best and expected > left:
+                continue
+            seconds = run(budgets[i])
+            left -= seconds
+            best[budgets[i]] = min(seconds, best.get(budgets[i], math.inf))
+        shuffle(order)
+    return best
 
 
 def smallest_good(rates: Mapping[int, float]) -> int:

@@ -134,7 +134,7 @@ class Tasks:
         return encoded, time.perf_counter() - started
 
     async def run(self, encoded: list[Encoded], work: Sequence[Tokens], seconds: float, timeout_seconds: float) -> _Ran:
-        answer = await self.batcher.submit(work, timeout_seconds=timeout_seconds)
+        answer = await self.batcher.submit(work, timeout_seconds=timeout_seconds - seconds)
         return _Ran(encoded=encoded, answer=answer, tokenize_seconds=seconds)
 
     def _candidates(self, request: FillMaskRequest) -> tuple[int, tuple[int, ...]]:

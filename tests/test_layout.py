@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = {
     "service": [
-        {"errors", "settings", "schemas", "cores", "answers", "reports"},
-        {"artifact", "door", "documentation"},
+        {"errors", "settings", "schemas", "cores", "answers", "reports", "health"},
+        {"artifact", "door", "documentation", "receipt"},
         {"session"},
         {"tokenizer", "waiting", "runtime", "device"},
         {"batcher"},
@@ -36,7 +36,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "fastapi": {"service.app", "service.documentation"},
     "fastapi_offline": {"service.app"},
     "starlette": {"service.app"},
-    "uvicorn": {"service.__main__"},
+    "uvicorn": {"service.__main__", "service.receipt"},
     "pydantic": {"service.schemas", "service.settings", "service.app", "service.documentation"},
     "pydantic_settings": {"service.settings"},
     "prometheus_client": {"service.metrics"},
