@@ -36,6 +36,13 @@ class Checkpoint:
         return frozenset(self._weights)
 
     @property
+    def title(self) -> str:
+        """The first heading of the model card; empty where there is none."""
+        card = self.folder / "README.md"
+        lines = card.read_text("utf-8", errors="replace").splitlines() if card.is_file() else []
+        return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+    @property
     def parameters(self) -> int:
         return sum(math.prod(weight.shape) for weight in self._weights.values())
 
@@ -69,6 +76,8 @@ class Checkpoint:
         if "model_type" in config or not any(name.startswith("bert.") for name in self.names):
             return config
         self.assumed["model_type"] = "bert: the config names no family, and the weights are called bert.*"
+        if self.format == "tensorflow":
+            self.assumed["hidden_act"] = "gelu is the erf form, as transformers has it; google-research/bert itself computes the tanh form"
         return config | {"model_type": "bert"}
 
 
@@ -88,9 +97,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _format(folder: Path) -> str:
     """The first of FORMATS of which the folder has files."""
     if not folder.is_dir():
-        raise ExportError(
-            f"{folder} is missing: CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors, or a hub id like ORG/NAME"
-        )
+        raise ExportError(f"{folder} is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME")
     for name, one in FORMATS.items():
         if any(folder.glob(one.files)) or (one.index and (folder / one.index).is_file()):
             return name

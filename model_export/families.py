@@ -68,7 +68,7 @@ class Family:
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table, of which the first is added to every token
     layer: Callable[[Config, int], int] = lambda config, i: i  # which stored layer the i-th one uses
-    pair: str = ""  # what the pair head was trained on: a key of export.PAIR_LABELS; "" where the family has none
+    pair: str = ""  # what the pair head was trained on: a key of labels.PAIRS; "" where the family has none
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # part of a checkpoint's name -> what its pair head was trained on instead
     mlm_activation: str = ""  # "" where the masked-LM head uses the encoder's
     labels_activation: str = ""  # of the dense layer before the labels; "" where they are read off the pooler

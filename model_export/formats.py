@@ -36,7 +36,7 @@ def read_torch(files: list[Path]) -> Weights:
     """Raises ExportError where torch is not installed or finds something else than tensors."""
     if importlib.util.find_spec("torch") is None:
         raise ExportError(
-            f"{files[0]} is a pickle, which only torch opens safely, and torch is not installed here. Install it, or convert the checkpoint with {CONVERT}"
+            f"{files[0]} is a pickle, which only torch opens safely, and torch is not installed here. Install it, or convert with {CONVERT}"
         )
     import torch
 

@@ -22,6 +22,7 @@ class Vocabulary:
     tokenizer: Tokenizer
     special_tokens: Mapping[str, int]
     max_tokens: int
+    source: str  # the file that it was read from
     assumed: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -32,7 +33,7 @@ def read_vocabulary(folder: Path, family: Family, *, size: int, positions: int) 
     """The tokenizer in `folder`, for a model of `size` word embeddings. Raises ExportError where there is none or it does not fit."""
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     assumed: dict[str, str] = {}
-    tokenizer = _tokenizer(folder, family, settings, assumed)
+    source, tokenizer = _tokenizer(folder, family, settings, assumed)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     largest = max(tokenizer.get_vocab().values(), default=-1)
@@ -43,22 +44,22 @@ def read_vocabulary(folder: Path, family: Family, *, size: int, positions: int) 
         raise ExportError("the tokenizer adds no [CLS] and [SEP] around a text: tokenizer.json has no post-processor")
     stated = settings.get("model_max_length")
     limit = min(positions, int(stated)) if stated and stated < UNLIMITED else positions
-    return Vocabulary(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, assumed=assumed)
+    return Vocabulary(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, source=source, assumed=assumed)
 
 
-def _tokenizer(folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
+def _tokenizer(folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]) -> tuple[str, Tokenizer]:
     if (folder / "tokenizer.json").is_file():
         try:
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return "tokenizer.json", Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises a bare Exception
             raise ExportError(f"{folder / 'tokenizer.json'} is damaged: {error}") from error
     if (folder / "vocab.txt").is_file():
-        return _word_piece(folder / "vocab.txt", settings, assumed)
+        return "vocab.txt", _word_piece(folder / "vocab.txt", settings, assumed)
     if (folder / "vocab.json").is_file():
-        return _byte_pairs(folder, family.tokens, settings)
+        return "vocab.json and merges.txt", _byte_pairs(folder, family.tokens, settings)
     for name in PIECES:
         if (folder / name).is_file() and family.pieces:
-            return sentence_pieces(folder / name, KINDS[family.pieces], family.tokens, settings)
+            return name, sentence_pieces(folder / name, KINDS[family.pieces], family.tokens, settings)
     raise ExportError(f"{folder} has no tokenizer that this exporter reads: {FILES}")
 
 

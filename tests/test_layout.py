@@ -28,6 +28,7 @@ LEVELS = {
         {"encoder", "verify"},
         {"heads"},
         {"export"},
+        {"describe"},
         {"__main__"},
     ],
 }

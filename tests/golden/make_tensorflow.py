@@ -1,6 +1,6 @@
 """Writes the golden BERT's weights as google-research/bert's checkpoints have them, by TensorFlow itself: tests/golden/bert-tensorflow.
 
-    python tests/golden/make_tensorflow.py          needs tensorflow and safetensors
+python tests/golden/make_tensorflow.py          needs tensorflow and safetensors
 """
 
 import json
