@@ -45,7 +45,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "safetensors": {"model_export.checkpoint"},
     "onnx_ir": {"model_export.graph", "model_export.linear", "model_export.portable"},
     "onnx": {"model_export.portable"},
-    "tqdm": {"model_export.export"},
+    "tqdm": {"model_export.export", "model_export.reference"},
     "torch": set(),
     "transformers": set(),
 }
