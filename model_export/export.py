@@ -103,7 +103,7 @@ def _manifest(
     return Manifest(
         format=FORMAT,
         exporter=f"bert-service {version('bert-service')}",
-        name=checkpoint.folder.resolve().name,
+        name=checkpoint.name,
         family=built.architecture.family,
         precision=precision,
         device=device,
@@ -118,7 +118,7 @@ def _manifest(
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
-        assumed=vocabulary.assumed,
+        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed,
         verification=errors,
         golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},

@@ -9,8 +9,9 @@ from typing import Any
 
 from model_export import names
 from model_export.architecture import Architecture
-from model_export.checkpoint import Checkpoint, Weight
+from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
+from model_export.weights import Weight
 
 Config = Mapping[str, Any]
 ACTIVATIONS = {

@@ -1,6 +1,6 @@
 """A SentencePiece model file (Kudo & Richardson 2018) -> the same tokenizer in the `tokenizers` library.
 
-The file is one protobuf message; the few of its fields that matter are declared below and read by Google's own parser.
+The file is one protobuf message; the few of its fields that matter are declared below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_export.errors import ExportError
+from model_export.messages import DamagedError, message_classes, parsed
 
+MESSAGES = message_classes(
+    "sentencepiece",
+    {
+        "Piece": [("piece", 1, "string"), ("score", 2, "float"), ("type", 3, "int32")],
+        "TrainerSpec": [("model_type", 3, "int32")],
+        "NormalizerSpec": [("precompiled_charsmap", 2, "bytes")],
+        "Model": [("pieces", 1, "[Piece]"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec")],
+    },
+    {"type": "1", "model_type": "1"},  # a normal piece, a unigram model
+)
 UNIGRAM = 1  # trainer_spec.model_type
 CONTROL, USER_DEFINED = 3, 4  # a piece's type
 Pieces = list[tuple[str, float]]  # piece, score; its place is its id
@@ -85,34 +95,10 @@ def _normalizers(model: Any, kind: Kind, settings: Mapping[str, Any]) -> list[An
 
 
 def _read(path: Path) -> Any:
-    model = _message_class()()
     try:
-        model.ParseFromString(path.read_bytes())
-    except (message.DecodeError, OSError) as error:
+        model = parsed(MESSAGES["Model"], path.read_bytes())
+    except (DamagedError, OSError) as error:
         raise ExportError(f"{path} is truncated or damaged: {error}") from error
     if not model.pieces:
         raise ExportError(f"{path} holds no pieces: it is not a SentencePiece model")
     return model
-
-
-def _message_class() -> Any:
-    """The fields of SentencePiece's ModelProto that are read here, under their numbers in the format."""
-    file = descriptor_pb2.FileDescriptorProto(name="model_export/pieces.proto", package="model_export", syntax="proto2")
-    kinds = {"string": 9, "float": 2, "int32": 5, "bytes": 12, "message": 11}
-    layout = {
-        "Piece": [("piece", 1, "string"), ("score", 2, "float"), ("type", 3, "int32")],
-        "TrainerSpec": [("model_type", 3, "int32")],
-        "NormalizerSpec": [("precompiled_charsmap", 2, "bytes")],
-        "Model": [("pieces", 1, "Piece"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec")],
-    }
-    for name, fields in layout.items():
-        kind = file.message_type.add(name=name)
-        for field, number, of in fields:
-            added = kind.field.add(name=field, number=number, label=3 if field == "pieces" else 1, type=kinds.get(of, kinds["message"]))
-            if of in layout:
-                added.type_name = f".model_export.{of}"
-            if of == "int32":
-                added.default_value = "1"  # a unigram model, a normal piece
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("model_export.Model"))
