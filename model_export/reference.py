@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from model_export.architecture import Architecture
 from model_export.families import Family, Parts
@@ -42,7 +43,7 @@ class Reference:
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
         """The last layer's output for each sequence of ids, all in segment 0; each [length, hidden]."""
         states = [self._embed(ids) for ids in sequences]
-        for layer in range(self._a.layers):
+        for layer in tqdm(range(self._a.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             weights = self._layer_weights(layer)
             states = [self._layer(x, weights) for x in states]
         return states

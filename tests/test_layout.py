@@ -49,7 +49,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "safetensors": {"model_export.formats"},
     "onnx_ir": {"model_export.graph", "model_export.linear", "model_export.portable"},
     "onnx": {"model_export.portable"},
-    "tqdm": {"model_export.export"},
+    "tqdm": {"model_export.reference", "model_export.export"},
     "torch": {"model_export.formats"},
     "transformers": set(),
 }
