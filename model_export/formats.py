@@ -5,6 +5,7 @@ Nothing from a checkpoint is ever executed: pickles are opened by torch alone, a
 
 import importlib.util
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def read_torch(files: list[Path]) -> Weights:
     found: Weights = {}
     for file in files:
         try:
-            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         except Exception as error:  # torch raises many kinds for a damaged file or one with code in it
             raise ExportError(f"{file} holds something else than tensors, or is damaged: {str(error).splitlines()[0]}") from error
         found |= {modern(name): _tensor(tensor) for name, tensor in content.items()}
