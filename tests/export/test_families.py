@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests import families
 from tests.export.goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
 
 FP32_TOLERANCE = 1e-5
@@ -120,3 +121,10 @@ def test_layers_that_share_weights_are_stored_once(exported: Callable):
 
 def test_positions_before_a_familys_first_one_do_not_count_against_its_limit(exported: Callable):
     assert exported("roberta").manifest.max_tokens == 144  # of 146
+
+
+def test_the_readmes_table_of_families_is_what_the_artifacts_have(exported: Callable):
+    readme = (families.ROOT / "README.md").read_text("utf-8")
+    made = families.table(lambda name: exported(name).manifest)
+    assert families.BEGIN in readme
+    assert families.written(readme, made) == readme, "run `python -m tests.families`"
