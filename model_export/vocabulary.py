@@ -1,11 +1,12 @@
 """A checkpoint's tokenizer files -> one tokenizer.json, its special tokens and its length limit."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, BertWordPieceTokenizer, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, BertWordPieceTokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from model_export.checkpoint import read_json
 from model_export.errors import ExportError
@@ -34,6 +35,7 @@ def read_vocabulary(folder: Path, family: Family, *, size: int, positions: int) 
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     assumed: dict[str, str] = {}
     source, tokenizer = _tokenizer(folder, family, settings, assumed)
+    _keep_text_text(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     largest = max(tokenizer.get_vocab().values(), default=-1)
@@ -61,6 +63,20 @@ def _tokenizer(folder: Path, family: Family, settings: Mapping[str, Any], assume
         if (folder / name).is_file() and family.pieces:
             return name, sentence_pieces(folder / name, KINDS[family.pieces], family.tokens, settings)
     raise ExportError(f"{folder} has no tokenizer that this exporter reads: {FILES}")
+
+
+def _keep_text_text(tokenizer: Tokenizer) -> None:
+    """A unigram model has its special tokens among its pieces and would read `</s>` in a text as one: split it before the model sees it.
+
+    Other models cannot: WordPiece's texts are split at punctuation, and no merges of BPE lead to a special token.
+    """
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and len(token.content) > 1]
+    inside = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+    split = pre_tokenizers.Split(Regex(inside), "merged_with_previous")
+    before = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer is not None else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, split])
 
 
 def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:

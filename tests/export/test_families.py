@@ -78,6 +78,19 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
         assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_special_token_spelled_out_in_a_text_is_text(name: str, exported: Callable):
+    artifact = exported(name)
+    tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    special = {number for what, number in artifact.manifest.special_tokens.items() if what != "unk"}
+    for number in special:
+        for text in ("a {} b", "a{}b", "{}"):
+            ids = tokenizer.encode(text.format(tokenizer.id_to_token(number)), add_special_tokens=False).ids
+            assert ids, text
+            assert not special & set(ids), text
+
+
 MISSING = {
     "roberta": {"pooler": "the checkpoint has no weights of a pooler", "pair": "family roberta has no sentence-pair head"},
     "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
