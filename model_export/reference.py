@@ -21,6 +21,11 @@ VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi)
 
 def erf(x: Doubles) -> Doubles:
     """By cubic Hermite interpolation between math.erf's values: 40 times faster than calling it, and within 2e-14 of it."""
+    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that stay in the cache
+    return np.concatenate([_erf(part) for part in parts]).reshape(x.shape)
+
+
+def _erf(x: Doubles) -> Doubles:
     size = np.minimum(np.abs(x), LARGEST)
     at = (size / STEP).astype(np.int64)
     t = size / STEP - at
@@ -123,9 +128,10 @@ class Reference:
     def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> Doubles:
         """softmax(Q K^T / sqrt(head size)) V per head, for one sequence; [length, hidden]."""
         q, k, v = (self._heads(x) for x in (query, key, value))
-        scores = q @ k.transpose(0, 2, 1) / math.sqrt(self._a.head_size)
+        # einsum, not @: a product a head is too small for the threads of a BLAS, which fight each other over it on a busy machine
+        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self._a.head_size)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return np.asarray((scores / scores.sum(axis=-1, keepdims=True)) @ v).transpose(1, 0, 2).reshape(query.shape)
+        return np.asarray(np.einsum("hqk,hkd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)).reshape(query.shape)
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""
