@@ -6,7 +6,7 @@ from typing import Any
 
 from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
-from model_export.families import Family, Parts
+from model_export.families import Family, Parts, whole
 
 TASKS = {"ForSequenceClassification": "labels", "ForTokenClassification": "tags"}  # end of the class's name -> our output
 PAIRS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # what the head was trained on -> its labels
@@ -27,7 +27,8 @@ def classifier_of(config: Mapping[str, Any], parts: Parts) -> Classifier:
     """Raises ExportError where the checkpoint has a classifier and its config does not say of what."""
     if not (parts.has("labels") or parts.has("tags")):
         return NOTHING
-    kinds = [str(name) for name in config.get("architectures") or ()]
+    stated = config.get("architectures")
+    kinds = [str(name) for name in stated] if isinstance(stated, list) else []
     outputs = {output for name in kinds for end, output in TASKS.items() if name.endswith(end)}
     if len(outputs) != 1:
         raise ExportError(
@@ -35,7 +36,7 @@ def classifier_of(config: Mapping[str, Any], parts: Parts) -> Classifier:
         )
     names = _names(config)
     problem = config.get("problem_type")
-    if problem is not None and problem not in SCORES:
+    if problem is not None and str(problem) not in SCORES:
         raise ExportError(f"config.json sets problem_type to {problem!r}; this exporter knows {', '.join(sorted(SCORES))}")
     usual = "sigmoid" if len(names) == 1 else "softmax"
     return Classifier(output=outputs.pop(), names=names, scores=SCORES[problem] if problem else usual)
@@ -45,7 +46,7 @@ def _names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """id2label in the order of its numbers; LABEL_0 and so on where the config only counts them."""
     stated = config.get("id2label")
     if not isinstance(stated, Mapping):
-        return tuple(f"LABEL_{i}" for i in range(int(config.get("num_labels", 2))))
+        return tuple(f"LABEL_{i}" for i in range(whole(config, "num_labels", 2, least=1)))
     try:
         numbered = {int(number): str(name) for number, name in stated.items()}
     except ValueError:

@@ -16,7 +16,7 @@ from model_export.messages import DamagedError, message_classes, parsed
 MESSAGES = message_classes(
     "sentencepiece",
     {
-        "Piece": [("piece", 1, "string"), ("score", 2, "float"), ("type", 3, "int32")],
+        "Piece": [("piece", 1, "bytes"), ("score", 2, "float"), ("type", 3, "int32")],
         "TrainerSpec": [("model_type", 3, "int32")],
         "NormalizerSpec": [("precompiled_charsmap", 2, "bytes")],
         "Model": [("pieces", 1, "[Piece]"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec")],
@@ -63,7 +63,9 @@ def sentence_pieces(path: Path, kind: Kind, tokens: Mapping[str, str], settings:
         raise ExportError(
             f"{path} is not a unigram model: convert it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    pieces: Pieces = [*kind.front, *((piece.piece, piece.score) for piece in model.pieces[kind.skipped :]), *kind.back]
+    texts = _texts(path, model)
+    own = [(text, piece.score) for text, piece in zip(texts, model.pieces, strict=True)]
+    pieces: Pieces = [*kind.front, *own[kind.skipped :], *kind.back]
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if missing := [token for token in tokens.values() if token not in ids]:
         raise ExportError(f"{path} has no piece {', '.join(missing)}: it is not the vocabulary of this family")
@@ -73,8 +75,9 @@ def sentence_pieces(path: Path, kind: Kind, tokens: Mapping[str, str], settings:
     tokenizer.decoder = decoders.Metaspace()
     around = [(tokens[name], ids[tokens[name]]) for name in ("cls", "sep")]
     tokenizer.post_processor = processors.TemplateProcessing(single=kind.single, pair=kind.pair, special_tokens=around)
-    tokenizer.add_tokens([AddedToken(piece.piece, normalized=False) for piece in model.pieces if piece.type == USER_DEFINED])
-    control = [AddedToken(piece.piece, normalized=False, special=True) for piece in model.pieces if piece.type == CONTROL and piece.piece in ids]
+    typed = [(text, piece.type) for text, piece in zip(texts, model.pieces, strict=True)]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind_of in typed if kind_of == USER_DEFINED])
+    control = [AddedToken(text, normalized=False, special=True) for text, kind_of in typed if kind_of == CONTROL and text in ids]
     tokenizer.add_special_tokens([*control, *(AddedToken(tokens[name], normalized=False, special=True) for name in ("cls", "pad", "sep", "unk"))])
     tokenizer.add_special_tokens([AddedToken(tokens["mask"], lstrip=True, normalized=False, special=True)])
     return tokenizer
@@ -90,8 +93,22 @@ def _normalizers(model: Any, kind: Kind, settings: Mapping[str, Any]) -> list[An
         if settings.get("do_lower_case", True):
             steps.append(normalizers.Lowercase())
     if model.normalizer_spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+        steps.append(_character_map(model.normalizer_spec.precompiled_charsmap))
     return [*steps, normalizers.Replace(Regex(" {2,}"), " ")]
+
+
+def _texts(path: Path, model: Any) -> list[str]:
+    try:
+        return [piece.piece.decode("utf-8") for piece in model.pieces]
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _character_map(content: bytes) -> normalizers.Normalizer:
+    try:
+        return normalizers.Precompiled(content)
+    except Exception as error:  # the library raises a bare Exception
+        raise ExportError(f"the SentencePiece model's character map is damaged: {error}") from error
 
 
 def _read(path: Path) -> Any:

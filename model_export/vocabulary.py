@@ -81,7 +81,10 @@ def _keep_text_text(tokenizer: Tokenizer) -> None:
 
 def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
     """BERT's own tokenizer around a vocab.txt, one piece a line; line breaks other than LF belong to the piece."""
-    pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    try:
+        pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{vocabulary} is truncated or damaged: {error}") from error
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
     for name in ("cls", "sep", "unk"):
         if BERT_TOKENS[name] not in ids:

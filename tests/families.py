@@ -25,7 +25,7 @@ FAMILIES = {
 }
 PROOF = """
 Every cell is proven in the tests by a checkpoint that `transformers` made and answered for. A checkpoint has the routes of the heads
-that are stored in it; the others answer 501 with the reason.
+that are stored in it; the others answer 501 with the reason. `python -m model_export describe CHECKPOINT` says which those are.
 
 """
 COLUMNS = ("family (`model_type`)", "`/embed` pooling", "`/fill-mask`", "`/nsp`", "`/predict`", "`/tag`", "tokenizer files")
