@@ -24,9 +24,9 @@ dev: .venv/dev
 	$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
 
-export: artifacts/sample/manifest.json
+export: artifacts/sample/cpu/manifest.json
 
-artifacts/sample/manifest.json: .venv/installed $(wildcard model_export/sample/*)
+artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/sample/*)
 	@rm -rf artifacts/sample
 	$(BIN)/python -m model_export model_export/sample artifacts/sample
 

@@ -1,4 +1,4 @@
-"""`python -m model_export CHECKPOINT ARTIFACT [--precision fp32|int8]`: arguments in, one export, a report out."""
+"""`python -m model_export CHECKPOINT ARTIFACT [--precision fp32|fp16|int8] [--device cpu|cuda]`: arguments in, one export, a report out."""
 
 import argparse
 import sys
@@ -16,14 +16,15 @@ def main() -> int:
     )
     parser.add_argument("checkpoint", type=Path, help="a Hugging Face folder: config.json, *.safetensors, tokenizer.json or vocab.txt")
     parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
-    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="of the encoder's linear layers (default: fp32)")
+    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="fp16 for cuda, int8 for the cpu (default: fp32)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what the artifact is for; a folder may hold one for each")
     arguments = parser.parse_args()
     try:
-        manifest = export(arguments.checkpoint, arguments.artifact, precision=arguments.precision)
+        manifest = export(arguments.checkpoint, arguments.artifact, precision=arguments.precision, device=arguments.device)
     except ExportError as error:
         print(f"model_export: {error}", file=sys.stderr)
         return 2
-    print(report(manifest, arguments.artifact))
+    print(report(manifest, arguments.artifact / arguments.device))
     return 0
 
 

@@ -17,6 +17,7 @@ class Architecture:
     positions: int  # usable positions: the table less the rows below position_offset
     position_offset: int  # row of the position table that the first token takes
     segments: int  # rows of the segment table; 0 where there is none
+    task_types: int  # rows of the task type table (ERNIE); 0 where there is none
 
     @property
     def head_size(self) -> int:

@@ -65,7 +65,10 @@ class Batch:
     owners: Sequence[Tokens] = field(repr=False)
 
 
-def pack(sequences: Sequence[Tokens]) -> Batch:
+PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # how sequences reach attention: on the CPU, on CUDA
+
+
+def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
     """Lays `sequences` side by side. Raises ValueError on none, since a run needs at least one token."""
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
@@ -79,10 +82,11 @@ def pack(sequences: Sequence[Tokens]) -> Batch:
     chosen = [_chosen(s) for s in sequences]
     heads, spans = _head_feeds(sequences, chosen)
     flat = np.concatenate([rows + start for rows, start in zip(chosen, starts, strict=True)]).astype(np.int32)
-    rows = _attention_rows(lengths, starts, flat)
-    feeds |= heads | rows | _mean_feeds(sequences, chosen, firsts=rows["token_slots"][starts], shape=rows["slot_tokens"].shape)
+    attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
+    feeds |= heads | attention | _mean_feeds(sequences, chosen, lengths)
     wanted = frozenset().union(*(s.outputs for s in sequences))
-    return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=rows["slot_tokens"].size, owners=sequences)
+    slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
+    return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
 
 
 def split(batch: Batch, outputs: Arrays) -> list[Row]:
@@ -129,23 +133,29 @@ def _head_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints]) -> tuple[di
     return feeds, spans
 
 
-def _mean_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints], *, firsts: Ints, shape: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+def _mean_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints], lengths: Ints) -> dict[str, NDArray[np.generic]]:
     """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention."""
     pooled = [i for i, tokens in enumerate(sequences) if tokens.asks(POOLED)]
     if not pooled:
         return {"mean_slots": np.zeros((1, 1), np.int32), "mean_weights": np.zeros((1, 2, 1), np.float32), "mean_back": np.zeros(0, np.int32)}
-    width = shape[1]
-    row = firsts[pooled] // width
-    within = np.array([int((row[:n] == row[n]).sum()) for n in range(len(pooled))], np.int32)
+    width = row_width(lengths[pooled])
+    firsts, rows = place(lengths[pooled].tolist(), width)
+    row = np.array(firsts) // width
+    within = np.array([int((row[:n] == row[n]).sum()) for n in range(len(pooled))])
     means = max(2, int(within.max()) + 1)  # at least two: see _query_rows
-    slots = np.zeros(shape, np.int32)
-    weights = np.zeros((shape[0], means, width), np.float32)
+    slots = np.zeros((rows, width), np.int32)
+    weights = np.zeros((rows, means, width), np.float32)
     bases = np.cumsum([0, *map(len, chosen)])
     for n, i in enumerate(pooled):
-        length, column = len(sequences[i]), firsts[i] % width
+        length, column = int(lengths[i]), firsts[n] % width
         slots[row[n], column : column + length] = np.arange(bases[i], bases[i] + length)
         weights[row[n], within[n], column : column + length] = 1.0 / length
     return {"mean_slots": slots, "mean_weights": weights, "mean_back": (row * means + within).astype(np.int32)}
+
+
+def row_width(lengths: Ints) -> int:
+    """Slots of an attention row: the longest sequence, rounded up to whole vectors."""
+    return -(-int(lengths.max()) // VECTOR) * VECTOR
 
 
 def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
@@ -174,7 +184,7 @@ def _next_start(end: int, length: int) -> int:
 
 def _attention_rows(lengths: Ints, starts: Ints, chosen: Ints) -> dict[str, NDArray[np.generic]]:
     """Index arrays between flat tokens and packed attention rows; `chosen` [chosen] are the flat tokens that the last layer asks about."""
-    width = -(-int(lengths.max()) // VECTOR) * VECTOR
+    width = row_width(lengths)
     firsts, rows = place(lengths.tolist(), width)
     total = int(lengths.sum())
     token_slots = np.repeat(np.array(firsts, np.int32) - starts, lengths) + np.arange(total, dtype=np.int32)
@@ -187,6 +197,18 @@ def _attention_rows(lengths: Ints, starts: Ints, chosen: Ints) -> dict[str, NDAr
         "token_slots": token_slots,
         "segments": segments.reshape(rows, width),
     } | _query_rows(chosen, token_slots[chosen], segments, rows=rows, width=width)
+
+
+def _cumulative_lengths(lengths: Ints, starts: Ints, chosen: Ints) -> dict[str, NDArray[np.generic]]:
+    """The inputs of PackedMultiHeadAttention: where each sequence starts among the flat tokens, and where each flat token would stand
+    in a padded batch [sequences, longest], the padding after all tokens."""
+    filled = np.arange(lengths.max()) < lengths[:, None]
+    offsets = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
+    return {
+        "token_offset": offsets.astype(np.int32).reshape(filled.shape),
+        "cumulative_lengths": np.append(starts, lengths.sum()).astype(np.int32),
+        "chosen": chosen,
+    }
 
 
 def _query_rows(chosen: Ints, slots: Ints, segments: Ints, *, rows: int, width: int) -> dict[str, NDArray[np.generic]]:

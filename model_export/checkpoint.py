@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
@@ -27,9 +28,10 @@ class Weight:
 
     shape: tuple[int, ...]
     load: Callable[[], Array]
+    origin: str = ""  # equal origins mean equal content, which a graph stores once; "" is never shared
 
     def transposed(self) -> "Weight":
-        return Weight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T))
+        return Weight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T), self.derived("transposed"))
 
     def rows(self, start: int, stop: int) -> "Weight":
         return Weight((stop - start, *self.shape[1:]), lambda: np.ascontiguousarray(self.load()[start:stop]))
@@ -37,6 +39,10 @@ class Weight:
     def plus(self, other: "Weight") -> "Weight":
         """The sum, with NumPy's broadcasting; keeps this weight's shape."""
         return Weight(self.shape, lambda: self.load() + other.load())
+
+    def derived(self, how: str) -> str:
+        """The origin of what is made from this weight in the way `how`."""
+        return f"{self.origin} {how}" if self.origin else ""
 
 
 class Checkpoint:
@@ -73,7 +79,7 @@ class Checkpoint:
         if found != shape:
             raise ExportError(f"weight {stored!r} has shape {list(found)}, but config.json says it should be {list(shape)}")
         self._read.add(name)
-        return Weight(shape, lambda: self._load(stored))
+        return Weight(shape, lambda: self._load(stored), stored)
 
     def ignore(self, names: frozenset[str]) -> None:
         """Marks weights as known and not needed."""

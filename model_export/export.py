@@ -11,19 +11,23 @@ import numpy as np
 from tqdm import tqdm
 
 from model_export.architecture import Architecture
+from model_export.attention import LAYOUTS
+from model_export.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
 from model_export.checkpoint import Checkpoint
 from model_export.encoder import Encoder
 from model_export.errors import ExportError
 from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
+from model_export.labels import Classifier, classifier_of
 from model_export.linear import PRECISIONS
-from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Canary, Manifest, Tensor, sha256
+from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.reference import Reference
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
-PAIR_LABELS = {"is_next": ("is_next", "not_next")}
+CANARY_LENGTH = 17  # tokens
+PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,47 +38,65 @@ class Built:
     architecture: Architecture
     family: Family
     heads: Heads
+    classifier: Classifier
 
 
-def export(source: Path, artifact: Path, *, precision: str) -> Manifest:
-    """Writes the checkpoint folder `source` as the folder `artifact`. Raises ExportError and leaves nothing behind where it cannot."""
-    if precision not in PRECISIONS:
-        raise ExportError(f"precision {precision!r} is not known; take one of {', '.join(PRECISIONS)}")
-    _refuse_occupied(artifact)
+LAYOUT = {"cpu": PACKED_ROWS, "cuda": CUMULATIVE_LENGTHS}
+
+
+def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str = "cpu") -> Manifest:
+    """Writes the checkpoint folder `source` as the folder `artifact`/`device`. Raises ExportError and leaves nothing behind where it cannot."""
+    if device not in LAYOUT or precision not in PRECISIONS or device not in PRECISIONS[precision].devices:
+        known = "; ".join(f"{name} on {' and '.join(one.devices)}" for name, one in PRECISIONS.items())
+        raise ExportError(f"precision {precision!r} on device {device!r} is not there; take one of: {known}")
+    _refuse_occupied(artifact, device)
     checkpoint = Checkpoint(source)
-    built = build(checkpoint, precision)
+    built = build(checkpoint, precision, device)
     architecture = built.architecture
-    vocabulary = read_vocabulary(source, size=architecture.vocabulary, positions=architecture.positions)
+    vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
     if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
     reference = Reference(architecture, built.family, Parts(checkpoint, built.family))
-    expected = expect(reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens)
-    with _written_beside(artifact) as folder:
+    expected = expect(
+        reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
+    )
+    with _written_beside(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
         with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
             built.graph.save(folder / MODEL, producer_version=version("bert-service"), written=bar.update)
-        errors = verify(folder / MODEL, expected, built.heads.present, precision)
-        manifest = _manifest(checkpoint, built, vocabulary, expected, precision=precision, errors=errors, folder=folder)
+        errors = verify(folder / MODEL, expected, built.heads.present, precision, LAYOUT[device])
+        manifest = _manifest(checkpoint, built, vocabulary, expected, precision=precision, device=device, errors=errors, folder=folder)
         manifest.write(folder)
     return manifest
 
 
-def build(checkpoint: Checkpoint, precision: str) -> Built:
+def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over."""
     family, architecture = family_of(checkpoint.config), describe(checkpoint.config)
-    parts, graph = Parts(checkpoint, family), Graph()
-    hidden = Encoder(graph, architecture, parts, PRECISIONS[precision]()).build()
-    heads = Heads(graph, architecture, family, parts, hidden)
+    chosen = PRECISIONS[precision]
+    parts, graph = Parts(checkpoint, family), Graph(chosen.computes)
+    attention = LAYOUTS[LAYOUT[device]](graph, architecture.heads, architecture.hidden)
+    hidden = Encoder(graph, architecture, parts, chosen.linear(), attention).build()
+    classifier = classifier_of(checkpoint.config, parts)
+    heads = Heads(graph, architecture, family, parts, classifier, hidden)
     heads.build()
     parts.ignore_known()
     if unread := checkpoint.unread():
         shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
         raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
-    return Built(graph=graph, architecture=architecture, family=family, heads=heads)
+    return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier)
 
 
 def _manifest(
-    checkpoint: Checkpoint, built: Built, vocabulary: Vocabulary, expected: Expected, *, precision: str, errors: dict[str, float], folder: Path
+    checkpoint: Checkpoint,
+    built: Built,
+    vocabulary: Vocabulary,
+    expected: Expected,
+    *,
+    precision: str,
+    device: str,
+    errors: dict[str, float],
+    folder: Path,
 ) -> Manifest:
     heads, sizes = built.heads, asdict(built.architecture)
     kept = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
@@ -84,31 +106,40 @@ def _manifest(
         name=checkpoint.folder.resolve().name,
         family=built.architecture.family,
         precision=precision,
-        layout="packed rows",
+        device=device,
+        layout=LAYOUT[device],
         sizes={name: sizes[name] for name in kept} | {"parameters": checkpoint.parameters},
         max_tokens=vocabulary.max_tokens,
         heads=tuple(heads.present),
         missing=heads.missing,
         pair_labels=PAIR_LABELS[built.family.pair] if "pair" in heads.present else (),
+        labels=built.classifier.names,
+        label_scores=built.classifier.scores,
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
         assumed=vocabulary.assumed,
         verification=errors,
-        canary=_canary(expected, precision),
+        golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},
     )
 
 
-def _canary(expected: Expected, precision: str) -> Canary:
-    ids, hidden = expected.sequences[2], expected.hidden[2]
-    return Canary(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=TOLERANCE[precision])
+def _golden(expected: Expected, precision: str) -> tuple[Golden, ...]:
+    """The seeded sequences with their reference vectors; the one of middle length, which is the canary, first."""
+    both = sorted(zip(expected.sequences, expected.hidden, strict=True), key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
+    tolerance = TOLERANCE[precision]
+    return tuple(Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance) for ids, hidden in both)
 
 
-def _refuse_occupied(artifact: Path) -> None:
-    if artifact.exists() and (not artifact.is_dir() or any(artifact.iterdir())):
-        what = "an artifact" if (artifact / MANIFEST).is_file() else "something else"
-        raise ExportError(f"{artifact} already holds {what}: name a new or an empty folder, or remove it first")
+def _refuse_occupied(artifact: Path, device: str) -> None:
+    if artifact.exists() and not artifact.is_dir():
+        raise ExportError(f"{artifact} is a file: name a new or an empty folder")
+    if (artifact / device).exists():
+        raise ExportError(f"{artifact / device} already holds an artifact: name another folder, or remove it first")
+    others = [entry.name for entry in artifact.iterdir() if not (entry / MANIFEST).is_file()] if artifact.exists() else []
+    if others:
+        raise ExportError(f"{artifact} already holds something else ({others[0]}): name a new or an empty folder")
 
 
 @contextmanager
@@ -116,11 +147,13 @@ def _written_beside(artifact: Path) -> Iterator[Path]:
     """A folder beside `artifact` that takes its name when all went well, and is gone when not."""
     folder = artifact.with_name(artifact.name + ".partial")
     shutil.rmtree(folder, ignore_errors=True)
+    made = [parent for parent in folder.parents if not parent.exists()]
     folder.mkdir(parents=True)
     try:
         yield folder
-        if artifact.exists():
-            artifact.rmdir()
         folder.rename(artifact)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        for parent in made:  # those that are still empty, innermost first
+            if parent.exists() and not any(parent.iterdir()):
+                parent.rmdir()

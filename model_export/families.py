@@ -1,12 +1,13 @@
 """One row per family: how its config spells the architecture's numbers, how its checkpoint spells the parts, what it has.
 
-A part's name is resolved by `Parts`, which every builder below reads weights through. A new family is a row here and a golden file.
+A part's name is resolved by `Parts`, which every builder reads weights through. A new family is a row here and a golden file.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from model_export import names
 from model_export.architecture import Architecture
 from model_export.checkpoint import Checkpoint, Weight
 from model_export.errors import ExportError
@@ -28,45 +29,8 @@ REFUSED = {  # config keys that change the arithmetic -> the only values this ex
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    prefix: str  # of the encoder's weights in a checkpoint that also has heads
-    parts: Mapping[str, str]  # our name -> the checkpoint's, {i}: layer
-    keys: Mapping[str, str]  # our number -> the config's key
-    defaults: Config  # what transformers takes where the config is silent
-    position_offset: Callable[[Config], int] = lambda config: 0
-    layer: Callable[[Config, int], int] = lambda config, i: i  # which stored layer the i-th one uses
-    pair: str = "is_next"  # what the pair head was trained on
-    mlm_activation: str = ""  # "" where the masked-LM head uses the encoder's
-    ignored: tuple[str, ...] = field(default=("embeddings.position_ids",))  # weights that carry nothing
-
-
-BERT_LAYER = {
-    "query": "encoder.layer.{i}.attention.self.query",
-    "key": "encoder.layer.{i}.attention.self.key",
-    "value": "encoder.layer.{i}.attention.self.value",
-    "attention": "encoder.layer.{i}.attention.output.dense",
-    "attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-    "intermediate": "encoder.layer.{i}.intermediate.dense",
-    "output": "encoder.layer.{i}.output.dense",
-    "output_norm": "encoder.layer.{i}.output.LayerNorm",
-}
-BERT_EMBEDDINGS = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "segment": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-}
-BERT_HEADS = {
-    "pooler": "pooler.dense",
-    "mlm_dense": "cls.predictions.transform.dense",
-    "mlm_norm": "cls.predictions.transform.LayerNorm",
-    "mlm_decoder": "cls.predictions.decoder",
-    "mlm_bias": "cls.predictions",
-    "pair": "cls.seq_relationship",
-}
+BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
+ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
 BERT_KEYS = {
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -80,9 +44,104 @@ BERT_KEYS = {
     "segments": "type_vocab_size",
 }
 BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
+DISTILBERT_KEYS = {
+    "vocabulary": "vocab_size",
+    "hidden": "dim",
+    "embedding": "dim",
+    "layers": "n_layers",
+    "heads": "n_heads",
+    "intermediate": "hidden_dim",
+    "activation": "activation",
+    "positions": "max_position_embeddings",
+}
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    prefix: str  # of `parts` in a checkpoint that also has heads
+    parts: Mapping[str, str]
+    heads: Mapping[str, str]
+    keys: Mapping[str, str]  # our number -> the config's key
+    defaults: Config  # what transformers takes where the config is silent
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
+    position_offset: Callable[[Config], int] = lambda config: 0
+    task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table, of which the first is added to every token
+    layer: Callable[[Config, int], int] = lambda config, i: i  # which stored layer the i-th one uses
+    pair: str = ""  # what the pair head was trained on: a key of export.PAIR_LABELS; "" where the family has none
+    pair_of_name: Mapping[str, str] = field(default_factory=dict)  # part of a checkpoint's name -> what its pair head was trained on instead
+    mlm_activation: str = ""  # "" where the masked-LM head uses the encoder's
+    labels_activation: str = ""  # of the dense layer before the labels; "" where they are read off the pooler
+    tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
+    pieces: str = ""  # how a SentencePiece model becomes its tokenizer: a key of pieces.KINDS
+    ignored: tuple[str, ...] = ("embeddings.position_ids",)  # parts that carry nothing
+    unserved: Mapping[str, str] = field(default_factory=dict)  # prefix of a head that no task reads -> its name
+
+
+BERT = Family(
+    prefix="bert.",
+    parts=names.BERT_PARTS,
+    heads=names.BERT_HEADS,
+    keys=BERT_KEYS,
+    defaults=BERT_DEFAULTS,
+    pair="is_next",
+    pair_of_name={"macbert": "order"},
+)
+ROBERTA = Family(
+    prefix="roberta.",
+    parts=names.BERT_PARTS,
+    heads=names.ROBERTA_HEADS,
+    keys=BERT_KEYS,
+    defaults=BERT_DEFAULTS | {"pad_token_id": 1},
+    position_offset=lambda config: int(config.get("pad_token_id", 1)) + 1,
+    mlm_activation="gelu",
+    labels_activation="tanh",
+    tokens=ROBERTA_TOKENS,
+    pieces="xlm-roberta",
+)
 FAMILIES = {
-    "bert": Family(prefix="bert.", parts=BERT_EMBEDDINGS | BERT_LAYER | BERT_HEADS, keys=BERT_KEYS, defaults=BERT_DEFAULTS),
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": replace(ROBERTA, pieces="camembert"),
+    "albert": Family(
+        prefix="albert.",
+        parts=names.ALBERT_PARTS,
+        heads=names.ALBERT_HEADS,
+        keys=BERT_KEYS | {"embedding": "embedding_size"},
+        defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
+        layer=lambda config, i: int(i / (config["num_hidden_layers"] / config.get("num_hidden_groups", 1))),
+        pair="order",
+        tokens=BERT_TOKENS | {"pad": "<pad>", "unk": "<unk>"},
+        pieces="albert",
+    ),
+    "distilbert": Family(
+        prefix="distilbert.",
+        parts=names.DISTILBERT_PARTS,
+        heads=names.DISTILBERT_HEADS,
+        keys=DISTILBERT_KEYS,
+        defaults={"activation": "gelu", "max_position_embeddings": 512},
+        fixed={"norm_epsilon": 1e-12, "segments": 0},
+        labels_activation="relu",
+    ),
+    "ernie": Family(
+        prefix="ernie.",
+        parts=names.ERNIE_PARTS,
+        heads=names.BERT_HEADS,
+        keys=BERT_KEYS,
+        defaults=BERT_DEFAULTS,
+        task_types=lambda config: int(config.get("task_type_vocab_size", 3)) if config.get("use_task_id") else 0,
+        pair="is_next",
+    ),
+    "electra": Family(
+        prefix="electra.",
+        parts=names.ELECTRA_PARTS,
+        heads=names.ELECTRA_HEADS,
+        keys=BERT_KEYS | {"embedding": "embedding_size"},
+        defaults=BERT_DEFAULTS | {"embedding_size": 128},
+        mlm_activation="gelu",
+        labels_activation="gelu",
+        unserved={"discriminator_predictions.": "replaced_tokens"},
+    ),
 }
 
 
@@ -99,7 +158,7 @@ def describe(config: Config) -> Architecture:
     for key, accepted in REFUSED.items():
         if config.get(key) not in accepted:
             raise ExportError(f"config.json sets {key} to {config[key]!r}, which this exporter does not compute (only {accepted[0]!r})")
-    values = {ours: _value(config, family, theirs) for ours, theirs in family.keys.items()}
+    values = dict(family.fixed) | {ours: _value(config, family, theirs) for ours, theirs in family.keys.items()}
     activation = values.pop("activation")
     if activation not in ACTIVATIONS:
         raise ExportError(f"config.json sets {family.keys['activation']} to {activation!r}; this exporter computes {', '.join(sorted(ACTIVATIONS))}")
@@ -107,7 +166,13 @@ def describe(config: Config) -> Architecture:
         raise ExportError(f"config.json says hidden size {values['hidden']}, which {values['heads']} heads do not divide")
     offset = family.position_offset(config)
     values["positions"] -= offset
-    return Architecture(family=config["model_type"], activation=ACTIVATIONS[activation], position_offset=offset, **values)
+    return Architecture(
+        family=config["model_type"],
+        activation=ACTIVATIONS[activation],
+        position_offset=offset,
+        task_types=family.task_types(config),
+        **values,
+    )
 
 
 def _value(config: Config, family: Family, key: str) -> Any:
@@ -132,15 +197,21 @@ class Parts:
         return self._checkpoint.weight(self._name(part, "bias", layer), shape=(size,))
 
     def has(self, part: str, kind: str = "weight") -> bool:
-        return part in self._family.parts and self._name(part, kind, 0) in self._checkpoint.names
+        known = part in self._family.parts or part in self._family.heads
+        return known and self._name(part, kind, 0) in self._checkpoint.names
 
     def ignore_known(self) -> None:
         """Marks what carries no arithmetic of its own: stored position numbers, a second copy of a tied decoder's bias."""
         known = {self._prefix + name for name in self._family.ignored} | {self._name("mlm_decoder", "bias", 0)}
+        known |= {name for name in self._checkpoint.names if name.startswith(tuple(self._family.unserved))}
         self._checkpoint.ignore(frozenset(known))
 
+    def unserved(self) -> list[str]:
+        """The heads that the checkpoint has and no task reads."""
+        return [what for prefix, what in self._family.unserved.items() if any(name.startswith(prefix) for name in self._checkpoint.names)]
+
     def _name(self, part: str, kind: str, layer: int) -> str:
+        if part in self._family.heads:
+            return f"{self._family.heads[part]}.{kind}"
         stored = self._family.layer(self._checkpoint.config, layer)
-        name = self._family.parts[part].format(i=stored)
-        own = name.split(".")[0] in ("embeddings", "encoder", "pooler", "transformer")
-        return f"{self._prefix if own else ''}{name}.{kind}"
+        return f"{self._prefix}{self._family.parts[part].format(i=stored)}.{kind}"

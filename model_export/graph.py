@@ -15,17 +15,22 @@ Value = ir.Value
 Attribute = int | float | str | Sequence[int]
 OPSET, CONTRIB = 20, "com.microsoft"
 WEIGHTS_FILE = "model.onnx.data"
-TYPES = {"int32": ir.DataType.INT32, "int64": ir.DataType.INT64, "float32": ir.DataType.FLOAT}
+TYPES = {"int32": ir.DataType.INT32, "int64": ir.DataType.INT64, "float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
 
 
 class Graph:
-    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used twice gets a number."""
+    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used twice gets a number.
 
-    def __init__(self) -> None:
+    `computes` is the dtype of weights and activations: "float32" or "float16".
+    """
+
+    def __init__(self, computes: str = "float32") -> None:
+        self.computes = computes
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, CONTRIB: 1}, name="bert")
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
+        self._weights: dict[tuple[str, ir.DataType], Value] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(TYPES[dtype]))
@@ -43,6 +48,17 @@ class Graph:
         yield
         self._scopes.pop()
 
+    @contextmanager
+    def computing_in(self, dtype: str) -> Iterator[None]:
+        """Weights made inside have this dtype; values are cast by `cast`."""
+        before, self.computes = self.computes, dtype
+        yield
+        self.computes = before
+
+    def cast(self, value: Value, source: str) -> Value:
+        """`value`, which is of dtype `source`, as `computes`."""
+        return value if source == self.computes else self.op("Cast", value, to=int(TYPES[self.computes]))
+
     def op(self, kind: str, *inputs: Value | None, domain: str = "", **attributes: Attribute) -> Value:
         return self.ops(kind, *inputs, domain=domain, outputs=1, **attributes)[0]
 
@@ -59,11 +75,17 @@ class Graph:
         """An operator of ONNX Runtime's own domain."""
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
-    def weight(self, name: str, weight: Weight, dtype: ir.DataType = ir.DataType.FLOAT) -> Value:
-        path = self._path(name)
-        lazy = ir.LazyTensor(lambda: ir.tensor(weight.load(), name=path), dtype, ir.Shape(weight.shape), name=path)
+    def weight(self, name: str, weight: Weight, dtype: ir.DataType | None = None) -> Value:
+        """A weight of the model; one that has been made before (a layer that several share) is the same value."""
+        dtype = dtype or TYPES[self.computes]
+        if (weight.origin, dtype) in self._weights:
+            return self._weights[weight.origin, dtype]
+        path, kind = self._path(name), dtype.numpy()
+        lazy = ir.LazyTensor(lambda: ir.tensor(weight.load().astype(kind, copy=False), name=path), dtype, ir.Shape(weight.shape), name=path)
         value = ir.Value(name=path, shape=ir.Shape(weight.shape), type=ir.TensorType(dtype), const_value=lazy)
         self._graph.register_initializer(value)
+        if weight.origin:
+            self._weights[weight.origin, dtype] = value
         return value
 
     def inputs(self) -> list[tuple[str, str, tuple[str | int, ...]]]:

@@ -10,8 +10,10 @@ import numpy as np
 from model_export.architecture import Architecture
 from model_export.checkpoint import Weight
 from model_export.encoder import activate
+from model_export.errors import ExportError
 from model_export.families import Family, Parts
 from model_export.graph import Graph, Value
+from model_export.labels import Classifier
 
 
 @dataclass(slots=True)
@@ -20,17 +22,29 @@ class Heads:
     architecture: Architecture
     family: Family
     parts: Parts
+    classifier: Classifier
     hidden: Value  # [chosen, hidden]
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> None:
+        """Everything in float32 but the product with the vocabulary, which is large enough to matter."""
+        precision = self.g.computes
+        with self.g.computing_in("float32"):
+            self.hidden = self.g.cast(self.hidden, precision)
+            self._build(precision)
+
+    def _build(self, precision: str) -> None:
         cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
         self.g.output("cls", cls, "float32", ["sequences", self.architecture.hidden])
         self.present += ["cls", "mean"]
         self._mean()
-        self._pooled(cls)
-        self._vocabulary()
+        pooled = self._pooled(cls)
+        self._pair(pooled)
+        self._vocabulary(precision)
+        self._labels(cls, pooled)
+        self._tags()
+        self.missing |= dict.fromkeys(self.parts.unserved(), "the checkpoint has this head, but no task reads it")
 
     def _mean(self) -> None:
         """The mean over all tokens of a sequence, special tokens included, as the product of 1 / length with the packed rows.
@@ -46,34 +60,35 @@ class Heads:
             flat = g.op("Reshape", means, g.constant(np.array([-1, hidden], np.int64)))
             g.output("mean", g.op("Gather", flat, back, axis=0), "float32", ["pooled", hidden])
 
-    def _pooled(self, cls: Value) -> None:
-        """tanh(W h[CLS] + b), and the pair head's two logits on top of it."""
+    def _pooled(self, cls: Value) -> Value | None:
+        """tanh(W h[CLS] + b)."""
         g, hidden = self.g, self.architecture.hidden
-        if not self.parts.has("pooler"):
-            self.missing["pooler"] = self.missing["pair"] = "the checkpoint has no pooler weights"
-            return
+        if not self._has("pooler", "pooler", "weights of a pooler"):
+            return None
         with g.scope("pooler"):
             pooled = g.op("Tanh", self._dense("pooler", cls, hidden, hidden))
         g.output("pooler", pooled, "float32", ["sequences", hidden])
-        self.present.append("pooler")
-        if not self.parts.has("pair"):
-            self.missing["pair"] = "the checkpoint has no weights of a next-sentence head"
-            return
-        with g.scope("pair"):
-            g.output("pair", self._dense("pair", pooled, hidden, 2), "float32", ["sequences", 2])
-        self.present.append("pair")
+        return pooled
 
-    def _vocabulary(self) -> None:
+    def _pair(self, pooled: Value | None) -> None:
+        """Two logits on top of the pooler."""
+        if pooled is None:
+            self.missing["pair"] = self.missing["pooler"] if self.family.pair else self._none("sentence-pair head")
+            return
+        if self._has("pair", "pair", "weights of a sentence-pair head"):
+            with self.g.scope("pair"):
+                self.g.output("pair", self._dense("pair", pooled, self.architecture.hidden, 2), "float32", ["sequences", 2])
+
+    def _vocabulary(self, precision: str) -> None:
         """Masked-LM logits at the masks only: the k best, the log of the sum of exponentials over the whole vocabulary, chosen targets."""
         g = self.g
-        if not self.parts.has("mlm_dense"):
-            self.missing["fill_mask"] = "the checkpoint has no weights of a masked-LM head"
+        if not self._has("fill_mask", "mlm_dense", "weights of a masked-LM head"):
             return
         index = g.input("mask_index", "int32", ["masks"])
         k = g.input("k", "int64", [1])
         pairs = g.input("target_pairs", "int64", ["targets", 2])
         with g.scope("vocabulary"):
-            logits = self._logits(g.op("Gather", self.hidden, index, axis=0))
+            logits = self._logits(g.op("Gather", self.hidden, index, axis=0), precision)
             values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
             total = g.op("ReduceLogSumExp", logits, g.constant(np.array([-1], np.int64)), keepdims=1)
             targets = g.op("GatherND", logits, pairs)
@@ -81,9 +96,47 @@ class Heads:
         g.output("top_ids", ids, "int64", ["masks", "k"])
         g.output("log_sum_exp", total, "float32", ["masks", 1])
         g.output("target_logits", targets, "float32", ["targets"])
-        self.present.append("fill_mask")
 
-    def _logits(self, rows: Value) -> Value:
+    def _labels(self, cls: Value, pooled: Value | None) -> None:
+        """A text's logits: from [CLS] through a dense layer of their own where the family has one, else from the pooler."""
+        g, hidden, names = self.g, self.architecture.hidden, self.classifier.names
+        if self.classifier.output != "labels":
+            self.missing["labels"] = "the checkpoint has no classifier of texts"
+            return
+        self.present.append("labels")
+        with g.scope("labels"):
+            inner = pooled
+            if self.family.labels_activation:
+                dense = g.op("MatMul", cls, g.weight("dense", self.parts.weight("labels_dense", (hidden, hidden)).transposed()))
+                inner = activate(g, dense, self.parts.bias("labels_dense", hidden), self.family.labels_activation)
+            if inner is None:
+                raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
+            g.output("labels", self._dense("labels", inner, hidden, len(names)), "float32", ["sequences", len(names)])
+
+    def _tags(self) -> None:
+        """Every token's logits."""
+        g, hidden, names = self.g, self.architecture.hidden, self.classifier.names
+        if self.classifier.output != "tags":
+            self.missing["tags"] = "the checkpoint has no classifier of tokens"
+            return
+        self.present.append("tags")
+        with g.scope("tags"):
+            tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["tagged"]), axis=0)
+            g.output("tags", self._dense("tags", tokens, hidden, len(names)), "float32", ["tagged", len(names)])
+
+    def _has(self, head: str, part: str, what: str) -> bool:
+        """Whether the checkpoint has `head`, which begins with `part`; notes it as present or missing."""
+        if self.parts.has(part):
+            self.present.append(head)
+            return True
+        known = part in self.family.parts or part in self.family.heads
+        self.missing[head] = f"the checkpoint has no {what}" if known else self._none(what.removeprefix("weights of a "))
+        return False
+
+    def _none(self, what: str) -> str:
+        return f"family {self.architecture.family} has no {what}"
+
+    def _logits(self, rows: Value, precision: str) -> Value:
         """Dense, activation, LayerNorm, then the product with the (usually tied) word embeddings; [masks, vocabulary]."""
         g, a, parts = self.g, self.architecture, self.parts
         dense = g.op("MatMul", rows, g.weight("weight", parts.weight("mlm_dense", (a.embedding, a.hidden)).transposed()))
@@ -91,7 +144,9 @@ class Heads:
         gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
         beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
         normed = g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
-        return g.op("Gemm", normed, self._decoder(), g.weight("decoder.bias", self._decoder_bias()), transB=1)
+        with g.computing_in(precision):
+            logits = g.op("Gemm", g.cast(normed, "float32"), self._decoder(), g.weight("decoder.bias", self._decoder_bias()), transB=1)
+        return g.cast(logits, precision)
 
     def _decoder(self) -> Value:
         """The word embeddings' own value where the decoder is tied to them or not stored; else the stored decoder."""

@@ -4,6 +4,7 @@ int8: each row of the activations is divided by its own largest magnitude, so an
 its batch; weights are symmetric int8 with one scale per output channel (Jacob et al. 2018, section 3, with z = 0 for weights).
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +24,9 @@ class Linear(Protocol):
     def __call__(self, g: Graph, x: Value, weight: Weight) -> Value: ...
 
 
-class Float32:
+class Plain:
+    """In the precision of the graph: fp32 or fp16."""
+
     def __call__(self, g: Graph, x: Value, weight: Weight) -> Value:
         return g.op("MatMul", x, g.weight("weight", weight.transposed()))
 
@@ -38,7 +41,7 @@ class Int8ByRow:
         if x not in self._quantized:
             self._quantized[x] = self._quantize(g, x)
         codes, largest = self._quantized[x]
-        scale = Weight(weight.shape[:1], lambda: channel_scales(weight.load()))
+        scale = Weight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales"))
         stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
         product = g.contrib(
             "MatMulIntegerToFloat", codes, stored, g.constant(np.float32(1 / STEPS)), g.weight("scale", scale), g.constant(np.uint8(ZERO_POINT))
@@ -64,7 +67,20 @@ def _codes(weight: Weight) -> Weight:
         codes = np.rint(array / channel_scales(array)[:, None]).astype(np.int8)
         return np.ascontiguousarray(codes.T)
 
-    return Weight(weight.shape[::-1], load)
+    return Weight(weight.shape[::-1], load, weight.derived("codes"))
 
 
-PRECISIONS: dict[str, type[Float32] | type[Int8ByRow]] = {"fp32": Float32, "int8": Int8ByRow}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What `--precision` chooses."""
+
+    linear: type[Plain] | type[Int8ByRow]
+    computes: str  # dtype of the other weights and activations
+    devices: tuple[str, ...]  # that have the kernels
+
+
+PRECISIONS = {
+    "fp32": Precision(linear=Plain, computes="float32", devices=("cpu", "cuda")),
+    "fp16": Precision(linear=Plain, computes="float16", devices=("cuda",)),
+    "int8": Precision(linear=Int8ByRow, computes="float32", devices=("cpu",)),
+}

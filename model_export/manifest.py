@@ -25,7 +25,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
+class Golden:
     """A sequence with a known answer: the float64 reference's raw [CLS] vector."""
 
     ids: tuple[int, ...]
@@ -40,19 +40,26 @@ class Manifest:
     name: str  # of the checkpoint
     family: str
     precision: str
-    layout: str  # how the batch reaches attention: "packed rows"
+    device: str  # cpu or cuda
+    layout: str  # how the batch reaches attention, a name out of batch.py
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # in one sequence, special tokens included
     heads: tuple[str, ...]
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without it
+    labels: tuple[str, ...]  # of the logits that a classifier gives a text or each token; empty without one
+    label_scores: str  # what makes scores of a text's logits: "softmax", "sigmoid", "none"
     special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # what the checkpoint did not say -> what was taken, and why
     verification: Mapping[str, float]  # largest errors against the float64 reference
-    canary: Canary
+    golden: tuple[Golden, ...]  # the first is the canary
     files: Mapping[str, str]  # file name -> SHA-256
+
+    @property
+    def canary(self) -> Golden:
+        return self.golden[0]
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8")

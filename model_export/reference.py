@@ -4,7 +4,7 @@ Shares no code with the graph. Devlin et al. 2018; Vaswani et al. 2017 for atten
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ def relu(x: Doubles) -> Doubles:
     return np.maximum(x, 0.0)
 
 
-ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}
+ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "tanh": np.tanh}
 
 
 class Reference:
@@ -51,8 +51,18 @@ class Reference:
         """tanh(W h[CLS] + b), [hidden]."""
         return np.asarray(np.tanh(self._dense("pooler", hidden[0], self._a.hidden, self._a.hidden)))
 
-    def pair(self, pooled: Doubles) -> Doubles:
-        return self._dense("pair", pooled, self._a.hidden, 2)
+    def pair(self, hidden: Doubles) -> Doubles:
+        return self._dense("pair", self.pooler(hidden), self._a.hidden, 2)
+
+    def labels(self, hidden: Doubles, count: int) -> Doubles:
+        """A text's logits, [count]."""
+        activation, width = self._family.labels_activation, self._a.hidden
+        inner = ACTIVATIONS[activation](self._dense("labels_dense", hidden[0], width, width)) if activation else self.pooler(hidden)
+        return self._dense("labels", inner, width, count)
+
+    def tags(self, hidden: Doubles, count: int) -> Doubles:
+        """Every token's logits, [length, count]."""
+        return self._dense("tags", hidden, self._a.hidden, count)
 
     def vocabulary(self, rows: Doubles) -> Doubles:
         """Log-probabilities over the vocabulary, [rows, vocabulary]."""
@@ -71,8 +81,13 @@ class Reference:
         word = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids]
         position = self._parts.weight("position", (a.position_offset + a.positions, a.embedding)).load()
         total = word.astype(np.float64) + position[a.position_offset : a.position_offset + len(ids)]
-        total += self._parts.weight("segment", (a.segments, a.embedding)).load()[0]
-        return self._norm(total, *(self._vector("embedding_norm", kind, a.embedding) for kind in ("weight", "bias")))
+        for part, rows in (("segment", a.segments), ("task_type", a.task_types)):
+            if rows:
+                total += self._parts.weight(part, (rows, a.embedding)).load()[0]
+        total = self._norm(total, *(self._vector("embedding_norm", kind, a.embedding) for kind in ("weight", "bias")))
+        if a.embedding == a.hidden and not self._parts.has("projection"):
+            return total
+        return self._dense("projection", total, a.embedding, a.hidden)
 
     def _layer_weights(self, layer: int) -> dict[str, Doubles]:
         a = self._a

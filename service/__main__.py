@@ -9,10 +9,12 @@ from types import FrameType
 import uvicorn
 
 from service.app import create_app
-from service.artifact import ManifestError, open_artifact
+from service.artifact import ManifestError
+from service.device import choose
 from service.engine import Engine
 from service.metrics import Metrics
 from service.receipt import Gate, Receipt
+from service.session import DeviceError
 from service.settings import Settings, SettingsError
 
 LINGER_SECONDS = 0.2  # after SIGTERM the door stays open so long at least: who was on the way is told 503, not reset
@@ -84,12 +86,14 @@ def build(settings: Settings, engine: Engine) -> Server:
 def main() -> int:
     try:
         settings = Settings.from_environment()
-        artifact = open_artifact(settings.artifact)
-    except (SettingsError, ManifestError) as error:
+        choice = choose(settings.artifact, settings.device)
+    except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    server = build(settings, Engine(artifact, settings, Metrics()))
+    if choice.degraded:
+        logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
+    server = build(settings, Engine(choice.artifact, settings, Metrics(), degraded=choice.degraded))
     server.run()
     return 1 if server.failed or not server.started else 0
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.manifest import MODEL, TOKENIZER, Manifest, ManifestError
+from model_export.manifest import MANIFEST, MODEL, TOKENIZER, Manifest, ManifestError
 
-__all__ = ["Artifact", "Manifest", "ManifestError", "open_artifact"]
+__all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,18 @@ class Artifact:
         return ".".join(self.manifest.files[name][:12] for name in sorted(self.manifest.files))
 
 
-def open_artifact(folder: Path) -> Artifact:
-    """Raises ManifestError where the folder is no artifact, is of another version, or is damaged."""
-    manifest = Manifest.read(folder)
-    manifest.check_files(folder)
-    return Artifact(folder, manifest)
+def available(folder: Path) -> list[str]:
+    """The devices that `folder` holds an artifact for."""
+    return [device for device in ("cpu", "cuda") if (folder / device / MANIFEST).is_file()]
+
+
+def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
+    """Raises ManifestError where the folder has no artifact for the device, or one of another version, or a damaged one."""
+    there = available(folder)
+    if device not in there:
+        found = f"only one for {there[0]}" if there else "none"
+        way = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
+        raise ManifestError(f"{folder} holds no artifact for {device}, {found}: {way}")
+    manifest = Manifest.read(folder / device)
+    manifest.check_files(folder / device)
+    return Artifact(folder / device, manifest)

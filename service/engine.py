@@ -17,7 +17,8 @@ from service.errors import RunFailed, ServiceError, Unavailable
 from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
-from service.runtime import Facts, Runtime, onnxruntime_version
+from service.runtime import Facts, Runtime
+from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ class Engine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
+    degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
     on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
     facts: Facts | None = None
     health: Health = field(init=False)
@@ -65,7 +67,7 @@ class Engine:
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
         self.facts = await asyncio.to_thread(self._load)
         self.batcher = self._line(self.facts)
-        self.metrics.follow(self.batcher, self.runtime.provider)
+        self.metrics.follow(self.batcher, self.runtime.provider, degraded=bool(self.degraded))
         serving = asyncio.create_task(self.batcher.serve())
         serving.add_done_callback(self._served)
         self._background = [serving, asyncio.create_task(self._keep_pulse())]
@@ -109,6 +111,8 @@ class Engine:
             "mask_token": self.tokenizer.mask_token if self._tasks else None,
             "precision": manifest.precision,
             "execution_provider": self.runtime.provider if self._tasks else None,
+            "device": manifest.device,
+            "degraded": self.degraded or None,
             "threads": self.runtime.threads if self._tasks else None,
             "measured": asdict(facts) if facts else None,
             "verification": manifest.verification,

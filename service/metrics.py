@@ -85,15 +85,17 @@ class Metrics:
         self._forward = Histogram("bert_forward_seconds", "One run", buckets=SECONDS, registry=registry)
         self._wait = Histogram("bert_queue_seconds", "Longest wait in a batch", buckets=SECONDS, registry=registry)
         self._provider = Gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"], registry=registry)
+        self._degraded = Gauge("bert_degraded", "1 where the CPU is used though there is an artifact for the GPU", registry=registry)
         for task in TASKS:
             self._requests.labels(task, "200")
             self._seconds.labels(task)
         for reason in REASONS:
             self._errors.labels(reason)
 
-    def follow(self, batcher: Batcher, provider: str) -> None:
+    def follow(self, batcher: Batcher, provider: str, *, degraded: bool) -> None:
         self._registry.register(_Line(batcher))
         self._provider.labels(provider).set(1)
+        self._degraded.set(degraded)
 
     def batch(self, report: BatchReport) -> None:
         self._tokens.inc(report.tokens)

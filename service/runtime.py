@@ -12,15 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.batch import Batch, Row, Tokens, pack, split
 from service.artifact import Artifact
-from service.errors import OutOfMemory
+from service.errors import OutOfMemory, RunFailed
+from service.session import DeviceError, Session, open_session
 
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
+SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 ROUNDS = 6  # the first warms up
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
@@ -33,6 +34,7 @@ class Facts:
     token_budget: int
     tokens_per_second: float
     batch_invariant: bool  # the canary's answer alone and in company is the same, bit for bit
+    smallest_cosine: float  # of the self-test
     canary_error: float  # largest absolute difference to the exporter's float64 reference
 
 
@@ -42,22 +44,11 @@ class Runtime:
 
     artifact: Artifact
     threads: int
-    _session: ort.InferenceSession = field(init=False, repr=False)
-    _inputs: tuple[str, ...] = field(init=False, repr=False)
-    _options: ort.RunOptions = field(init=False, repr=False)
+    _session: Session = field(init=False, repr=False)
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # shapes change with every batch: patterns would only pile up (549 against 593 MiB after 250 runs)
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle spinning starves the event loop and the tokenizer
-        self._session = ort.InferenceSession(self.artifact.model, options, providers=["CPUExecutionProvider"])
-        self._session.disable_fallback()
-        self._inputs = tuple(i.name for i in self._session.get_inputs())
-        self._options = ort.RunOptions()
-        self._options.only_execute_path_to_fetches = True  # heads that nobody in the batch asked for do not run
+        self._session = open_session(self.artifact.model, device=self.artifact.manifest.device, threads=self.threads)
         self._thread = ThreadPoolExecutor(1, "runtime")
 
     def close(self) -> None:
@@ -66,8 +57,8 @@ class Runtime:
 
     @property
     def provider(self) -> str:
-        """The execution provider in use, without its suffix: `CPU`."""
-        return str(self._session.get_providers()[0]).removesuffix("ExecutionProvider")
+        """The execution provider in use: CPU or CUDA."""
+        return self._session.provider
 
     async def run(self, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
         """A row per sequence, None where it is not finite. Raises OutOfMemory, or whatever ONNX Runtime raises: nothing of the run counts then."""
@@ -75,9 +66,10 @@ class Runtime:
 
     def run_here(self, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
         try:
-            batch = pack(sequences)
+            batch = pack(sequences, self.artifact.manifest.layout)
+            self._check_bounds(batch)
             names = sorted(batch.outputs)
-            outputs = self._session.run(names, {name: batch.feeds[name] for name in self._inputs}, self._options)
+            outputs = self._session.run(names, batch.feeds)
             rows = split(batch, dict(zip(names, outputs, strict=True)))
             if all(np.isfinite(array).all() for array in outputs):
                 return list(rows), batch
@@ -87,6 +79,35 @@ class Runtime:
                 raise OutOfMemory("the model's memory could not be had: send shorter or fewer texts") from error
             raise
 
+    def _check_bounds(self, batch: Batch) -> None:
+        """On a GPU an index outside its table is fatal for the process, so none ever gets there."""
+        sizes = self.artifact.manifest.sizes
+        limits = {"ids": sizes["vocabulary"], "types": max(1, sizes["segments"]), "positions": self.artifact.manifest.max_tokens}
+        for name, limit in limits.items():
+            values = batch.feeds[name]
+            if values.min() < 0 or values.max() >= limit:
+                raise RunFailed(f"{name} reach from {values.min()} to {values.max()}; this model has 0 to {limit - 1}")
+
+    def self_test(self) -> float:
+        """The golden sequences alone three times, then after another shape, then together; the smallest cosine to the reference's vectors.
+
+        Raises DeviceError where one is below what its precision allows. Three times and in changing shapes, because fp16 norms were once
+        right in the first run and wrong in the second (ONNX Runtime issue 27768).
+        """
+        golden = self.artifact.manifest.golden
+        known = [self._golden(i) for i in range(len(golden))]
+        runs = [[one] for one in known for _ in range(3)] + [[known[-1]], [known[0]], known]
+        owners = [[i] for i in range(len(known)) for _ in range(3)] + [[len(known) - 1], [0], list(range(len(known)))]
+        cosines = [
+            cosine(row["cls"][0], golden[i].cls) if row is not None else math.nan
+            for batch, numbers in zip(runs, owners, strict=True)
+            for row, i in zip(self.run_here(batch)[0], numbers, strict=True)
+        ]
+        smallest, needed = min(cosines), SMALLEST_COSINE[self.artifact.manifest.precision]
+        if not smallest >= needed:  # a NaN fails
+            raise DeviceError(f"the self-test failed: cosine {smallest:.6f} to the exporter's reference, at least {needed} is needed; export again")
+        return smallest
+
     def measure(self, *, token_budget: int) -> Facts:
         """Runs the canary alone and in company, then finds the smallest batch that runs at full speed unless `token_budget` is given."""
         canary = self.artifact.manifest.canary
@@ -95,6 +116,7 @@ class Runtime:
         together = self._cls([*company[:2], self.canary(), *company[2:]], 2)
         rates = self._rates((token_budget,) if token_budget else BUDGETS)
         return Facts(
+            smallest_cosine=self.self_test(),
             token_budget=token_budget or smallest_good(rates),
             tokens_per_second=max(rates.values()),
             batch_invariant=bool(np.array_equal(alone, together)),
@@ -102,7 +124,10 @@ class Runtime:
         )
 
     def canary(self) -> Tokens:
-        ids = np.array(self.artifact.manifest.canary.ids, np.int32)
+        return self._golden(0)
+
+    def _golden(self, number: int) -> Tokens:
+        ids = np.array(self.artifact.manifest.golden[number].ids, np.int32)
         return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"}))
 
     def _cls(self, sequences: Sequence[Tokens], index: int) -> NDArray[np.generic]:
@@ -149,6 +174,11 @@ def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within:
     return best
 
 
+def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
+    one, other = vector.astype(np.float64), np.array(known)
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
 def smallest_good(rates: Mapping[int, float]) -> int:
     """The smallest budget whose rate reaches 95 % of the best."""
     best = max(rates.values())
@@ -161,7 +191,3 @@ def is_finite(row: Row) -> bool:
 
 def out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY)
-
-
-def onnxruntime_version() -> str:
-    return str(ort.__version__)

@@ -21,7 +21,7 @@ class Settings(BaseSettings):
     artifact: Path = Field(description="folder written by `python -m model_export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535)
-    device: Literal["auto", "cpu"] = Field("auto", description="auto takes what the artifact was exported for")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one and an artifact for it")
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
     token_budget: int = Field(0, ge=0, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")

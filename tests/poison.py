@@ -15,15 +15,16 @@ WEIGHTS = "model.onnx.data"
 def poison_token(artifact: Path, folder: Path, *, token: int) -> Path:
     """A copy of `artifact` in `folder` whose float32 word embedding of `token` is NaN; its manifest says that this is how it should be."""
     shutil.copytree(artifact, folder)
-    (word,) = (v for name, v in ir.load(folder / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
+    cpu = folder / "cpu"
+    (word,) = (v for name, v in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
     table = word.const_value
     assert isinstance(table, ir.ExternalTensor)
     row_bytes = int(table.shape[1]) * 4
-    with (folder / WEIGHTS).open("r+b") as file:
+    with (cpu / WEIGHTS).open("r+b") as file:
         file.seek((table.offset or 0) + token * row_bytes)
         file.write(np.full(row_bytes // 4, np.nan, np.float32).tobytes())
-    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    assert token not in manifest["canary"]["ids"]
-    manifest["files"][WEIGHTS] = sha256(folder / WEIGHTS)
-    (folder / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    manifest = json.loads((cpu / MANIFEST).read_text("utf-8"))
+    assert all(token not in golden["ids"] for golden in manifest["golden"])
+    manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)
+    (cpu / MANIFEST).write_text(json.dumps(manifest), "utf-8")
     return folder

@@ -15,14 +15,15 @@ from service.artifact import open_artifact
 
 def changed(artifact: Path, folder: Path, change: dict[str, Any], *, without: str = "") -> Path:
     """A folder that holds only the artifact's manifest, with some fields changed."""
-    content = json.loads((artifact / MANIFEST).read_text("utf-8")) | change
+    content = json.loads((artifact / "cpu" / MANIFEST).read_text("utf-8")) | change
     content.pop(without, None)
-    (folder / MANIFEST).write_text(json.dumps(content), "utf-8")
+    (folder / "cpu").mkdir()
+    (folder / "cpu" / MANIFEST).write_text(json.dumps(content), "utf-8")
     return folder
 
 
 def test_reading_a_written_manifest_gives_the_same_manifest(bert_artifact: Path, tmp_path: Path) -> None:
-    manifest = Manifest.read(bert_artifact)
+    manifest = Manifest.read(bert_artifact / "cpu")
     manifest.write(tmp_path)
     assert Manifest.read(tmp_path) == manifest
 
@@ -50,7 +51,7 @@ def test_every_field_must_be_there(bert_artifact: Path, tmp_path: Path, field: s
         open_artifact(changed(bert_artifact, tmp_path, {}, without=field))
 
 
-@pytest.mark.parametrize("change", [{"surprise": 1}, {"max_tokens": "512"}, {"sizes": []}, {"canary": {"ids": []}}, {"heads": [1]}])
+@pytest.mark.parametrize("change", [{"surprise": 1}, {"max_tokens": "512"}, {"sizes": []}, {"golden": [{"ids": []}]}, {"heads": [1]}])
 def test_unknown_fields_and_wrong_types_are_refused(bert_artifact: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match="damaged"):
         open_artifact(changed(bert_artifact, tmp_path, change))

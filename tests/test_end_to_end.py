@@ -1,5 +1,6 @@
 """The two commands as a user types them: export a checkpoint, serve it, ask it, stop it while it works."""
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "model_export", str(SAMPLE), str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    assert f"wrote {folder}" in finished.stdout
+    assert f"wrote {folder / 'cpu'}" in finished.stdout
     return folder
 
 
@@ -57,7 +58,7 @@ def test_sigterm_under_load_answers_everyone_and_exits_with_0(artifact: Path) ->
     [
         ("BERT_PRT", "8080", "unknown setting BERT_PRT"),
         ("BERT_PORT", "many", "BERT_PORT: Input should be a valid integer"),
-        ("BERT_ARTIFACT", "/nowhere", "it is not an artifact"),
+        ("BERT_ARTIFACT", "/nowhere", "holds no artifact for cpu"),
     ],
 )
 def test_a_wrong_setting_stops_the_start_with_a_sentence(artifact: Path, setting: str, value: str, sentence: str) -> None:
@@ -70,10 +71,8 @@ def test_a_wrong_setting_stops_the_start_with_a_sentence(artifact: Path, setting
 
 def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for file in artifact.iterdir():
-        (damaged / file.name).write_bytes(file.read_bytes())
-    weights = damaged / "model.onnx.data"
+    shutil.copytree(artifact, damaged)
+    weights = damaged / "cpu" / "model.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(damaged)}
     finished = subprocess.run([sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60)

@@ -1,62 +1,84 @@
 """One row per golden checkpoint: the class of transformers that has the weights, its config, its tokenizer's files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from texts import word_pieces
+from tokenizers_of_families import ALBERT, CAMEMBERT, XLM_ROBERTA, Writer, byte_pairs, made_fast, word_piece
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    model: Any
-    config: Any
-    write_tokenizer: Callable[[Path], None]
+    kind: str  # the class in transformers
+    config: Mapping[str, Any]  # but for vocab_size
+    write_tokenizer: Writer
     segments: int = 2  # 0 where the model takes no token types
     logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags"
-    tasks: Mapping[str, Any] = field(default_factory=dict)  # task -> the class that does it with these weights
+    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class that does it with these weights
     dtype: torch.dtype = field(default=torch.float32)  # on disk
 
-
-def write_word_pieces(folder: Path) -> None:
-    """A vocab.txt and nothing made from it, as the original checkpoints have."""
-    (folder / "vocab.txt").write_text("\n".join(word_pieces()) + "\n", "utf-8")
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true, "tokenizer_class": "BertTokenizer"}\n', "utf-8")
+    @property
+    def model(self) -> Any:
+        return getattr(transformers, self.kind)
 
 
-SIZES = {"vocab_size": len(word_pieces()), "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-BERT = SIZES | {"max_position_embeddings": 144, "layer_norm_eps": 3e-3, "type_vocab_size": 2}
 LABELS = {"id2label": {0: "bad", 1: "fair", 2: "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
-TAGS = {
-    "id2label": {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"},
-    "label2id": {"O": 0, "B-PER": 1, "I-PER": 2, "B-LOC": 3, "I-LOC": 4},
-}
+TAG_NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TAGS = {"id2label": dict(enumerate(TAG_NAMES)), "label2id": {name: i for i, name in enumerate(TAG_NAMES)}}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64, "layer_norm_eps": 3e-3}
+BERT = SIZES | {"max_position_embeddings": 144, "type_vocab_size": 2}
+ROBERTA = SIZES | {"max_position_embeddings": 146, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ALBERT_SIZES = BERT | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "hidden_act": "gelu_new"}
+DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 144}
+ERNIE = BERT | {"use_task_id": True, "task_type_vocab_size": 3}
+ELECTRA = BERT | {"embedding_size": 16}
 MULTI = {"problem_type": "multi_label_classification"}
+ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
 
-CHECKPOINTS = {
-    "bert": Checkpoint(
-        model=transformers.BertForPreTraining,
-        config=transformers.BertConfig(**BERT),
-        write_tokenizer=write_word_pieces,
-        tasks={"fill_mask": transformers.BertForMaskedLM, "pairs": transformers.BertForNextSentencePrediction},
+
+def fine_tuned(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS) -> dict[str, Checkpoint]:
+    """The two fine-tuned checkpoints of a family; with half-precision weights, and a tokenizer.json where the pretrained one has none."""
+    same = {"write_tokenizer": made_fast(write), "segments": segments}
+    shallow = {key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()}
+    kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
+    return {
+        "labels": Checkpoint(
+            kind=kinds["labels"], config=shallow | dict(labels), logits="labels", tasks={"predict": kinds["labels"]}, dtype=torch.float16, **same
+        ),
+        "tags": Checkpoint(kind=kinds["tags"], config=shallow | TAGS, logits="tags", tasks={"tag": kinds["tags"]}, dtype=torch.bfloat16, **same),
+    }
+
+
+def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
+    kind = f"{prefix}ForMaskedLM"
+    return Checkpoint(kind=kind, config=config, write_tokenizer=write, segments=segments, logits="vocabulary", tasks={"fill_mask": kind})
+
+
+def pretrained(prefix: str, config: Mapping[str, Any], write: Writer, *, pairs: str) -> Checkpoint:
+    tasks = {"fill_mask": f"{prefix}ForMaskedLM", "pairs": f"{prefix}{pairs}"}
+    return Checkpoint(kind=f"{prefix}ForPreTraining", config=config, write_tokenizer=write, tasks=tasks)
+
+
+FAMILIES = {
+    "bert": (pretrained("Bert", BERT, word_piece, pairs="ForNextSentencePrediction"), fine_tuned("Bert", BERT, word_piece, segments=2)),
+    "roberta": (
+        masked("Roberta", ROBERTA, byte_pairs, segments=1),
+        fine_tuned("Roberta", ROBERTA, byte_pairs, segments=1, labels=LABELS | MULTI),
     ),
-    "bert-labels": Checkpoint(
-        model=transformers.BertForSequenceClassification,
-        config=transformers.BertConfig(**BERT, **LABELS),
-        write_tokenizer=write_word_pieces,
-        logits="labels",
-        tasks={"predict": transformers.BertForSequenceClassification},
-        dtype=torch.float16,
+    "xlm-roberta": (masked("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1), fine_tuned("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1)),
+    "camembert": (masked("Camembert", ROBERTA, CAMEMBERT, segments=1), fine_tuned("Camembert", ROBERTA, CAMEMBERT, segments=1)),
+    "albert": (pretrained("Albert", ALBERT_SIZES, ALBERT, pairs="ForPreTraining"), fine_tuned("Albert", ALBERT_SIZES, ALBERT, segments=2)),
+    "distilbert": (
+        masked("DistilBert", DISTILBERT, word_piece, segments=0),
+        fine_tuned("DistilBert", DISTILBERT, word_piece, segments=0, labels=ONE),
     ),
-    "bert-tags": Checkpoint(
-        model=transformers.BertForTokenClassification,
-        config=transformers.BertConfig(**BERT, **TAGS),
-        write_tokenizer=write_word_pieces,
-        logits="tags",
-        tasks={"tag": transformers.BertForTokenClassification},
-        dtype=torch.bfloat16,
-    ),
+    "ernie": (pretrained("Ernie", ERNIE, word_piece, pairs="ForNextSentencePrediction"), fine_tuned("Ernie", ERNIE, word_piece, segments=2)),
+    "electra": (masked("Electra", ELECTRA, word_piece, segments=2), fine_tuned("Electra", ELECTRA, word_piece, segments=2)),
 }
+CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
+CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}
+CHECKPOINTS["electra-discriminator"] = Checkpoint(
+    kind="ElectraForPreTraining", config=BERT | {"embedding_size": 32}, write_tokenizer=word_piece, logits="replaced"
+)

@@ -51,7 +51,7 @@ def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there():
         runtime.poisoned = {2}
         batcher = Batcher(run=runtime.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock)
         metrics = Metrics()
-        metrics.follow(batcher, "CPU")
+        metrics.follow(batcher, "CPU", degraded=False)
         serving = asyncio.create_task(batcher.serve())
         tasks = [asyncio.create_task(batcher.submit([sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
         await settle()

@@ -1,0 +1,104 @@
+"""What others do with the same weights: `transformers` on torch, and its export to a padded graph fused by ONNX Runtime's optimizer.
+
+Needs torch, transformers and onnx (requirements.txt); everything else in this package does without.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from numpy.typing import NDArray
+from onnxruntime.transformers.fusion_options import FusionOptions
+from onnxruntime.transformers.optimizer import optimize_model
+from transformers import AutoModel
+
+from model_export.batch import Tokens
+
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def pad(sequences: Sequence[Tokens]) -> dict[str, NDArray[np.int64]]:
+    """The usual batch [sequences, longest]."""
+    longest = max(map(len, sequences))
+    batch = {name: np.zeros((len(sequences), longest), np.int64) for name in INPUTS}
+    for i, tokens in enumerate(sequences):
+        batch["input_ids"][i, : len(tokens)] = tokens.ids
+        batch["attention_mask"][i, : len(tokens)] = 1
+    return batch
+
+
+class Torch:
+    """BertModel with torch's own fused attention."""
+
+    def __init__(self, checkpoint: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.model = AutoModel.from_pretrained(checkpoint, attn_implementation="sdpa").eval()
+
+    def __call__(self, batch: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            hidden: NDArray[np.float32] = self.model(**{name: torch.from_numpy(array) for name, array in batch.items()}).last_hidden_state.numpy()
+        return hidden
+
+
+class Fused:
+    """The padded graph, and proof that the optimizer fused it."""
+
+    def __init__(self, checkpoint: Path, threads: int) -> None:
+        model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
+        config = model.config
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "padded.onnx"
+            _export(model, path)
+            fusion = FusionOptions("bert")
+            fused = optimize_model(
+                str(path), "bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=0, optimization_options=fusion
+            )
+            self.operators = dict(fused.get_fused_operator_statistics())
+            self._require(config.num_hidden_layers)
+            fused.save_model_to_file(str(path), use_external_data_format=True)
+            self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, batch: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        feeds = {i.name: batch[i.name].astype(np.int32 if "int32" in i.type else np.int64) for i in self.session.get_inputs()}
+        hidden: NDArray[np.float32] = self.session.run(None, feeds)[0]
+        return hidden
+
+    def _require(self, layers: int) -> None:
+        wanted = {"Attention": layers, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 2 * layers, "BiasGelu": layers}
+        found = {name: self.operators.get(name, 0) for name in wanted}
+        if found != wanted:
+            raise SystemExit(f"the padded graph is not fused as it should be: {found}, expected {wanted}; the comparison would flatter us")
+
+
+class _LastHidden(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
+        return self.model(input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask).last_hidden_state
+
+
+def _export(model: Any, path: Path) -> None:
+    """With torch's older exporter: the graph of the newer one is not fused."""
+    example = tuple(torch.ones((2, 8), dtype=torch.int64) for _ in INPUTS)
+    axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, "hidden")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _LastHidden(model),
+            example,
+            str(path),
+            input_names=list(INPUTS),
+            output_names=["hidden"],
+            dynamic_axes=axes,
+            opset_version=17,
+            dynamo=False,
+        )

@@ -1,0 +1,132 @@
+"""ONNX Runtime sessions, one class per device: named arrays in, named arrays out. A GPU is used wholly or refused; never a silent fallback.
+
+Knows devices, libraries and providers; knows nothing of sequences.
+"""
+
+import contextlib
+import ctypes
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[np.generic]]
+CUDA = "CUDAExecutionProvider"
+CUDA_OPTIONS = {
+    "device_id": "0",
+    "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
+    "use_tf32": "0",  # fp32 means fp32
+    "enable_skip_layer_norm_strict_mode": "1",  # sums of squares in fp32, also in an fp16 graph
+}
+
+
+class DeviceError(Exception):
+    """The device cannot be used as asked; the message names what is missing."""
+
+
+class Session(Protocol):
+    inputs: tuple[str, ...]
+    provider: str  # the execution provider in use: CPU or CUDA
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        """The outputs `names`, computed from `feeds`; heads behind other outputs do not run."""
+
+
+class CpuSession:
+    provider = "CPU"
+
+    def __init__(self, model: Path, *, threads: int) -> None:
+        options = _options(threads)
+        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._session.disable_fallback()
+        self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self._run_options = _run_options()
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        results: list[NDArray[np.generic]] = self._session.run(names, {name: feeds[name] for name in self.inputs}, self._run_options)
+        return results
+
+
+class CudaSession:
+    """Every node on the GPU; inputs go there once, and only what was asked for comes back."""
+
+    provider = "CUDA"
+
+    def __init__(self, model: Path) -> None:
+        options = _options(1)
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        self._session = ort.InferenceSession(model, options, providers=[(CUDA, CUDA_OPTIONS)])
+        self._session.disable_fallback()
+        if self._session.get_providers()[0] != CUDA:
+            raise DeviceError(f"ONNX Runtime did not take the GPU: {cuda_fault() or 'its log says why'}")
+        if elsewhere := _nodes_elsewhere(self._session):
+            raise DeviceError(f"{len(elsewhere)} nodes of the CUDA artifact would not run on the GPU: {', '.join(elsewhere[:5])}")
+        self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self._run_options = _run_options()
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        binding = self._session.io_binding()
+        for name in self.inputs:
+            binding.bind_cpu_input(name, np.ascontiguousarray(feeds[name]))
+        for name in names:
+            binding.bind_output(name, "cuda")
+        self._session.run_with_iobinding(binding, self._run_options)
+        results: list[NDArray[np.generic]] = binding.copy_outputs_to_cpu()
+        return results
+
+
+def open_session(model: Path, *, device: str, threads: int) -> Session:
+    """Raises DeviceError where the device cannot be used, and what ONNX Runtime raises where the model does not load."""
+    return CudaSession(model) if device == "cuda" else CpuSession(model, threads=threads)
+
+
+def cuda_fault() -> str:
+    """Why no GPU can be used on this machine, naming the missing library or driver; empty where one can."""
+    if CUDA not in ort.get_available_providers():
+        return "this build of ONNX Runtime has no CUDA provider: install onnxruntime-gpu"
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ort.preload_dlls()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no NVIDIA driver: {error}"
+    count = ctypes.c_int()
+    if code := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return f"the NVIDIA driver answers with error {code}"
+    if count.value < 1:
+        return "the NVIDIA driver knows no GPU"
+    try:
+        ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
+    except OSError as error:
+        return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
+    return ""
+
+
+def onnxruntime_version() -> str:
+    return str(ort.__version__)
+
+
+def _options(threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # shapes change with every batch; and fp16 norms were corrupted by it from the second run on
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle spinning starves the event loop and the tokenizer
+    return options
+
+
+def _run_options() -> Any:
+    options = ort.RunOptions()
+    options.only_execute_path_to_fetches = True
+    return options
+
+
+def _nodes_elsewhere(session: Any) -> list[str]:
+    """Names of the nodes that were given to another provider than CUDA."""
+    assignments = session.get_provider_graph_assignment_info()
+    return [node.name for part in assignments if part.ep_name != CUDA for node in part.get_nodes()]

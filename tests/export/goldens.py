@@ -1,0 +1,69 @@
+"""What transformers answered for the golden checkpoints, and the one way the tests run a graph."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from model_export.batch import Row, Tokens, pack, split
+from model_export.checkpoint import Checkpoint
+from model_export.export import build
+from model_export.manifest import MODEL, Manifest
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
+Sequences = list[dict[str, np.ndarray]]  # per sequence: what expected.npz has under its number
+
+
+@dataclass(frozen=True)
+class Artifact:
+    folder: Path
+    manifest: Manifest
+
+    def run(self, sequences: Sequence[Tokens]) -> list[Row]:
+        """All of `sequences` in one batch."""
+        return run(self.folder / MODEL, sequences)
+
+
+def expected(name: str) -> Sequences:
+    content = np.load(GOLDEN / name / "expected.npz")
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for key in content:
+        number, what = key.split(".")
+        found.setdefault(int(number), {})[what] = content[key]
+    return [found[i] for i in sorted(found)]
+
+
+def answers(name: str) -> Mapping[str, Any]:
+    return json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+
+
+def asked(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
+    """Every head's whole answer for a golden sequence."""
+    outputs = {head for head in heads if head != "fill_mask"} | ({"top_logits", "top_ids", "log_sum_exp"} if "fill_mask" in heads else set())
+    masks = tuple(sequence["masks"].tolist()) if "fill_mask" in heads else ()
+    return Tokens(ids=sequence["ids"], types=sequence["types"], outputs=frozenset(outputs), masks=masks, top_k=vocabulary)
+
+
+def run(model: Path, sequences: Sequence[Tokens]) -> list[Row]:
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    batch = pack(sequences)
+    names = sorted(batch.outputs)
+    feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
+    return split(batch, dict(zip(names, session.run(names, feeds), strict=True)))
+
+
+def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: str) -> list[np.ndarray]:
+    """The last layer's output for every token, which no artifact gives out: the graph before its heads, with an output more."""
+    built = build(Checkpoint(source), precision, "cpu")
+    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
+    built.graph.save(folder / MODEL, producer_version="test", written=lambda _: None)
+    session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
+    batch = pack([Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"mean"})) for s in sequences])
+    feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
+    lengths = [len(s["ids"]) for s in sequences]
+    return np.split(session.run(["hidden"], feeds)[0], np.cumsum(lengths)[:-1])

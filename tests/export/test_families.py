@@ -1,0 +1,122 @@
+"""Every golden checkpoint, exported, answers as transformers did: all heads, lengths 2 to 130 mixed in one batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tests.export.goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
+
+FP32_TOLERANCE = 1e-5
+SMALLEST_COSINE = 0.999  # int8
+HEADS = {"pooler": "pooler", "pair": "pair", "vocabulary": "fill_mask", "labels": "labels", "tags": "tags"}  # in expected.npz -> in the manifest
+
+
+def answered(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Per sequence what the artifact answers, in the shapes of expected.npz."""
+    heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
+    rows = artifact.run([asked(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
+    results = []
+    for sequence, row in zip(sequences, rows, strict=True):
+        found = {name: row[name][0] for name in ("pooler", "pair", "labels") if name in row} | {name: row[name] for name in ("tags",) if name in row}
+        if "top_ids" in row:
+            found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
+            np.put_along_axis(found["vocabulary"], row["top_ids"], row["top_logits"], axis=1)
+        results.append(found)
+    return results
+
+
+def cosine(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Of each row of the two."""
+    got, want = (np.asarray(a, np.float64).reshape(-1, a.shape[-1]) for a in (got, want))
+    return (got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(name: str, exported: Callable):
+    sequences = expected(name)
+    heads = {head for head in HEADS if head in sequences[0]}
+    for got, want in zip(answered(exported(name), sequences), sequences, strict=True):
+        assert set(got) == heads
+        for head in heads:
+            assert np.abs(got[head] - want[head]).max() <= FP32_TOLERANCE, head
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
+def test_hidden_states_of_every_token_equal_transformers(name: str, tmp_path: Path):
+    sequences = expected(name)
+    for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "fp32"), sequences, strict=True):
+        assert np.abs(got - want["hidden"]).max() <= FP32_TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
+def test_int8_hidden_states_point_the_way_of_transformers_for_every_token(name: str, tmp_path: Path):
+    sequences = expected(name)
+    for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "int8"), sequences, strict=True):
+        assert cosine(got, want["hidden"]).min() >= SMALLEST_COSINE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_int8_heads_point_the_way_of_transformers(name: str, exported: Callable):
+    """Row by row for vectors; a head's two to five logits are too few for an angle each, so all of them together."""
+    sequences = expected(name)
+    got = answered(exported(name, "int8"), sequences)
+    for head in got[0]:
+        both = [np.concatenate([np.atleast_2d(s[head]) for s in side]) for side in (got, sequences)]
+        together = both if head in ("pooler", "vocabulary") else [logits.reshape(1, -1) for logits in both]
+        assert cosine(*together).min() >= SMALLEST_COSINE, head
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable):
+    tokenizer = Tokenizer.from_file(str(exported(name).folder / "tokenizer.json"))
+    for case in answers(name)["tokens"]:
+        encoding = tokenizer.encode(case["text"], case["text_pair"])
+        assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
+
+
+MISSING = {
+    "roberta": {"pooler": "the checkpoint has no weights of a pooler", "pair": "family roberta has no sentence-pair head"},
+    "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
+    "electra": {"pooler": "family electra has no pooler", "pair": "family electra has no sentence-pair head"},
+    "electra-discriminator": {
+        "fill_mask": "the checkpoint has no weights of a masked-LM head",
+        "replaced_tokens": "the checkpoint has this head, but no task reads it",
+    },
+    "bert-tags": {"pooler": "the checkpoint has no weights of a pooler", "labels": "the checkpoint has no classifier of texts"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(MISSING))
+def test_a_head_that_is_not_there_is_reported_with_its_reason(name: str, exported: Callable):
+    missing = exported(name).manifest.missing
+    assert {head: missing[head] for head in MISSING[name]} == MISSING[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("bert", ("is_next", "not_next")), ("ernie", ("is_next", "not_next")), ("albert", ("in_order", "swapped"))]
+)
+def test_the_pair_head_goes_by_the_labels_it_was_trained_on(name: str, labels: tuple[str, str], exported: Callable):
+    assert exported(name).manifest.pair_labels == labels
+
+
+SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-labels": "none"}
+
+
+@pytest.mark.parametrize("name", sorted(SCORES))
+def test_the_manifest_has_a_classifiers_labels_and_what_makes_its_scores(name: str, exported: Callable):
+    manifest = exported(name).manifest
+    assert manifest.labels == (("grade",) if name == "distilbert-labels" else ("bad", "fair", "good"))
+    assert manifest.label_scores == SCORES[name]
+
+
+def test_layers_that_share_weights_are_stored_once(exported: Callable):
+    weights = exported("albert").folder / "model.onnx.data"
+    stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
+    assert weights.stat().st_size < 1.1 * stored
+
+
+def test_positions_before_a_familys_first_one_do_not_count_against_its_limit(exported: Callable):
+    assert exported("roberta").manifest.max_tokens == 144  # of 146

@@ -1,0 +1,90 @@
+"""The tokenizer files of each family, small: written as the original checkpoints have them, without a tokenizer.json."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import sentencepiece
+import tokenizers
+import transformers
+from texts import CHINESE, LETTERS, PAIRS, TEXTS, WORDS, word_pieces
+
+Writer = Callable[[Path], int]  # writes the files, returns the number of ids
+CORPUS = [*TEXTS, *(text for pair in PAIRS for text in pair), *WORDS.split(), *CHINESE, LETTERS, "。，？！!?.,()'\"-/:;@_0123", "éïü", "😀"]
+
+
+def word_piece(folder: Path) -> int:
+    (folder / "vocab.txt").write_text("\n".join(word_pieces()) + "\n", "utf-8")
+    settings(folder, do_lower_case=True)
+    return len(word_pieces())
+
+
+def byte_pairs(folder: Path) -> int:
+    """vocab.json and merges.txt; `<mask>` takes the space to its left with it, as the published RoBERTa's does."""
+    trained = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trained.train_from_iterator([*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special)
+    trained.save_model(str(folder))
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    vocabulary["<mask>"] = len(vocabulary)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")
+    mask = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    settings(folder, mask_token=mask)
+    return len(vocabulary)
+
+
+def unigrams(name: str, *, extra: int, **options: object) -> Writer:
+    """A SentencePiece model with a small table of character rules; `extra`: ids that the family has beyond the model's pieces."""
+
+    def write(folder: Path) -> int:
+        model, rules = io.BytesIO(), folder / "rules.tsv"
+        rules.write_text("".join(f"{0xFEE0 + ord(c):X}\t{ord(c):X}\n" for c in "!(),?") + "1F469 200D 1F469\t57\n", "utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS * 20),
+            model_writer=model,
+            vocab_size=200,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_tsv=str(rules),
+            minloglevel=2,
+            **options,
+        )
+        rules.unlink()
+        (folder / name).write_bytes(model.getvalue())
+        settings(folder)
+        return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size() + extra
+
+    return write
+
+
+def made_fast(write: Writer) -> Writer:
+    """The same tokenizer as transformers saves it: a tokenizer.json, and none of the original files."""
+
+    def converted(folder: Path) -> int:
+        ids = write(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        for file in ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer_config.json"):
+            (folder / file).unlink(missing_ok=True)
+        tokenizer.save_pretrained(folder)
+        return ids
+
+    return converted
+
+
+def settings(folder: Path, **known: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(known) + "\n", "utf-8")
+
+
+ALBERT = unigrams(
+    "spiece.model",
+    extra=0,
+    pad_id=0,
+    unk_id=1,
+    bos_id=-1,
+    eos_id=-1,
+    control_symbols="[CLS],[SEP],[MASK]",
+    user_defined_symbols="(,)",
+)
+XLM_ROBERTA = unigrams("sentencepiece.bpe.model", extra=2)  # <pad> and <mask>
+CAMEMBERT = unigrams("sentencepiece.bpe.model", extra=5)  # four in front, <mask> at the end
