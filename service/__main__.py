@@ -93,7 +93,7 @@ def main() -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if choice.degraded:
         logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
-    server = build(settings, Engine(choice.artifact, settings, Metrics(), choice.degraded))
+    server = build(settings, Engine(choice.artifact, settings, Metrics(), degraded=choice.degraded))
     server.run()
     return 1 if server.failed or not server.started else 0
 
