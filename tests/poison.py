@@ -35,7 +35,7 @@ def _overwrite(cpu: Path, token: int) -> None:
     (embeddings,) = (value for name, value in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
     table = embeddings.const_value
     assert isinstance(table, ir.ExternalTensor)
-    numbers = int(table.shape[1])
+    numbers = table.numpy().shape[1]
     with (cpu / WEIGHTS).open("r+b") as file:
         file.seek((table.offset or 0) + token * numbers * 4)
         file.write(np.full(numbers, np.nan, np.float32).tobytes())
