@@ -5,10 +5,10 @@ import os
 import sys
 
 from service.artifact import ManifestError
-from service.device import Choice, choose
+from service.device import choose
 from service.engine import Engine
 from service.metrics import Metrics
-from service.server import build
+from service.server import build, run
 from service.session import DeviceError
 from service.settings import Settings, SettingsError
 from service.supervisor import supervise
@@ -26,14 +26,8 @@ def main() -> int:
         logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
     if settings.api_processes:
         return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
-    return serve(settings, choice)
-
-
-def serve(settings: Settings, choice: Choice) -> int:
-    """Everything in this process."""
-    server = build(settings, Engine(choice.artifact, settings, Metrics(), choice.degraded))
-    server.run()
-    return 1 if server.failed or not server.started else 0
+    engine = Engine(choice.artifact, settings, Metrics(), degraded=choice.degraded)
+    return run(build(settings, engine))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ from service.artifact import Artifact
 from service.child import Post, run_child
 from service.front import Front
 from service.metrics import Metrics
-from service.server import build
+from service.server import build, run
 from service.settings import Settings
 
 
 def work(post: Post, settings: Settings, artifact: Artifact) -> int:
-    server = build(settings, Front(post, settings, artifact, Metrics()))
-    server.run(sockets=[socket.socket(fileno=post.listener)])
-    return 1 if server.failed or not server.started else 0
+    return run(build(settings, Front(post, settings, artifact, Metrics())), [socket.socket(fileno=post.listener)])
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ class EngineServer:
 
 
 def work(post: Post, settings: Settings, artifact: Artifact) -> int:
-    engine = Engine(artifact, settings, Metrics(), post.degraded)
+    engine = Engine(artifact, settings, Metrics(), degraded=post.degraded)
     runner = asyncio.Runner()  # never closed: that would wait for a thread that still loads, or a run that hangs
     return runner.run(EngineServer(engine).run(socket.socket(fileno=post.listener)))
 

@@ -101,6 +101,8 @@ class Candidate(BaseModel):
 
 
 class PairScore(BaseModel):
+    """Under the two names of /info's pair_labels: is_next and not_next, or in_order and swapped where the head was trained on sentence order."""
+
     label: str = Field(examples=["is_next"])
     is_next: float = Field(examples=[0.98])
     not_next: float = Field(examples=[0.02])
