@@ -105,6 +105,7 @@ def create_app(engine: Serving, *, on_failure: Callable[[], None] = lambda: None
                 on_failure()
 
         loading = asyncio.create_task(load())
+        await asyncio.wait((loading,), timeout=engine.shut_seconds)
         yield
         await loading
         await engine.close()

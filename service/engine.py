@@ -38,6 +38,7 @@ class Engine:
     settings: Settings
     metrics: Metrics
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
+    shut_seconds: float = 0.0
     on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
     facts: Facts | None = None
     health: Health = field(init=False)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
 
+MEETING_SECONDS = 2.0  # for an engine that is there to say welcome; one that is not may take minutes
 log = logging.getLogger("service")
 
 
@@ -30,6 +32,7 @@ class Front:
     settings: Settings
     artifact: Artifact
     metrics: Metrics
+    shut_seconds: float = 2 * MEETING_SECONDS  # there are others to accept meanwhile
     on_failure: Callable[[], None] = lambda: None
     draining: bool = False
     batcher: RemoteBatcher = field(init=False)
@@ -58,6 +61,8 @@ class Front:
         await asyncio.to_thread(self.tokenizer.open)
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
         self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.batcher.met.wait(), MEETING_SECONDS)
 
     async def close(self) -> None:
         self.drain()

@@ -51,6 +51,7 @@ class RemoteBatcher:
     artifact: str  # digest of the artifact that this process makes tokens for
     patience_seconds: float  # beyond a request's deadline, for a run that it is part of
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves another model by now
+    met: asyncio.Event = field(default_factory=asyncio.Event)  # an engine has been found once
     _writer: asyncio.StreamWriter | None = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
     _outbox: dict[int, Parcel] = field(default_factory=dict)
@@ -137,6 +138,7 @@ class RemoteBatcher:
                 self.on_other_artifact()
                 return
             self._writer = writer
+            self.met.set()
             while True:
                 self._take(await read_from_engine(reader))
         finally:

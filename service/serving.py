@@ -13,6 +13,7 @@ SHUTTING_DOWN = "the server is shutting down: send the request to another replic
 class Serving(Protocol):
     settings: Settings
     metrics: Metrics
+    shut_seconds: float  # how long nobody is let in while it opens
 
     def when_failed(self, end: Callable[[], None]) -> None:
         """`end` is called when the process should end, with an exit code that says so."""
