@@ -4,17 +4,20 @@ Random weights cost what trained ones cost. They are kept under `build/benchmark
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from model_export.export import export
-from model_export.families import BERT_EMBEDDINGS, BERT_LAYER
+from model_export.linear import PRECISIONS
+from model_export.names import BERT_PARTS
 
 BUILD = Path("build/benchmarks")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522}
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 16384}
+ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
 SIZES = {"base": BASE, "small": SMALL}
 REST = {
     "model_type": "bert",
@@ -47,9 +50,7 @@ def checkpoint(size: str) -> Path:
 def artifact(size: str, precision: str) -> Path:
     """Exported anew each time: what is measured is the exporter as it is now."""
     folder = BUILD / f"{size}-{precision}"
-    if folder.is_dir():
-        for file in folder.iterdir():
-            file.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
     export(checkpoint(size), folder, precision=precision)
     return folder
 
@@ -69,11 +70,13 @@ def weights(config: dict[str, int]) -> Arrays:
         return {f"{name}.weight": normal(hidden, mean=1.0, deviation=0.1), f"{name}.bias": normal(hidden)}
 
     tables = {"word": vocabulary, "position": REST["max_position_embeddings"], "segment": REST["type_vocab_size"]}
-    arrays = {f"bert.{BERT_EMBEDDINGS[part]}.weight": normal(rows, hidden) for part, rows in tables.items()}
-    arrays |= norm(f"bert.{BERT_EMBEDDINGS['embedding_norm']}")
+    arrays = {f"bert.{BERT_PARTS[part]}.weight": normal(rows, hidden) for part, rows in tables.items()}
+    arrays |= norm(f"bert.{BERT_PARTS['embedding_norm']}")
     shapes = dict.fromkeys(("query", "key", "value", "attention"), (hidden, hidden)) | {"intermediate": (inner, hidden), "output": (hidden, inner)}
     for i in range(config["num_hidden_layers"]):
-        for part, name in BERT_LAYER.items():
+        for part, name in BERT_PARTS.items():
+            if "{i}" not in name:
+                continue
             path = "bert." + name.format(i=i)
             arrays |= dense(path, *shapes[part]) if part in shapes else norm(path)
     arrays |= dense("bert.pooler.dense", hidden, hidden) | dense("cls.seq_relationship", 2, hidden)
