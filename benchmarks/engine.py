@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import mixes
 from benchmarks.ceiling import Ceiling, quiet
-from benchmarks.checkpoints import SIZES, artifact, checkpoint
+from benchmarks.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.machine import table, write
 from service.artifact import open_artifact
 from service.cores import available_cores
@@ -50,8 +50,8 @@ class Bench:
 
     def __init__(self, size: str, *, with_torch: bool) -> None:
         self.config, self.threads = SIZES[size], available_cores()
-        self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in PRECISIONS}
-        self.runtimes = {precision: Runtime(open_artifact(artifact(size, precision)), self.threads) for precision in PRECISIONS}
+        self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in ON_CPU}
+        self.runtimes = {precision: Runtime(open_artifact(artifact(size, precision)), self.threads) for precision in ON_CPU}
         for runtime in self.runtimes.values():
             runtime.open()
         self.padded: dict[str, Callable[[Any], Any]] = {}
