@@ -78,6 +78,15 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
         assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
+def test_every_head_gives_the_same_bits_alone_and_in_company(name: str, precision: str, exported: Callable):
+    artifact, sequences = exported(name, precision), expected(name)
+    for alone, company in zip([answered(artifact, [one])[0] for one in sequences], answered(artifact, sequences), strict=True):
+        for head, answer in alone.items():
+            assert np.array_equal(answer, company[head]), head
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_special_token_spelled_out_in_a_text_is_text(name: str, exported: Callable):
     artifact = exported(name)
