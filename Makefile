@@ -48,14 +48,15 @@ check: dev
 test: dev
 	$(BIN)/python -m pytest
 
-# the golden comparison again, live against transformers (needs torch and transformers: several hundred MB)
+# the comparison with transformers again, live, at BERT-base size (installs torch and transformers)
 reference: dev
-	$(PIP) -e '.[reference]'
-	$(BIN)/python -m pytest -m reference
+	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.parity
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --python-platform x86_64-manylinux_2_28 --python-version 3.12 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra cuda pyproject.toml -o requirements-cuda.lock
 
 clean:
 	rm -rf .venv artifacts .pytest_cache .mypy_cache .ruff_cache

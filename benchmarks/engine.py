@@ -23,6 +23,7 @@ from service.runtime import Runtime
 
 Contender = Callable[[], Any]
 Rates = dict[str, float]
+PRECISIONS = ("fp32", "int8")
 COLUMNS = ("tokens", "ceiling fp32", "ragged fp32", "padded fp32", "torch fp32", "ceiling int8", "ragged int8")
 
 

@@ -1,5 +1,6 @@
 # The service on a GPU machine; the same image runs on the CPU provider where there is no GPU.
-FROM nvidia/cuda:13.0.0-cudnn-runtime-ubuntu24.04
+# The base has the driver's interface alone: the CUDA libraries that ONNX Runtime needs come with their wheels (the lock's nvidia-* packages).
+FROM nvidia/cuda:13.0.0-base-ubuntu24.04
 
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/venv/bin:$PATH
@@ -12,8 +13,8 @@ RUN apt-get update \
     && useradd --system --uid 10001 --no-create-home bert
 
 WORKDIR /app
-COPY requirements.lock pyproject.toml README.md LICENSE ./
-RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY requirements-cuda.lock pyproject.toml README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r requirements-cuda.lock
 COPY model_export model_export
 COPY service service
 RUN pip install --no-cache-dir --no-deps .

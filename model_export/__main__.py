@@ -1,31 +1,67 @@
-"""`python -m model_export CHECKPOINT ARTIFACT [--precision fp32|fp16|int8] [--device cpu|cuda]`: arguments in, one export, a report out."""
+"""`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: arguments in, one export or description, a report out."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from model_export.checkpoint import Checkpoint
+from model_export.describe import Description, describe_checkpoint
 from model_export.errors import ExportError
-from model_export.export import export
+from model_export.export import export, refuse_occupied
+from model_export.hub import download, is_hub_id
 from model_export.linear import PRECISIONS
 from model_export.manifest import Manifest
 
+CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m model_export", description="Converts a trained BERT to an ONNX artifact for `python -m service`."
-    )
-    parser.add_argument("checkpoint", type=Path, help="a Hugging Face folder: config.json, *.safetensors, tokenizer.json or vocab.txt")
-    parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
-    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="fp16 for cuda, int8 for the cpu (default: fp32)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what the artifact is for; a folder may hold one for each")
-    arguments = parser.parse_args()
+
+def main(words: Sequence[str]) -> int:
+    describes = list(words[:1]) == ["describe"]
+    arguments = _parser(describes).parse_args(words[describes:])
     try:
-        manifest = export(arguments.checkpoint, arguments.artifact, precision=arguments.precision, device=arguments.device)
+        print(_described(arguments) if describes else _exported(arguments))
     except ExportError as error:
         print(f"model_export: {error}", file=sys.stderr)
         return 2
-    print(report(manifest, arguments.artifact / arguments.device))
     return 0
+
+
+def _parser(describes: bool) -> argparse.ArgumentParser:
+    if describes:
+        about = "Says what a checkpoint is, without exporting it."
+        parser = argparse.ArgumentParser(prog="python -m model_export describe", description=about)
+    else:
+        about = "Converts a trained BERT to an ONNX artifact for `python -m service`; `describe CHECKPOINT` says what a checkpoint is."
+        parser = argparse.ArgumentParser(prog="python -m model_export", description=about)
+    parser.add_argument("checkpoint", help=CHECKPOINT)
+    parser.add_argument("--revision", help="a branch, tag or commit of the hub's repository")
+    if not describes:
+        parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
+        parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="fp16 for cuda, int8 for the cpu (default: fp32)")
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what the artifact is for; a folder may hold one for each")
+    return parser
+
+
+def _exported(arguments: argparse.Namespace) -> str:
+    refuse_occupied(arguments.artifact, arguments.device)  # before anything is downloaded
+    folder, name = _folder(arguments)
+    manifest = export(folder, arguments.artifact, precision=arguments.precision, device=arguments.device, name=name)
+    return report(manifest, arguments.artifact / arguments.device)
+
+
+def _described(arguments: argparse.Namespace) -> str:
+    folder, name = _folder(arguments)
+    return description(describe_checkpoint(Checkpoint(folder, name)))
+
+
+def _folder(arguments: argparse.Namespace) -> tuple[Path, str]:
+    """The checkpoint's folder and its name; the hub's files are fetched first."""
+    if is_hub_id(arguments.checkpoint):
+        return download(arguments.checkpoint, arguments.revision), arguments.checkpoint
+    if arguments.revision:
+        raise ExportError(f"--revision chooses among a hub repository's versions, and {arguments.checkpoint} is not a hub id (ORG/NAME)")
+    return Path(arguments.checkpoint), ""
 
 
 def report(manifest: Manifest, artifact: Path) -> str:
@@ -41,5 +77,12 @@ def report(manifest: Manifest, artifact: Path) -> str:
     return "\n".join(lines)
 
 
+def description(of: Description) -> str:
+    width = max(len(name) for name, _ in of.found)
+    lines = [f"{name:{width}}  {what}" for name, what in of.found]
+    lines += [f"{'refused':{width}}  {reason}" for reason in of.refused] or [f"{'refused':{width}}  nothing: it can be exported"]
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

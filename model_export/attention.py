@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from model_export.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
-from model_export.checkpoint import Weight
 from model_export.graph import TYPES, Graph, Value
 from model_export.linear import Linear
+from model_export.weights import Weight
 
 NEVER = np.float32(-1e30)  # added to the score of a token of another sequence: its probability is exactly 0
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from model_export.architecture import Architecture
 from model_export.attention import Attention, Projections
-from model_export.checkpoint import Weight
 from model_export.families import Parts
 from model_export.graph import CONTRIB, Graph, Value
 from model_export.linear import Linear, Norm
+from model_export.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from model_export.errors import ExportError
 from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
-from model_export.labels import Classifier, classifier_of
+from model_export.labels import Classifier, classifier_of, pair_labels
 from model_export.linear import PRECISIONS
 from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.reference import Reference
@@ -27,7 +27,6 @@ from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
 CANARY_LENGTH = 17  # tokens
-PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +43,13 @@ class Built:
 LAYOUT = {"cpu": PACKED_ROWS, "cuda": CUMULATIVE_LENGTHS}
 
 
-def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str = "cpu") -> Manifest:
+def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str = "cpu", name: str = "") -> Manifest:
     """Writes the checkpoint folder `source` as the folder `artifact`/`device`. Raises ExportError and leaves nothing behind where it cannot."""
     if device not in LAYOUT or precision not in PRECISIONS or device not in PRECISIONS[precision].devices:
         known = "; ".join(f"{name} on {' and '.join(one.devices)}" for name, one in PRECISIONS.items())
         raise ExportError(f"precision {precision!r} on device {device!r} is not there; take one of: {known}")
-    _refuse_occupied(artifact, device)
-    checkpoint = Checkpoint(source)
+    refuse_occupied(artifact, device)
+    checkpoint = Checkpoint(source, name)
     built = build(checkpoint, precision, device)
     architecture = built.architecture
     vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
@@ -103,7 +102,7 @@ def _manifest(
     return Manifest(
         format=FORMAT,
         exporter=f"bert-service {version('bert-service')}",
-        name=checkpoint.folder.resolve().name,
+        name=checkpoint.name,
         family=built.architecture.family,
         precision=precision,
         device=device,
@@ -112,13 +111,13 @@ def _manifest(
         max_tokens=vocabulary.max_tokens,
         heads=tuple(heads.present),
         missing=heads.missing,
-        pair_labels=PAIR_LABELS[built.family.pair] if "pair" in heads.present else (),
+        pair_labels=pair_labels(checkpoint, built.family) if "pair" in heads.present else (),
         labels=built.classifier.names,
         label_scores=built.classifier.scores,
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
-        assumed=vocabulary.assumed,
+        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed,
         verification=errors,
         golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},
@@ -132,7 +131,7 @@ def _golden(expected: Expected, precision: str) -> tuple[Golden, ...]:
     return tuple(Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance) for ids, hidden in both)
 
 
-def _refuse_occupied(artifact: Path, device: str) -> None:
+def refuse_occupied(artifact: Path, device: str) -> None:
     if artifact.exists() and not artifact.is_dir():
         raise ExportError(f"{artifact} is a file: name a new or an empty folder")
     if (artifact / device).exists():

@@ -9,8 +9,9 @@ from typing import Any
 
 from model_export import names
 from model_export.architecture import Architecture
-from model_export.checkpoint import Checkpoint, Weight
+from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
+from model_export.weights import Weight
 
 Config = Mapping[str, Any]
 ACTIVATIONS = {
@@ -67,7 +68,7 @@ class Family:
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table, of which the first is added to every token
     layer: Callable[[Config, int], int] = lambda config, i: i  # which stored layer the i-th one uses
-    pair: str = ""  # what the pair head was trained on: a key of export.PAIR_LABELS; "" where the family has none
+    pair: str = ""  # what the pair head was trained on: a key of labels.PAIRS; "" where the family has none
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # part of a checkpoint's name -> what its pair head was trained on instead
     mlm_activation: str = ""  # "" where the masked-LM head uses the encoder's
     labels_activation: str = ""  # of the dense layer before the labels; "" where they are read off the pooler
@@ -92,7 +93,7 @@ ROBERTA = Family(
     heads=names.ROBERTA_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"pad_token_id": 1},
-    position_offset=lambda config: int(config.get("pad_token_id", 1)) + 1,
+    position_offset=lambda config: whole(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
     labels_activation="tanh",
     tokens=ROBERTA_TOKENS,
@@ -109,7 +110,7 @@ FAMILIES = {
         heads=names.ALBERT_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
-        layer=lambda config, i: int(i / (config["num_hidden_layers"] / config.get("num_hidden_groups", 1))),
+        layer=lambda config, i: int(i / (config["num_hidden_layers"] / whole(config, "num_hidden_groups", 1, least=1))),
         pair="order",
         tokens=BERT_TOKENS | {"pad": "<pad>", "unk": "<unk>"},
         pieces="albert",
@@ -129,7 +130,7 @@ FAMILIES = {
         heads=names.BERT_HEADS,
         keys=BERT_KEYS,
         defaults=BERT_DEFAULTS,
-        task_types=lambda config: int(config.get("task_type_vocab_size", 3)) if config.get("use_task_id") else 0,
+        task_types=lambda config: whole(config, "task_type_vocab_size", 3, least=1) if config.get("use_task_id") else 0,
         pair="is_next",
     ),
     "electra": Family(
@@ -147,9 +148,17 @@ FAMILIES = {
 
 def family_of(config: Config) -> Family:
     name = config.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise ExportError(f"config.json says model_type {name!r}; this exporter knows {', '.join(sorted(FAMILIES))}")
     return FAMILIES[name]
+
+
+def whole(config: Config, key: str, usual: int, *, least: int = 0) -> int:
+    """A whole number of the config, `usual` where it is silent. Raises ExportError where it says something else."""
+    value = config.get(key, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ExportError(f"config.json sets {key} to {value!r}; it must be a whole number from {least} on")
+    return value
 
 
 def describe(config: Config) -> Architecture:
@@ -158,14 +167,16 @@ def describe(config: Config) -> Architecture:
     for key, accepted in REFUSED.items():
         if config.get(key) not in accepted:
             raise ExportError(f"config.json sets {key} to {config[key]!r}, which this exporter does not compute (only {accepted[0]!r})")
-    values = dict(family.fixed) | {ours: _value(config, family, theirs) for ours, theirs in family.keys.items()}
+    values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
     activation = values.pop("activation")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ExportError(f"config.json sets {family.keys['activation']} to {activation!r}; this exporter computes {', '.join(sorted(ACTIVATIONS))}")
     if values["hidden"] % values["heads"]:
         raise ExportError(f"config.json says hidden size {values['hidden']}, which {values['heads']} heads do not divide")
     offset = family.position_offset(config)
     values["positions"] -= offset
+    if values["positions"] < 3:
+        raise ExportError(f"config.json leaves {values['positions']} positions; a text needs at least three")
     return Architecture(
         family=config["model_type"],
         activation=ACTIVATIONS[activation],
@@ -175,10 +186,16 @@ def describe(config: Config) -> Architecture:
     )
 
 
-def _value(config: Config, family: Family, key: str) -> Any:
+def _value(config: Config, family: Family, ours: str, key: str) -> Any:
     value = config.get(key, family.defaults.get(key))
     if value is None:
         raise ExportError(f"config.json does not say {key}, which family {config['model_type']!r} needs")
+    if ours == "activation":
+        return value
+    if ours != "norm_epsilon":
+        return whole({key: value}, key, 0, least=0 if ours == "segments" else 1)
+    if not isinstance(value, float | int) or not 0 < value < 1:
+        raise ExportError(f"config.json sets {key} to {value!r}; it must be a number between 0 and 1")
     return value
 
 

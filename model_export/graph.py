@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from model_export.checkpoint import Weight
+from model_export.weights import Weight
 
 Value = ir.Value
 Attribute = int | float | str | Sequence[int]

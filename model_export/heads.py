@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model_export.architecture import Architecture
-from model_export.checkpoint import Weight
 from model_export.errors import ExportError
 from model_export.families import Family, Parts
 from model_export.graph import Graph, Value
 from model_export.labels import Classifier
 from model_export.linear import activate
+from model_export.weights import Weight
 
 
 @dataclass(slots=True)
@@ -26,6 +26,7 @@ class Heads:
     hidden: Value  # [chosen, hidden]
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> None:
         """Everything in float32 but the product with the vocabulary, which is large enough to matter."""
@@ -160,8 +161,11 @@ class Heads:
         return self.g.weight("decoder", decoder)
 
     def _decoder_bias(self) -> Weight:
-        part = "mlm_bias" if self.parts.has("mlm_bias", "bias") else "mlm_decoder"
-        return self.parts.bias(part, self.architecture.vocabulary)
+        for part in ("mlm_bias", "mlm_decoder"):
+            if self.parts.has(part, "bias"):
+                return self.parts.bias(part, self.architecture.vocabulary)
+        self.assumed["masked-LM bias"] = "zero, which transformers starts it with: the checkpoint has none"
+        return Weight((self.architecture.vocabulary,), lambda: np.zeros(self.architecture.vocabulary, np.float32))
 
     def _dense(self, part: str, x: Value, width: int, out: int) -> Value:
         weight = self.g.weight("weight", self.parts.weight(part, (out, width)))

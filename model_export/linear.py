@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from model_export.checkpoint import Array, Weight
 from model_export.graph import Graph, Value
+from model_export.weights import Array, Weight
 
 STEPS = 127.0  # int8 magnitudes used; -128 is left out so that the code is symmetric
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8

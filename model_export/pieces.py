@@ -1,6 +1,6 @@
 """A SentencePiece model file (Kudo & Richardson 2018) -> the same tokenizer in the `tokenizers` library.
 
-The file is one protobuf message; the few of its fields that matter are declared below and read by Google's own parser.
+The file is one protobuf message; the few of its fields that matter are declared below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_export.errors import ExportError
+from model_export.messages import DamagedError, message_classes, parsed
 
+MESSAGES = message_classes(
+    "sentencepiece",
+    {
+        "Piece": [("piece", 1, "bytes"), ("score", 2, "float"), ("type", 3, "int32")],
+        "TrainerSpec": [("model_type", 3, "int32")],
+        "NormalizerSpec": [("precompiled_charsmap", 2, "bytes")],
+        "Model": [("pieces", 1, "[Piece]"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec")],
+    },
+    {"type": "1", "model_type": "1"},  # a normal piece, a unigram model
+)
 UNIGRAM = 1  # trainer_spec.model_type
 CONTROL, USER_DEFINED = 3, 4  # a piece's type
 Pieces = list[tuple[str, float]]  # piece, score; its place is its id
@@ -53,7 +63,9 @@ def sentence_pieces(path: Path, kind: Kind, tokens: Mapping[str, str], settings:
         raise ExportError(
             f"{path} is not a unigram model: convert it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    pieces: Pieces = [*kind.front, *((piece.piece, piece.score) for piece in model.pieces[kind.skipped :]), *kind.back]
+    texts = _texts(path, model)
+    own = [(text, piece.score) for text, piece in zip(texts, model.pieces, strict=True)]
+    pieces: Pieces = [*kind.front, *own[kind.skipped :], *kind.back]
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if missing := [token for token in tokens.values() if token not in ids]:
         raise ExportError(f"{path} has no piece {', '.join(missing)}: it is not the vocabulary of this family")
@@ -63,8 +75,9 @@ def sentence_pieces(path: Path, kind: Kind, tokens: Mapping[str, str], settings:
     tokenizer.decoder = decoders.Metaspace()
     around = [(tokens[name], ids[tokens[name]]) for name in ("cls", "sep")]
     tokenizer.post_processor = processors.TemplateProcessing(single=kind.single, pair=kind.pair, special_tokens=around)
-    tokenizer.add_tokens([AddedToken(piece.piece, normalized=False) for piece in model.pieces if piece.type == USER_DEFINED])
-    control = [AddedToken(piece.piece, normalized=False, special=True) for piece in model.pieces if piece.type == CONTROL and piece.piece in ids]
+    typed = [(text, piece.type) for text, piece in zip(texts, model.pieces, strict=True)]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind_of in typed if kind_of == USER_DEFINED])
+    control = [AddedToken(text, normalized=False, special=True) for text, kind_of in typed if kind_of == CONTROL and text in ids]
     tokenizer.add_special_tokens([*control, *(AddedToken(tokens[name], normalized=False, special=True) for name in ("cls", "pad", "sep", "unk"))])
     tokenizer.add_special_tokens([AddedToken(tokens["mask"], lstrip=True, normalized=False, special=True)])
     return tokenizer
@@ -80,39 +93,29 @@ def _normalizers(model: Any, kind: Kind, settings: Mapping[str, Any]) -> list[An
         if settings.get("do_lower_case", True):
             steps.append(normalizers.Lowercase())
     if model.normalizer_spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+        steps.append(_character_map(model.normalizer_spec.precompiled_charsmap))
     return [*steps, normalizers.Replace(Regex(" {2,}"), " ")]
 
 
-def _read(path: Path) -> Any:
-    model = _message_class()()
+def _texts(path: Path, model: Any) -> list[str]:
     try:
-        model.ParseFromString(path.read_bytes())
-    except (message.DecodeError, OSError) as error:
+        return [piece.piece.decode("utf-8") for piece in model.pieces]
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _character_map(content: bytes) -> normalizers.Normalizer:
+    try:
+        return normalizers.Precompiled(content)
+    except Exception as error:  # the library raises a bare Exception
+        raise ExportError(f"the SentencePiece model's character map is damaged: {error}") from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        model = parsed(MESSAGES["Model"], path.read_bytes())
+    except (DamagedError, OSError) as error:
         raise ExportError(f"{path} is truncated or damaged: {error}") from error
     if not model.pieces:
         raise ExportError(f"{path} holds no pieces: it is not a SentencePiece model")
     return model
-
-
-def _message_class() -> Any:
-    """The fields of SentencePiece's ModelProto that are read here, under their numbers in the format."""
-    file = descriptor_pb2.FileDescriptorProto(name="model_export/pieces.proto", package="model_export", syntax="proto2")
-    kinds = {"string": 9, "float": 2, "int32": 5, "bytes": 12, "message": 11}
-    layout = {
-        "Piece": [("piece", 1, "string"), ("score", 2, "float"), ("type", 3, "int32")],
-        "TrainerSpec": [("model_type", 3, "int32")],
-        "NormalizerSpec": [("precompiled_charsmap", 2, "bytes")],
-        "Model": [("pieces", 1, "Piece"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec")],
-    }
-    for name, fields in layout.items():
-        kind = file.message_type.add(name=name)
-        for field, number, of in fields:
-            added = kind.field.add(name=field, number=number, label=3 if field == "pieces" else 1, type=kinds.get(of, kinds["message"]))
-            if of in layout:
-                added.type_name = f".model_export.{of}"
-            if of == "int32":
-                added.default_value = "1"  # a unigram model, a normal piece
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("model_export.Model"))

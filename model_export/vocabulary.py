@@ -1,11 +1,12 @@
 """A checkpoint's tokenizer files -> one tokenizer.json, its special tokens and its length limit."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, BertWordPieceTokenizer, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, BertWordPieceTokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from model_export.checkpoint import read_json
 from model_export.errors import ExportError
@@ -22,6 +23,7 @@ class Vocabulary:
     tokenizer: Tokenizer
     special_tokens: Mapping[str, int]
     max_tokens: int
+    source: str  # the file that it was read from
     assumed: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -32,7 +34,8 @@ def read_vocabulary(folder: Path, family: Family, *, size: int, positions: int) 
     """The tokenizer in `folder`, for a model of `size` word embeddings. Raises ExportError where there is none or it does not fit."""
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     assumed: dict[str, str] = {}
-    tokenizer = _tokenizer(folder, family, settings, assumed)
+    source, tokenizer = _tokenizer(folder, family, settings, assumed)
+    _keep_text_text(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     largest = max(tokenizer.get_vocab().values(), default=-1)
@@ -43,28 +46,45 @@ def read_vocabulary(folder: Path, family: Family, *, size: int, positions: int) 
         raise ExportError("the tokenizer adds no [CLS] and [SEP] around a text: tokenizer.json has no post-processor")
     stated = settings.get("model_max_length")
     limit = min(positions, int(stated)) if stated and stated < UNLIMITED else positions
-    return Vocabulary(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, assumed=assumed)
+    return Vocabulary(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, source=source, assumed=assumed)
 
 
-def _tokenizer(folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
+def _tokenizer(folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]) -> tuple[str, Tokenizer]:
     if (folder / "tokenizer.json").is_file():
         try:
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return "tokenizer.json", Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises a bare Exception
             raise ExportError(f"{folder / 'tokenizer.json'} is damaged: {error}") from error
     if (folder / "vocab.txt").is_file():
-        return _word_piece(folder / "vocab.txt", settings, assumed)
+        return "vocab.txt", _word_piece(folder / "vocab.txt", settings, assumed)
     if (folder / "vocab.json").is_file():
-        return _byte_pairs(folder, family.tokens, settings)
+        return "vocab.json and merges.txt", _byte_pairs(folder, family.tokens, settings)
     for name in PIECES:
         if (folder / name).is_file() and family.pieces:
-            return sentence_pieces(folder / name, KINDS[family.pieces], family.tokens, settings)
+            return name, sentence_pieces(folder / name, KINDS[family.pieces], family.tokens, settings)
     raise ExportError(f"{folder} has no tokenizer that this exporter reads: {FILES}")
+
+
+def _keep_text_text(tokenizer: Tokenizer) -> None:
+    """A unigram model has its special tokens among its pieces and would read `</s>` in a text as one: split it before the model sees it.
+
+    Other models cannot: WordPiece's texts are split at punctuation, and no merges of BPE lead to a special token.
+    """
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and len(token.content) > 1]
+    inside = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+    split = pre_tokenizers.Split(Regex(inside), "merged_with_previous")
+    before = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer is not None else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, split])
 
 
 def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
     """BERT's own tokenizer around a vocab.txt, one piece a line; line breaks other than LF belong to the piece."""
-    pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    try:
+        pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{vocabulary} is truncated or damaged: {error}") from error
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
     for name in ("cls", "sep", "unk"):
         if BERT_TOKENS[name] not in ids:

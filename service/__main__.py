@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import signal
+import os
 import sys
 from types import FrameType
 
@@ -13,26 +13,74 @@ from service.artifact import ManifestError
 from service.device import choose
 from service.engine import Engine
 from service.metrics import Metrics
+from service.receipt import Gate, Receipt
 from service.session import DeviceError
 from service.settings import Settings, SettingsError
 
+LINGER_SECONDS = 0.2  # after SIGTERM the door stays open so long at least: who was on the way is told 503, not reset
 GRACE_SECONDS = 5  # after the drain, for the last answers to reach their callers
+KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common balancers: the side that reuses a connection is the one to close it
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which also tells the engine when the end is near."""
+    """uvicorn, which at SIGTERM first finishes what it has, then stops listening."""
 
-    engine: Engine
-    settings: Settings
-    failed = False
+    def __init__(self, config: uvicorn.Config, *, engine: Engine, gate: Gate) -> None:
+        super().__init__(config)
+        self.engine, self.gate = engine, gate
+        self.failed = False
+        self._leaving: asyncio.Task[None] | None = None
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    async def startup(self, sockets: object = None) -> None:  # noqa: ARG002 - the signature is uvicorn's
+        self._loop = asyncio.get_running_loop()
+        await super().startup()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """The first signal drains, another one ends it now."""
+        if self.engine.health.draining or not self.started:
+            self.should_exit = True
         self.engine.drain()
-        asyncio.get_running_loop().call_later(self.settings.drain_seconds, self.engine.give_up)
-        super().handle_exit(sig, frame)
+        if self.started:
+            self._loop.call_soon_threadsafe(self._start_leaving)
 
     def fail(self) -> None:
         self.failed = self.should_exit = True
+
+    def _start_leaving(self) -> None:
+        if self._leaving is not None:
+            return
+        self.gate.draining = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, Receipt):
+                connection.close_after_answer()
+        self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        """Requests that are here now are finished; newcomers are refused by the application."""
+        linger = asyncio.create_task(asyncio.sleep(LINGER_SECONDS))
+        await asyncio.wait({linger, *self.server_state.tasks}, timeout=max(LINGER_SECONDS, self.engine.settings.drain_seconds))
+        self.engine.give_up()
+        self.should_exit = True
+
+
+def build(settings: Settings, engine: Engine) -> Server:
+    gate = Gate(receive_seconds=settings.receive_seconds, max_head_bytes=settings.max_head_bytes, refused=engine.metrics.refused_at_the_door)
+    config = uvicorn.Config(
+        lambda: create_app(engine, on_failure=lambda: server.fail()),
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        http=Receipt.through(gate),  # on httptools, which refuses smuggled and folded headers that h11 lets through
+        ws="none",
+        log_level=settings.log_level,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        date_header=False,
+        server_header=False,
+    )
+    server = Server(config, engine=engine, gate=gate)
+    return server
 
 
 def main() -> int:
@@ -45,30 +93,14 @@ def main() -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if choice.degraded:
         logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
-    engine = Engine(choice.artifact, settings, Metrics(), choice.degraded)
-    config = uvicorn.Config(
-        lambda: create_app(engine, on_failure=server_failed),
-        factory=True,
-        host=settings.host,
-        port=settings.port,
-        http="httptools",  # refuses smuggled and folded headers that h11 lets through
-        log_level=settings.log_level,
-        access_log=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds) + GRACE_SECONDS,
-        date_header=False,
-        server_header=False,
-    )
-    server = Server(config)
-    server.engine, server.settings = engine, settings
-
-    def server_failed() -> None:
-        server.fail()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # uvicorn raises the signal again when it is done: by then the work is over, and the exit code is 0
+    server = build(settings, Engine(choice.artifact, settings, Metrics(), choice.degraded))
     server.run()
     return 1 if server.failed or not server.started else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # everyone has been answered; a run that hangs must not keep the process from ending

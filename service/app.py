@@ -14,12 +14,12 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from service import schemas
+from service import labels, schemas
 from service.answers import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
 from service.documentation import body_of, openapi
 from service.door import Door, Left, attended
 from service.engine import Engine
-from service.errors import BadRequest, Invalid, ServiceError, Unauthorized, Unavailable
+from service.errors import BadRequest, Invalid, ServiceError, Unauthorized
 from service.metrics import CONTENT_TYPE
 from service.tasks import Done, Tasks
 
@@ -56,6 +56,16 @@ async def embeddings(_: Request, tasks: Tasks, body: bytes, timeout_seconds: flo
     return done, await json_bytes(shape), JSON
 
 
+async def predict(_: Request, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+async def tag(_: Request, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
 ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
     "/embed": ("embed", embed, schemas.EmbedRequest, "Vectors of texts, always a list of lists: raw [CLS] unless asked otherwise"),
     "/fill-mask": ("fill_mask", fill_mask, schemas.FillMaskRequest, "Words for the masks, as transformers' FillMaskPipeline gives them"),
@@ -66,11 +76,24 @@ ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
         schemas.EmbeddingsRequest,
         "OpenAI's embeddings route: [CLS], to unit length unless asked otherwise",
     ),
+    "/predict": (
+        "predict",
+        predict,
+        schemas.PredictRequest,
+        "A classifier's labels for a text or a pair, as text-embeddings-inference gives them",
+    ),
+    "/tag": (
+        "tag",
+        tag,
+        schemas.TagRequest,
+        "A classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them",
+    ),
 }
 
 
 def create_app(engine: Engine, *, on_failure: Callable[[], None] = lambda: None) -> FastAPI:
     """The application around an engine that is opened when the server starts and closed when it stops."""
+    engine.on_failure = on_failure
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -114,8 +137,7 @@ def _task_route(engine: Engine, task: str, handler: Handler) -> Callable[[Reques
         started = time.perf_counter()
         try:
             check_key(request, engine.settings.api_key)
-            if engine.draining:
-                raise Unavailable("the server is shutting down: send the request to another replica")
+            engine.check_open()
             body = await request.body()
             timeout_seconds = deadline(request, engine.settings.timeout_ms)
             done, content, media_type = await attended(request.receive, handler(request, engine.tasks, body, timeout_seconds))

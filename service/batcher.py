@@ -63,10 +63,10 @@ class Batcher:
         self._admit(lambda: self.waiting.admit(caller))
         return await self._accompany(caller)
 
-    async def submit_first(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer:
-        """As `submit`, past everyone who waits: for the canary."""
+    async def submit_alone(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer:
+        """As `submit`, past everyone who waits and in a batch of its own: for the canary."""
         caller = self._caller(work, timeout_seconds)
-        self._admit(lambda: self.waiting.admit_first(caller))
+        self._admit(lambda: self.waiting.admit_alone(caller))
         return await self._accompany(caller)
 
     def check_open(self) -> None:

@@ -17,6 +17,10 @@ MODELS = (
     schemas.Candidate,
     schemas.PairScore,
     schemas.ErrorBody,
+    schemas.PredictRequest,
+    schemas.TagRequest,
+    schemas.Label,
+    schemas.Tag,
 )
 REFERENCE = "#/components/schemas/{model}"
 STATUSES = {
@@ -50,11 +54,14 @@ def _answers() -> dict[str, Any]:
     numbers = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "example": [[0.1, -0.2, 0.3]]}
     candidates = {"type": "array", "items": _reference(schemas.Candidate)}
     scores = _reference(schemas.PairScore)
+    labels, tags = ({"type": "array", "items": _reference(schema)} for schema in (schemas.Label, schemas.Tag))
     return {
         "/embed": _json(numbers) | {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}},
         "/fill-mask": _json({"anyOf": [candidates, {"type": "array", "items": candidates}]}),
         "/nsp": _json({"anyOf": [scores, {"type": "array", "items": scores}]}),
         "/v1/embeddings": _json({"type": "object"}),
+        "/predict": _json({"anyOf": [labels, {"type": "array", "items": labels}]}),
+        "/tag": _json({"anyOf": [tags, {"type": "array", "items": tags}]}),
     }
 
 

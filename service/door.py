@@ -35,13 +35,16 @@ class Door:
         request_id = _request_id(headers.get(b"x-request-id", b""))
         scope["state"] = {**scope.get("state", {}), "request_id": request_id.decode()}
         stated = headers.get(b"content-length", b"0")
-        received = 0
+        received, whole = 0, False
 
         async def limited_receive() -> Message:
-            nonlocal received
+            nonlocal received, whole
             if stated.isdigit() and int(stated) > self._limit:
                 raise self._too_large(int(stated))
             message = await receive()
+            if message["type"] == "http.disconnect" and not whole:
+                raise Left
+            whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._limit:
                 raise self._too_large(received)

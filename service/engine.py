@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -11,8 +13,10 @@ import numpy as np
 from service.artifact import Artifact
 from service.batcher import Batcher
 from service.cores import available_cores
-from service.errors import ServiceError, Unavailable
+from service.errors import RunFailed, ServiceError, Unavailable
+from service.health import Health
 from service.metrics import Metrics
+from service.reports import BatchReport
 from service.runtime import Facts, Runtime
 from service.session import onnxruntime_version
 from service.settings import Settings
@@ -21,7 +25,9 @@ from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
 PULSE_SECONDS = 5.0  # an idle engine runs the canary this often
-STUCK_SECONDS = 30.0  # a run that takes longer, or no good run for this long, and the engine is not ready
+PULSE_BATCHES = 100  # and a busy one after so many batches
+GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
+SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
 
 
@@ -33,14 +39,19 @@ class Engine:
     settings: Settings
     metrics: Metrics
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
+    on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
     facts: Facts | None = None
+    health: Health = field(init=False)
     runtime: Runtime = field(init=False)
     tokenizer: Tokenizer = field(init=False)
     batcher: Batcher = field(init=False)
     _tasks: Tasks | None = None
-    _draining: bool = False
-    _canary_fault: str = ""
+    _batches: int = 0
+    _pulse_due: asyncio.Event = field(default_factory=asyncio.Event)
     _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.health = Health(stale_seconds=self.settings.stuck_seconds, tolerance=self.artifact.manifest.canary.tolerance)
 
     @property
     def tasks(self) -> Tasks:
@@ -55,39 +66,27 @@ class Engine:
         self.runtime = Runtime(self.artifact, threads)
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
         self.facts = await asyncio.to_thread(self._load)
-        self.batcher = Batcher(
-            run=self.runtime.run,
-            waiting=Waiting(
-                token_budget=self.facts.token_budget,
-                max_tokens=max(self.settings.max_waiting_tokens, self.facts.token_budget),
-                max_wait_seconds=self.settings.max_wait_seconds,
-                tokens_per_second=self.facts.tokens_per_second,
-            ),
-            report=self.metrics.batch,
-        )
+        self.batcher = self._line(self.facts)
         self.metrics.follow(self.batcher, self.runtime.provider, degraded=bool(self.degraded))
-        self._background = [asyncio.create_task(self.batcher.serve()), asyncio.create_task(self._keep_pulse())]
+        serving = asyncio.create_task(self.batcher.serve())
+        serving.add_done_callback(self._served)
+        self._background = [serving, asyncio.create_task(self._keep_pulse())]
         await self._pulse()
         limits = Limits(max_inputs=self.settings.max_inputs, max_top_k=self.settings.max_top_k, truncate=self.settings.truncate)
         self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits)
+        self.health.loading = False
         log.info("ready: %s on %s, %d threads, %s", self.artifact.manifest.name, self.runtime.provider, threads, self.facts)
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""
-        if self._tasks is None:
-            return "loading"
-        if self._draining:
-            return "draining"
-        if self._canary_fault:
-            return self._canary_fault
-        now = self.batcher.clock()
-        if self.batcher.running_since is not None:
-            return "stuck: a run does not end" if now - self.batcher.running_since > STUCK_SECONDS else ""
-        return "stuck: no run went well lately" if now - self.batcher.last_answer > STUCK_SECONDS else ""
+        return self.health.reason(since_answer=0.0 if self._tasks is None else self.batcher.clock() - self.batcher.last_answer)
 
-    @property
-    def draining(self) -> bool:
-        return self._draining
+    def check_open(self) -> None:
+        """Raises Unavailable or Overloaded where a request would be refused whatever it holds: before its body is read."""
+        if self.health.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if self._tasks is not None:
+            self.batcher.check_open()
 
     def describe(self) -> dict[str, Any]:
         """What /info tells."""
@@ -123,22 +122,32 @@ class Engine:
         }
 
     def drain(self) -> None:
-        """No longer ready; what waits is still answered."""
-        self._draining = True
+        """No longer ready, and newcomers are refused; what waits is still answered."""
+        self.health.draining = True
 
     def give_up(self) -> None:
         """Answers whatever still waits with 503."""
         if self._tasks is not None:
-            self.batcher.close("the server is shutting down: send the request to another replica")
+            self.batcher.close(SHUTTING_DOWN)
+
+    def fail(self, reason: str) -> None:
+        """For good: everyone is answered 503, and the process is to end so that its supervisor starts another."""
+        if self.health.fault:
+            return
+        self.health.fault = reason
+        log.critical("giving up: %s", reason)
+        self.batcher.abandon(reason)
+        self.on_failure()
 
     async def close(self) -> None:
         self.drain()
-        if self._tasks is None:
+        if not self._background:
             return
-        self.give_up()
+        self.batcher.close(SHUTTING_DOWN)
         serving, pulse = self._background
         pulse.cancel()
-        await asyncio.gather(serving, pulse, return_exceptions=True)
+        await asyncio.wait((serving, pulse), timeout=GRACE_SECONDS)
+        self.batcher.abandon(SHUTTING_DOWN)
         self.runtime.close()
         self.tokenizer.close()
 
@@ -147,21 +156,51 @@ class Engine:
         self.tokenizer.open()
         return self.runtime.measure(token_budget=self.settings.token_budget)
 
+    def _line(self, facts: Facts) -> Batcher:
+        waiting = Waiting(
+            token_budget=facts.token_budget,
+            max_tokens=max(self.settings.max_waiting_tokens, facts.token_budget),
+            max_wait_seconds=self.settings.max_wait_seconds,
+            tokens_per_second=facts.tokens_per_second,
+        )
+        stuck_seconds = self.settings.stuck_seconds
+        reason = f"stuck: a run has lasted {stuck_seconds:g} s (BERT_STUCK_SECONDS)"
+        return Batcher(
+            run=self.runtime.run, waiting=waiting, report=self._after_batch, stuck_seconds=stuck_seconds, on_stuck=lambda: self.fail(reason)
+        )
+
+    def _after_batch(self, report: BatchReport) -> None:
+        self.metrics.batch(report)
+        self._batches += 1
+        if self._batches % PULSE_BATCHES == 0:
+            self._pulse_due.set()
+
+    def _served(self, serving: asyncio.Task[None]) -> None:
+        """The loop that serves ends when closed and never otherwise: a fault in it must not leave callers waiting."""
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            log.error("the line stopped", exc_info=error)
+            self.fail(f"the line stopped: {type(error).__name__}")
+
     async def _keep_pulse(self) -> None:
         while True:
-            await asyncio.sleep(PULSE_SECONDS)
-            if self.batcher.clock() - self.batcher.last_answer >= PULSE_SECONDS and self.batcher.running_since is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._pulse_due.wait(), PULSE_SECONDS)
+            if self._pulse_due.is_set() or self.batcher.clock() - self.batcher.last_answer >= PULSE_SECONDS:
+                self._pulse_due.clear()
                 await self._pulse()
 
     async def _pulse(self) -> None:
         """The canary, through the real queue; its vector must be the one that the exporter's reference gave."""
-        canary = self.artifact.manifest.canary
+        known = np.array(self.artifact.manifest.canary.cls)
+        before = self.health.canary
         try:
-            answer = await self.batcher.submit([self.runtime.canary()], timeout_seconds=STUCK_SECONDS)
-        except ServiceError as error:
-            self._canary_fault = f"the canary was not answered: {error.message}"
+            answer = await self.batcher.submit_alone([self.runtime.canary()], timeout_seconds=self.settings.stuck_seconds)
+        except RunFailed as error:
+            if self.health.canary_failed(error.message):
+                self.fail(f"every run fails: {error.message}")
+        except ServiceError:
+            return  # the line is closed
         else:
-            difference = float(np.abs(answer.rows[0]["cls"][0] - np.array(canary.cls)).max())
-            self._canary_fault = "" if difference <= canary.tolerance else f"the canary's vector is wrong by {difference:.3g}"
-        if self._canary_fault:
-            log.error("not ready: %s", self._canary_fault)
+            self.health.canary_answered(float(np.abs(answer.rows[0]["cls"][0] - known).max()))
+        if self.health.canary != before:
+            log.error("not ready: %s", self.health.canary) if self.health.canary else log.info("ready again")

@@ -13,7 +13,8 @@ from service.reports import BatchReport
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-TASKS = ("embed", "fill_mask", "nsp", "embeddings")
+TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag")
+UNKNOWN = "unknown"  # a request that was refused before its path was looked at
 REASONS = (
     "overloaded",
     "too_large",
@@ -28,6 +29,9 @@ REASONS = (
     "out_of_memory",
     "internal",
     "left",
+    "slow",
+    "head_too_large",
+    "malformed",
 )
 
 
@@ -110,6 +114,9 @@ class Metrics:
     def refused(self, task: str, status: int, code: str) -> None:
         self._requests.labels(task, str(status)).inc()
         self._errors.labels(code if code in REASONS else "invalid").inc()
+
+    def refused_at_the_door(self, status: int, code: str) -> None:
+        self.refused(UNKNOWN, status, code)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

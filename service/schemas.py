@@ -61,6 +61,38 @@ class EmbeddingsRequest(Body):
     normalize: bool = True
 
 
+class PredictRequest(Cuttable):
+    inputs: str | Pair | list[str | Pair | list[str]] = Field(
+        examples=["I like tea."], description='a text; ["a", "b"] is one pair; [["a"], ["a", "b"]] is a batch of texts and pairs'
+    )
+    raw_scores: bool = Field(False, description="the logits themselves")
+
+
+class TagParameters(Body):
+    aggregation_strategy: Literal["none", "simple"] | None = None
+
+
+class TagRequest(Cuttable):
+    inputs: str | list[str] = Field(examples=["My name is Clara and I live in Berkeley."])
+    parameters: TagParameters | None = Field(None, description="as in the Hugging Face API; the same key at the top level does the same")
+    aggregation_strategy: Literal["none", "simple"] | None = Field(None, description="none (default): single tokens; simple: groups")
+
+
+class Label(BaseModel):
+    label: str = Field(examples=["positive"])
+    score: float = Field(examples=[0.93])
+
+
+class Tag(BaseModel):
+    entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
+    entity_group: str = Field("", description="with aggregation_strategy simple", examples=["PER"])
+    score: float = Field(examples=[0.99])
+    index: int = Field(0, description="of the token, with aggregation_strategy none", examples=[4])
+    word: str = Field(examples=["clara"])
+    start: int = Field(description="character of the text", examples=[11])
+    end: int = Field(examples=[16])
+
+
 class Candidate(BaseModel):
     score: float = Field(description="softmax over the whole vocabulary at the mask", examples=[0.41])
     token: int = Field(examples=[2605])
@@ -69,6 +101,8 @@ class Candidate(BaseModel):
 
 
 class PairScore(BaseModel):
+    """Under the two names of /info's pair_labels: is_next and not_next, or in_order and swapped where the head was trained on sentence order."""
+
     label: str = Field(examples=["is_next"])
     is_next: float = Field(examples=[0.98])
     not_next: float = Field(examples=[0.02])

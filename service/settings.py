@@ -16,7 +16,7 @@ class SettingsError(Exception):
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, allow_inf_nan=False)
 
     artifact: Path = Field(description="folder written by `python -m model_export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
@@ -25,14 +25,17 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
     token_budget: int = Field(0, ge=0, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")
-    max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait beyond which requests are refused with 429")
+    max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait beyond which requests are refused with 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1)
+    max_head_bytes: int = Field(16 * 2**10, ge=256, description="of a request: its first line and its headers")
+    receive_seconds: float = Field(20.0, gt=0, description="from the first byte of a request to its last; beyond it 408")
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
     truncate: bool = Field(False, description="cut texts that are too long where a request does not say")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
     drain_seconds: float = Field(20.0, ge=0, description="after SIGTERM, time for waiting work to finish")
+    stuck_seconds: float = Field(30.0, gt=0, description="a run that lasts longer is given up: everyone is answered 503 and the process ends")
     api_key: str = Field("", description="when set, task routes want `Authorization: Bearer KEY`")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

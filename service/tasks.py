@@ -69,72 +69,72 @@ class Tasks:
 
     async def embed(self, request: EmbedRequest, *, timeout_seconds: float) -> Done:
         """[inputs, dimensions] float32."""
-        self._need("pooler" if request.pooling == "pooler" else "cls")
+        self.need("pooler" if request.pooling == "pooler" else "cls")
         width = self.manifest.sizes["hidden"]
         if request.dimensions is not None and request.dimensions > width:
             raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
-        texts = self._texts(request.inputs)
+        texts = self.texts(request.inputs)
         output = frozenset({request.pooling})
-        encoded, seconds = await self._encode(texts, self._cut(request.truncate, request.truncation_direction))
-        ran = await self._run(encoded, [Tokens(ids=e.ids, types=e.types, outputs=output) for e in encoded], seconds, timeout_seconds)
+        encoded, seconds = await self.encode(texts, self.cut(request.truncate, request.truncation_direction))
+        ran = await self.run(encoded, [Tokens(ids=e.ids, types=e.types, outputs=output) for e in encoded], seconds, timeout_seconds)
         started = time.perf_counter()
         vectors = np.concatenate([row[request.pooling] for row in ran.answer.rows])[:, : request.dimensions]
         return ran.done(unit_length(vectors) if request.normalize else np.ascontiguousarray(vectors), started)
 
     async def fill_mask(self, request: FillMaskRequest, *, timeout_seconds: float) -> Done:
         """As transformers' FillMaskPipeline: one input (or a list of one) gives one result, a longer list a list of results."""
-        self._need("fill_mask")
+        self.need("fill_mask")
         top_k, targets = self._candidates(request)
-        texts = self._texts(request.inputs)
-        encoded, seconds = await self._encode(texts, self._cut(request.truncate, request.truncation_direction), masks=True)
+        texts = self.texts(request.inputs)
+        encoded, seconds = await self.encode(texts, self.cut(request.truncate, request.truncation_direction), masks=True)
         work = [self._masked(e, index, top_k, targets) for index, e in enumerate(encoded)]
-        ran = await self._run(encoded, work, seconds, timeout_seconds)
+        ran = await self.run(encoded, work, seconds, timeout_seconds)
         started = time.perf_counter()
         results = [self._fill(tokens, row, top_k) for tokens, row in zip(work, ran.answer.rows, strict=True)]
         return ran.done(results if len(results) > 1 else results[0], started)
 
     async def next_sentence(self, request: NspRequest, *, timeout_seconds: float) -> Done:
         """The softmax of the pair head's two logits, under the labels it was trained on."""
-        self._need("pair")
+        self.need("pair")
         listed = isinstance(request.inputs, list)
         pairs = [_pair(item, index) for index, item in enumerate(request.inputs if isinstance(request.inputs, list) else [request.inputs])]
-        self._count(pairs)
-        encoded, seconds = await self._encode(pairs, self._cut(request.truncate, request.truncation_direction))
+        self.count(pairs)
+        encoded, seconds = await self.encode(pairs, self.cut(request.truncate, request.truncation_direction))
         work = [Tokens(ids=e.ids, types=e.types, outputs=frozenset({"pair"})) for e in encoded]
-        ran = await self._run(encoded, work, seconds, timeout_seconds)
+        ran = await self.run(encoded, work, seconds, timeout_seconds)
         started = time.perf_counter()
         scores = [self._score(row["pair"][0]) for row in ran.answer.rows]
         return ran.done(scores if listed else scores[0], started)
 
-    def _need(self, head: str) -> None:
+    def need(self, head: str) -> None:
         if head not in self.manifest.heads:
             why = self.manifest.missing.get(head, f"family {self.manifest.family} has none")
             raise NoSuchHead(f"this model has no {head} head: {why}; it has {', '.join(self.manifest.heads)}")
 
-    def _texts(self, inputs: str | list[str]) -> list[Text]:
+    def texts(self, inputs: str | list[str]) -> list[Text]:
         texts: list[Text] = [inputs] if isinstance(inputs, str) else list(inputs)
-        self._count(texts)
+        self.count(texts)
         return texts
 
-    def _count(self, inputs: Sequence[object]) -> None:
+    def count(self, inputs: Sequence[object]) -> None:
         if not inputs:
             raise Invalid("inputs is empty: send at least one", code="empty")
         if len(inputs) > self.limits.max_inputs:
             raise TooLarge(f"the request has {len(inputs)} inputs; at most {self.limits.max_inputs} are taken (BERT_MAX_INPUTS): send it in parts")
 
-    def _cut(self, truncate: bool | None, direction: Any) -> Cut:
+    def cut(self, truncate: bool | None, direction: Any) -> Cut:
         return Cut(truncate=self.limits.truncate if truncate is None else truncate, direction=direction)
 
-    async def _encode(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False) -> tuple[list[Encoded], float]:
+    async def encode(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False) -> tuple[list[Encoded], float]:
         started = time.perf_counter()
-        encoded = await self.tokenizer.encode(texts, cut, masks=masks)
+        encoded = await self.tokenizer.encode(texts, cut, masks=masks, spans=spans)
         for index, one in enumerate(encoded):
             if one.empty:
                 raise Invalid("input has no tokens: it is empty, or holds only spaces and control characters", code="empty", index=index)
         return encoded, time.perf_counter() - started
 
-    async def _run(self, encoded: list[Encoded], work: Sequence[Tokens], seconds: float, timeout_seconds: float) -> _Ran:
-        answer = await self.batcher.submit(work, timeout_seconds=timeout_seconds)
+    async def run(self, encoded: list[Encoded], work: Sequence[Tokens], seconds: float, timeout_seconds: float) -> _Ran:
+        answer = await self.batcher.submit(work, timeout_seconds=timeout_seconds - seconds)
         return _Ran(encoded=encoded, answer=answer, tokenize_seconds=seconds)
 
     def _candidates(self, request: FillMaskRequest) -> tuple[int, tuple[int, ...]]:

@@ -30,6 +30,7 @@ class Encoded:
     types: Ints  # [length]
     truncated: bool
     empty: bool  # a text, or a side of a pair, that gave no tokens of its own
+    spans: Ints  # [length, 2] each token's characters, -1 for special tokens; [0, 2] where nobody asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Tokenizer:
     def mask_token(self) -> str:
         return self._plain.id_to_token(self.mask_id) or ""
 
-    async def encode(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False) -> list[Encoded]:
+    async def encode(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False) -> list[Encoded]:
         """Raises Invalid, with the index of the text, where one has too many characters or, without truncation, tokens."""
         characters = 0
         for index, text in enumerate(texts):
@@ -76,15 +77,17 @@ class Tokenizer:
                 raise Invalid(message, code="too_long", index=index)
             characters += size
         if characters <= INLINE_CHARACTERS:
-            return self.encode_here(texts, cut, masks=masks)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self.encode_here(texts, cut, masks=masks))
+            return self.encode_here(texts, cut, masks=masks, spans=spans)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self.encode_here(texts, cut, masks=masks, spans=spans))
 
-    def encode_here(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False) -> list[Encoded]:
+    def encode_here(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False) -> list[Encoded]:
         pieces = self._masking if masks else self._plain
         encodings = pieces.encode_batch(list(texts)) if len(texts) > 1 else [_encode(pieces, texts[0])] if texts else []
         limit = self.artifact.manifest.max_tokens
         return [
-            _encoded(encoding, truncated=False) if len(encoding) <= limit else self._shorten(pieces, text, cut, len(encoding), index)
+            _encoded(encoding, truncated=False, spans=spans)
+            if len(encoding) <= limit
+            else _encoded(self._shorten(pieces, text, cut, len(encoding), index), truncated=True, spans=spans)
             for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True))
         ]
 
@@ -96,10 +99,17 @@ class Tokenizer:
     def word(self, number: int) -> str:
         return self._plain.decode([number], skip_special_tokens=False)
 
+    def piece(self, number: int) -> str:
+        """The piece as the vocabulary spells it."""
+        return self._plain.id_to_token(number) or ""
+
+    def joined(self, pieces: Sequence[str]) -> str:
+        return str(self._plain.decoder.decode(list(pieces)))
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return self._plain.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def _shorten(self, pieces: Pieces, text: Text, cut: Cut, length: int, index: int) -> Encoded:
+    def _shorten(self, pieces: Pieces, text: Text, cut: Cut, length: int, index: int) -> Encoding:
         limit = self.artifact.manifest.max_tokens
         if not cut.truncate:
             message = f"input has {length} tokens; this model takes at most {limit}: shorten it or send truncate: true"
@@ -107,12 +117,12 @@ class Tokenizer:
         if isinstance(text, str):
             first = pieces.encode(text, add_special_tokens=False)
             first.truncate(limit - pieces.num_special_tokens_to_add(False), direction=cut.direction)
-            return _encoded(pieces.post_process(first), truncated=True)
+            return pieces.post_process(first)
         first, second = (pieces.encode(side, add_special_tokens=False) for side in text)
         keep = longest_first(len(first), len(second), limit - pieces.num_special_tokens_to_add(True))
         for side, kept in zip((first, second), keep, strict=True):
             side.truncate(kept, direction=cut.direction)
-        return _encoded(pieces.post_process(first, second), truncated=True)
+        return pieces.post_process(first, second)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -136,8 +146,11 @@ def _encode(pieces: Pieces, text: Text) -> Encoding:
     return pieces.encode(text) if isinstance(text, str) else pieces.encode(*text)
 
 
-def _encoded(encoding: Encoding, *, truncated: bool) -> Encoded:
+def _encoded(encoding: Encoding, *, truncated: bool, spans: bool) -> Encoded:
     """`empty` is read off the encoding, since a text of zero-width characters has no tokens either."""
     sides = set(encoding.sequence_ids) if encoding.n_sequences > 1 else None
     empty = not {0, 1} <= sides if sides is not None else all(encoding.special_tokens_mask)
-    return Encoded(np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32), truncated, empty)
+    places = np.array(encoding.offsets, np.int32) if spans else np.empty((0, 2), np.int32)
+    if spans:
+        places[np.array(encoding.special_tokens_mask, bool)] = -1
+    return Encoded(np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32), truncated, empty, places)

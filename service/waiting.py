@@ -21,6 +21,7 @@ class Caller:
     work: Sequence[Tokens]
     arrived: float  # seconds
     deadline: float
+    alone: bool = False  # leaves in a batch of its own
     left: int = 0  # sequences that have gone into a batch
     answered: int = 0
     credit: int = 0  # tokens; see QUANTUM
@@ -104,10 +105,10 @@ class Waiting:
         """Raises Overloaded where `admit` would refuse even the smallest request: cheap, before anything is parsed or tokenized."""
         self._check(over=self.tokens + 1 - self.max_tokens, patience=self.max_wait_seconds)
 
-    def admit_first(self, caller: Caller) -> None:
-        """Past everyone and every limit: for the canary, which must not be refused because the line is long."""
-        self._join(caller)
-        self._ring.move_to_end(caller, last=False)
+    def admit_alone(self, caller: Caller) -> None:
+        """Past everyone and every limit, in a batch of its own: for the canary, whose fate must be nobody else's."""
+        caller.alone = True
+        self._join_first(caller)
 
     def take(self, now: float) -> Taken:
         """The next batch: callers in turn until the budget is full. Empty when nobody waits.
@@ -126,6 +127,8 @@ class Waiting:
             if caller.deadline <= now:
                 late.append(caller)
                 continue
+            if caller.alone:
+                return Taken([_send(caller) for _ in caller.work], late)
             if caller.credit <= 0:
                 caller.credit += self.quantum
             while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room):
@@ -138,7 +141,7 @@ class Waiting:
             else:
                 self._join(caller)
         for caller in reversed(passed):
-            self.admit_first(caller)
+            self._join_first(caller)
         return Taken(jobs, late)
 
     def remove(self, caller: Caller) -> bool:
@@ -162,6 +165,10 @@ class Waiting:
     def _join(self, caller: Caller) -> None:
         self._ring[caller] = None
         self._count(caller, 1)
+
+    def _join_first(self, caller: Caller) -> None:
+        self._join(caller)
+        self._ring.move_to_end(caller, last=False)
 
     def _leave(self, caller: Caller) -> None:
         del self._ring[caller]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests import families
 from tests.export.goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
 
 FP32_TOLERANCE = 1e-5
@@ -77,6 +78,19 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
         assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_special_token_spelled_out_in_a_text_is_text(name: str, exported: Callable):
+    artifact = exported(name)
+    tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    special = {number for what, number in artifact.manifest.special_tokens.items() if what != "unk"}
+    for number in special:
+        for text in ("a {} b", "a{}b", "{}"):
+            ids = tokenizer.encode(text.format(tokenizer.id_to_token(number)), add_special_tokens=False).ids
+            assert ids, text
+            assert not special & set(ids), text
+
+
 MISSING = {
     "roberta": {"pooler": "the checkpoint has no weights of a pooler", "pair": "family roberta has no sentence-pair head"},
     "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
@@ -120,3 +134,10 @@ def test_layers_that_share_weights_are_stored_once(exported: Callable):
 
 def test_positions_before_a_familys_first_one_do_not_count_against_its_limit(exported: Callable):
     assert exported("roberta").manifest.max_tokens == 144  # of 146
+
+
+def test_the_readmes_table_of_families_is_what_the_artifacts_have(exported: Callable):
+    readme = (families.ROOT / "README.md").read_text("utf-8")
+    made = families.table(lambda name: exported(name).manifest)
+    assert families.BEGIN in readme
+    assert families.written(readme, made) == readme, "run `python -m tests.families`"

@@ -299,17 +299,17 @@ def test_a_full_line_refuses_and_admits_again_when_drained():
     play(story)
 
 
-def test_the_canary_runs_next_though_the_line_is_full():
+def test_the_canary_runs_next_and_alone_though_the_line_is_full():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
         async with serving(runtime, time, line(token_budget=8, max_tokens=16)) as batcher:
             tasks = [ask(batcher, n) for n in range(6)]
             await settle()
-            canary = asyncio.create_task(batcher.submit_first([sequence(99)], timeout_seconds=9))
+            canary = asyncio.create_task(batcher.submit_alone([sequence(99)], timeout_seconds=9))
             await settle()
             runtime.release()
             await ended(canary, *tasks)
-        assert runtime.batches[1][0] == 99
+        assert runtime.batches[1] == [99]
 
     play(story)
 

@@ -133,11 +133,12 @@ def test_the_open_check_refuses_exactly_when_the_smallest_request_would_be():
         waiting.admit(caller(1))
 
 
-def test_the_canary_passes_everyone_and_every_limit():
+def test_the_canary_passes_everyone_and_every_limit_and_runs_alone():
     waiting = line(max_tokens=10)
-    admit(waiting, caller(8, number=1))
-    waiting.admit_first(caller(8, number=2))
-    assert numbers(waiting.take(0)) == [2]
+    admit(waiting, caller(2, number=1), caller(2, number=2))
+    waiting.admit_alone(caller(8, number=3))
+    assert [numbers(waiting.take(0)) for _ in range(2)] == [[3], [1, 2]]
+    assert waiting.tokens == 0
 
 
 def test_expired_callers_are_told_apart_and_never_leave():

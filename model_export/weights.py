@@ -1,0 +1,32 @@
+"""A weight: what it is shaped like, and how to get it. Nothing is in memory until it is asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A float32 array that is made when asked for."""
+
+    shape: tuple[int, ...]
+    load: Callable[[], Array]
+    origin: str = ""  # equal origins mean equal content, which a graph stores once; "" is never shared
+
+    def transposed(self) -> "Weight":
+        return Weight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T), self.derived("transposed"))
+
+    def rows(self, start: int, stop: int) -> "Weight":
+        return Weight((stop - start, *self.shape[1:]), lambda: np.ascontiguousarray(self.load()[start:stop]))
+
+    def plus(self, other: "Weight") -> "Weight":
+        """The sum, with NumPy's broadcasting; keeps this weight's shape."""
+        return Weight(self.shape, lambda: self.load() + other.load())
+
+    def derived(self, how: str) -> str:
+        """The origin of what is made from this weight in the way `how`."""
+        return f"{self.origin} {how}" if self.origin else ""

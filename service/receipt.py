@@ -1,0 +1,124 @@
+"""The connection's side of the door: how long a request may take to arrive and how large its head may be, told in the one error shape.
+
+uvicorn limits neither. Knows bytes and time; what a request says is not known here.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Gate:
+    """What all connections share."""
+
+    receive_seconds: float
+    max_head_bytes: int
+    refused: Callable[[int, str], None] = lambda status, code: None  # told of every refusal made here
+    draining: bool = False  # every connection closes after its next answer
+
+
+class Receipt(HttpToolsProtocol):
+    gate: ClassVar[Gate]
+    _due: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_bytes = 0
+    _refused = False
+
+    @classmethod
+    def through(cls, gate: Gate) -> type["Receipt"]:
+        """The protocol class for uvicorn, which constructs its protocols itself."""
+        return type("Receipt", (cls,), {"gate": gate})
+
+    def close_after_answer(self) -> None:
+        """Of the newest request; a connection without one stays open until the server closes it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        continued = self._in_head
+        super().data_received(data)
+        if self._in_head and not self._refused:
+            self._head_bytes += len(data) if continued else 0
+            self._check_head(self._head_bytes)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        self._start_clock()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._check_head(len(self.url) + sum(len(name) + len(value) for name, value in self.headers))
+        if self._refused:
+            return
+        super().on_headers_complete()
+        if self.gate.draining:
+            self.close_after_answer()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._stop_clock()
+        if not self._refused:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "malformed", f"{msg.removesuffix('.')}: this is not HTTP/1.1")
+
+    def _start_clock(self) -> None:
+        self._stop_clock()
+        self._due = self.loop.call_later(self.gate.receive_seconds, self._too_slow)
+
+    def _stop_clock(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _too_slow(self) -> None:
+        if self.pipeline or (self._in_head and self.cycle is not None and not self.cycle.response_complete):
+            self._start_clock()  # we do not read on while an earlier request of this connection is being answered
+        elif self.headers is None or (self.cycle is not None and not self._in_head and self.cycle.response_started):
+            self.transport.close()  # nothing was asked, or it has been answered before it was whole
+        else:
+            self._refuse(408, "slow", f"the request did not arrive within {self.gate.receive_seconds:g} s (BERT_RECEIVE_SECONDS)")
+
+    def _check_head(self, size: int) -> None:
+        if size > self.gate.max_head_bytes:
+            self._refuse(431, "head_too_large", f"the request's head has over {self.gate.max_head_bytes} bytes (BERT_MAX_HEAD_BYTES)")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answers past the application, which has not started to, and closes."""
+        self._refused = True
+        self._stop_clock()
+        self.gate.refused(status, code)
+        if self.cycle is not None and not self.cycle.response_complete and (self.cycle.response_started or not self.cycle.more_body):
+            self.cycle.keep_alive = False  # an earlier request is being answered: that answer is this connection's last
+            return
+        self.transport.write(_answer(status, {"error": message, "code": code, "request_id": secrets.token_hex(8)}))
+        self.transport.close()
+
+
+def _answer(status: int, content: dict[str, Any]) -> bytes:
+    body = json.dumps(content).encode()
+    head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    return head % (status, PHRASES[status], len(body)) + body

@@ -1,0 +1,51 @@
+"""`describe` says what a checkpoint is without writing anything."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from model_export.__main__ import main
+from tests.export.goldens import GOLDEN
+
+
+def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    assert main(["describe", str(folder)]) == 0
+    lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+    return {name: what.strip() for name, what in lines}
+
+
+def test_it_names_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]):
+    assert described(GOLDEN / "albert", capsys) == {
+        "weights": "safetensors, 48 arrays, 24,453 parameters",
+        "family": "albert",
+        "encoder": "4 layers of 32, 4 heads, feed-forward 64 with gelu_tanh, embeddings of 16",
+        "embeddings": "163 words, 144 positions from row 0, 2 segments",
+        "tokenizer": "Unigram from spiece.model, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
+        "heads": "cls; mean; pooler; pair (in_order, swapped); fill_mask",
+        "no labels": "the checkpoint has no classifier of texts",
+        "no tags": "the checkpoint has no classifier of tokens",
+        "refused": "nothing: it can be exported",
+    }
+
+
+def test_it_names_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
+    assert described(GOLDEN / "roberta-labels", capsys)["heads"] == "cls; mean; labels (bad, fair, good; scores by sigmoid)"
+    assert described(GOLDEN / "bert-tags", capsys)["heads"] == "cls; mean; tags (O, B-PER, I-PER, B-LOC, I-LOC)"
+
+
+def test_it_says_everything_that_would_be_refused_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "vocab.txt").unlink()
+    config = (tmp_path / "checkpoint" / "config.json").read_text("utf-8")
+    (tmp_path / "checkpoint" / "config.json").write_text(config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8")
+    assert main(["describe", str(tmp_path / "checkpoint")]) == 0
+    refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
+    assert len(refused) == 2
+    assert "has no tokenizer that this exporter reads" in refused[0]
+    assert "weights that this exporter does not compute: bert.encoder.layer.2" in refused[1]
+
+
+def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["describe", str(tmp_path / "nowhere")]) == 2
+    assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err

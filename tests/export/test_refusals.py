@@ -1,0 +1,146 @@
+"""What the exporter does not understand it refuses: exit code 2, one sentence, and nothing half-written left behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from model_export.__main__ import main
+from tests.export.goldens import GOLDEN
+
+Damage = Callable[[Path], object]
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def exported(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """The command's exit code and what it says on stderr."""
+
+    def run(*words: object) -> tuple[int, str]:
+        code = main([str(word) for word in words])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def weights(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Damage:
+    """A checkpoint whose weights are changed."""
+
+    def damage(folder: Path) -> None:
+        save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
+
+    return damage
+
+
+def without(file: str) -> Damage:
+    return lambda folder: (folder / file).unlink()
+
+
+def truncated(file: str) -> Damage:
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-1000])
+
+
+def config(**keys: object) -> Damage:
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "config.json").read_text("utf-8"))
+        (folder / "config.json").write_text(json.dumps(content | keys), "utf-8")
+
+    return damage
+
+
+POOLER = "bert.pooler.dense.weight"
+NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
+DAMAGES = {
+    "an unread weight": (weights(lambda w: w | {"qa_outputs.weight": w[POOLER]}), "weights that this exporter does not compute: qa_outputs.weight"),
+    "a missing weight": (weights(lambda w: {n: a for n, a in w.items() if "layer.1.output.dense.bias" not in n}), "has no weight"),
+    "a wrong shape": (weights(lambda w: w | {POOLER: w[POOLER][:16]}), r"has shape [16, 32], but config.json says it should be [32, 32]"),
+    "a NaN": (weights(lambda w: w | NAN), "holds NaN or infinite values"),
+    "no weights": (without("model.safetensors"), "has no *.safetensors file"),
+    "no config": (without("config.json"), "config.json is missing"),
+    "no tokenizer": (without("vocab.txt"), "has no tokenizer that this exporter reads"),
+    "truncated weights": (truncated("model.safetensors"), "truncated or damaged"),
+    "a damaged config": (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json cannot be read"),
+    "another family": (config(model_type="t5"), "model_type 't5'; this exporter knows albert, bert, camembert"),
+    "another activation": (config(hidden_act="silu"), "hidden_act to 'silu'"),
+    "a decoder": (config(is_decoder=True), "is_decoder to True"),
+    "an index of missing shards": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}', "utf-8"),
+        "model-1.safetensors is named by model.safetensors.index.json but missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(DAMAGES))
+def test_a_damaged_checkpoint_is_refused_with_a_sentence_and_leaves_nothing(what: str, tmp_path: Path, exported: Command):
+    damage, sentence = DAMAGES[what]
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    damage(tmp_path / "checkpoint")
+    code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
+    assert code == 2
+    assert said.startswith("model_export: ")
+    assert sentence in said
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported: Command):
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    with (tmp_path / "checkpoint" / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("one\nmore\n")
+    code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
+    assert code == 2
+    assert "the tokenizer has id 171, but the model has only 170 word embeddings" in said
+
+
+@pytest.mark.parametrize("held", ["notes.txt", "cpu"])
+def test_an_occupied_folder_is_left_as_it_is(held: str, tmp_path: Path, exported: Command):
+    (tmp_path / "artifact" / held).mkdir(parents=True)
+    (tmp_path / "artifact" / held / "mine.txt").write_text("mine", "utf-8")
+    code, said = exported(GOLDEN / "bert", tmp_path / "artifact")
+    assert code == 2
+    assert "already holds" in said
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
+
+
+def test_a_precision_that_the_device_does_not_have_is_refused(tmp_path: Path, exported: Command):
+    code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--precision", "fp16")
+    assert code == 2
+    assert "fp16 on cuda" in said
+    assert not (tmp_path / "artifact").exists()
+
+
+@pytest.mark.parametrize("architectures", [[], ["BertForMultipleChoice"]])
+def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command):
+    shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
+    config(architectures=architectures)(tmp_path / "checkpoint")
+    code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
+    assert code == 2
+    assert "it must name one class that ends in ForSequenceClassification or ForTokenClassification" in said
+
+
+def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
+    finished = subprocess.run([sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"], capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(f"model_export: {tmp_path} has no *.safetensors file")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_a_hub_id_that_cannot_be_had_is_refused_with_the_way_out(tmp_path: Path):
+    command = [sys.executable, "-m", "model_export", "nobody/no-such-bert", tmp_path / "artifact", "--revision", "v1"]
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
+    assert finished.returncode == 2
+    assert "nobody/no-such-bert is no folder here, and could not be downloaded from the hub" in finished.stderr
+    assert not (tmp_path / "artifact").exists()
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command):
+    code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--revision", "v1")
+    assert code == 2
+    assert "is not a hub id" in said

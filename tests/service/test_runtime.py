@@ -1,0 +1,149 @@
+"""The runtime on a real graph: rows that are not finite, memory that cannot be had, the budget found by measuring."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.batch import Tokens
+from service.artifact import open_artifact
+from service.errors import RunFailed
+from service.runtime import BUDGETS, Runtime, best_seconds, out_of_memory, smallest_good
+from tests.poison import poison_token
+
+
+@pytest.fixture
+def runtime(bert_artifact: Path) -> Iterator[Runtime]:
+    one = Runtime(open_artifact(bert_artifact), threads=1)
+    one.open()
+    yield one
+    one.close()
+
+
+def tokens(*ids: int) -> Tokens:
+    return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
+
+
+def test_each_sequence_gets_the_row_it_gets_alone(runtime: Runtime):
+    work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
+    together, batch = asyncio.run(runtime.run(work))
+    assert batch.tokens == 80
+    for one, row in zip(work, together, strict=True):
+        alone = runtime.run_here([one])[0][0]
+        assert row is not None
+        assert alone is not None
+        assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
+
+
+def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
+    poisoned = Runtime(open_artifact(poison_token(bert_artifact, tmp_path / "poisoned", token=77)), threads=1)
+    poisoned.open()
+    rows, _ = poisoned.run_here([tokens(2, 77, 3)])
+    assert rows == [None]
+    healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
+    rows, _ = poisoned.run_here([healthy[0], tokens(2, 77, 3), healthy[1]])
+    assert rows[1] is None
+    for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
+        alone = poisoned.run_here([one])[0][0]
+        assert alone is not None
+        assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
+    poisoned.close()
+
+
+def test_an_error_that_is_not_about_memory_keeps_its_name(runtime: Runtime):
+    with pytest.raises(RunFailed, match="ids reach from 1000000 to 1000000; this model has 0 to 169"):
+        runtime.run_here([tokens(10**6)])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError(
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 9"
+            ),
+            True,
+        ),
+        (RuntimeError("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 2: out of memory"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : indices element out of data bounds"), False),
+    ],
+)
+def test_memory_that_ran_out_is_known_by_its_message(error: Exception, is_memory: bool):
+    assert out_of_memory(error) == is_memory
+
+
+def test_a_run_whose_memory_cannot_be_had_says_so_and_the_next_one_runs(bert_artifact: Path):
+    """In a process of its own, whose address space is limited after the model has been loaded."""
+    program = f"""
+import resource, numpy as np
+from pathlib import Path
+from model_export.batch import Tokens
+from service.artifact import open_artifact
+from service.errors import OutOfMemory
+from service.errors import RunFailed
+from service.runtime import Runtime
+runtime = Runtime(open_artifact(Path({str(bert_artifact)!r})), threads=1)
+runtime.open()
+one = Tokens(ids=np.full(64, 9, np.int32), types=np.zeros(64, np.int32), outputs=frozenset({{"cls"}}))
+runtime.run_here([one])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, resource.RLIM_INFINITY))
+try:
+    runtime.run_here([one] * 2000)
+except OutOfMemory:
+    print("told", len(runtime.run_here([one])[0]))
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert finished.stdout == "told 1\n", finished.stderr
+
+
+def test_the_smallest_budget_within_five_percent_of_the_best_is_taken():
+    assert smallest_good({32: 500, 64: 940, 128: 960, 256: 1000, 512: 990}) == 128
+    assert smallest_good({32: 1000}) == 32
+
+
+def test_measuring_finds_a_budget_in_time(runtime: Runtime):
+    facts = runtime.measure(token_budget=0)
+    assert facts.token_budget in BUDGETS
+    assert facts.tokens_per_second > 0
+    assert facts.batch_invariant
+    assert facts.canary_error < 1e-5
+
+
+def test_a_budget_that_is_set_is_taken(runtime: Runtime):
+    assert runtime.measure(token_budget=77).token_budget == 77
+
+
+class Machine:
+    """Takes 0.2 ms for a run and 1 us for a token, and now and then three times as long."""
+
+    def __init__(self, *, busy_every: int, slowness: float = 1.0) -> None:
+        self.busy_every, self.slowness = busy_every, slowness
+        self.runs = 0
+        self.spent = 0.0
+
+    def run(self, budget: int) -> float:
+        self.runs += 1
+        seconds = (0.0002 + budget * 1e-6) * self.slowness * (3 if self.runs % self.busy_every == 0 else 1)
+        self.spent += seconds
+        return seconds
+
+
+@pytest.mark.parametrize("busy_every", [2, 3, 4, 5, 7, 1000])
+def test_busy_moments_while_measuring_do_not_change_the_budget(busy_every: int):
+    seconds = best_seconds(Machine(busy_every=busy_every).run, BUDGETS, within=1.5)
+    assert smallest_good({budget: budget / one for budget, one in seconds.items()}) == 4096
+
+
+@pytest.mark.parametrize("slowness", [1, 10, 100, 1000, 10_000])
+def test_measuring_takes_no_longer_than_it_may_and_tries_the_smallest_at_least(slowness: float):
+    machine = Machine(busy_every=10**9, slowness=slowness)
+    seconds = best_seconds(machine.run, BUDGETS, within=1.5)
+    assert BUDGETS[0] in seconds
+    assert machine.spent <= 1.5 or machine.runs == 1

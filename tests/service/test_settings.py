@@ -1,0 +1,52 @@
+"""BERT_* variables: read once, checked whole; an unknown or wrong one is an error that names it."""
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings, SettingsError
+
+GOOD = {"BERT_ARTIFACT": "/models/bert"}
+
+
+def test_the_artifact_is_all_that_must_be_set():
+    settings = Settings.from_environment(GOOD)
+    assert settings.artifact == Path("/models/bert")
+    assert settings.port == 8080
+
+
+def test_variables_of_others_are_ignored_and_values_are_parsed():
+    settings = Settings.from_environment(GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"})
+    assert (settings.port, settings.truncate, settings.drain_seconds) == (9, True, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("BERT_PRT", "1", "unknown setting BERT_PRT; known are BERT_API_KEY, "),
+        ("BERT_PORT", "http", "BERT_PORT: "),
+        ("BERT_PORT", "65536", "BERT_PORT: "),
+        ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),
+        ("BERT_TRUNCATE", "", "BERT_TRUNCATE: "),
+        ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
+        ("BERT_RECEIVE_SECONDS", "-1", "BERT_RECEIVE_SECONDS: "),
+        ("BERT_STUCK_SECONDS", "0", "BERT_STUCK_SECONDS: "),
+        ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: "),
+        ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
+        ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
+        ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
+    ],
+)
+def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str):
+    with pytest.raises(SettingsError, match=sentence):
+        Settings.from_environment(GOOD | {name: value})
+
+
+def test_every_fault_is_told_at_once():
+    with pytest.raises(SettingsError, match=r"BERT_ARTIFACT: .*; BERT_PORT: .*; BERT_THREADS: "):
+        Settings.from_environment({"BERT_PORT": "x", "BERT_THREADS": "-1"})
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings.from_environment(GOOD).port = 1
