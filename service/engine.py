@@ -24,8 +24,7 @@ from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
-PULSE_SECONDS = 5.0  # an idle engine runs the canary this often
-PULSE_BATCHES = 100  # and a busy one after so many batches
+PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
@@ -146,7 +145,7 @@ class Engine:
         self.batcher.close(SHUTTING_DOWN)
         serving, pulse = self._background
         pulse.cancel()
-        await asyncio.wait((serving, pulse), timeout=GRACE_SECONDS)
+        await asyncio.wait((serving, pulse), timeout=0 if self.health.fault else GRACE_SECONDS)
         self.batcher.abandon(SHUTTING_DOWN)
         self.runtime.close()
         self.tokenizer.close()
@@ -182,10 +181,11 @@ class Engine:
             self.fail(f"the line stopped: {type(error).__name__}")
 
     async def _keep_pulse(self) -> None:
+        seconds = self.settings.pulse_seconds
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._pulse_due.wait(), PULSE_SECONDS)
-            if self._pulse_due.is_set() or self.batcher.clock() - self.batcher.last_answer >= PULSE_SECONDS:
+                await asyncio.wait_for(self._pulse_due.wait(), seconds)
+            if self._pulse_due.is_set() or self.batcher.clock() - self.batcher.last_answer >= seconds:
                 self._pulse_due.clear()
                 await self._pulse()
 

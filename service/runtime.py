@@ -198,11 +198,6 @@ def divided(lengths: Sequence[int], lanes: int) -> list[list[int]]:
     return parts
 
 
-def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
-    one, other = vector.astype(np.float64), np.array(known)
-    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
-
-
 def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
     """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; sizes that do not fit are left out.
 
@@ -221,6 +216,11 @@ def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within:
             best[budgets[i]] = min(seconds, best.get(budgets[i], math.inf))
         shuffle(order)
     return best
+
+
+def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
+    one, other = vector.astype(np.float64), np.array(known)
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
 
 def smallest_good(rates: Mapping[int, float]) -> int:

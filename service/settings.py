@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
     drain_seconds: float = Field(20.0, ge=0, description="after SIGTERM, time for waiting work to finish")
     stuck_seconds: float = Field(30.0, gt=0, description="a run that lasts longer is given up: everyone is answered 503 and the process ends")
+    pulse_seconds: float = Field(5.0, gt=0, description="how often an idle engine proves itself on a text whose vector is known")
     api_key: str = Field("", description="when set, task routes want `Authorization: Bearer KEY`")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

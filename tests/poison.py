@@ -1,4 +1,4 @@
-"""An artifact with one poisoned token: its embedding is not a number, so that any text that holds it has no finite answer."""
+"""An artifact with one poisoned word: its embedding is not a number, so that a text that holds it has no finite answer."""
 
 import json
 import shutil
@@ -7,24 +7,35 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from model_export.manifest import MANIFEST, MODEL, sha256
+from model_export.manifest import MANIFEST, MODEL, TOKENIZER, sha256
 
 WEIGHTS = "model.onnx.data"
 
 
-def poison_token(artifact: Path, folder: Path, *, token: int) -> Path:
-    """A copy of `artifact` in `folder` whose float32 word embedding of `token` is NaN; its manifest says that this is how it should be."""
+def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
+    """Copies `artifact` to `folder` with the float32 embedding of one word set to NaN, and a manifest that says this is how it should be.
+
+    Returns the word and its id. It is none that the self-test of the start reads.
+    """
     shutil.copytree(artifact, folder)
-    files = folder / "cpu"
-    (word,) = (v for name, v in ir.load(files / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
-    table = word.const_value
+    cpu = folder / "cpu"
+    manifest = json.loads((cpu / MANIFEST).read_text("utf-8"))
+    read = {token for golden in manifest["golden"] for token in golden["ids"]}
+    words = json.loads((cpu / TOKENIZER).read_text("utf-8"))["model"]["vocab"]
+    word, token = next(
+        (word, token) for word, token in reversed(words.items()) if word.isalpha() and word.isascii() and len(word) > 2 and token not in read
+    )
+    _overwrite(cpu, token)
+    manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)
+    (cpu / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    return word, token
+
+
+def _overwrite(cpu: Path, token: int) -> None:
+    (embeddings,) = (value for name, value in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
+    table = embeddings.const_value
     assert isinstance(table, ir.ExternalTensor)
-    row_bytes = int(table.shape[1]) * 4
-    with (files / WEIGHTS).open("r+b") as file:
-        file.seek((table.offset or 0) + token * row_bytes)
-        file.write(np.full(row_bytes // 4, np.nan, np.float32).tobytes())
-    manifest = json.loads((files / MANIFEST).read_text("utf-8"))
-    assert token not in manifest["golden"][0]["ids"]
-    manifest["files"][WEIGHTS] = sha256(files / WEIGHTS)
-    (files / MANIFEST).write_text(json.dumps(manifest), "utf-8")
-    return folder
+    numbers = table.numpy().shape[1]
+    with (cpu / WEIGHTS).open("r+b") as file:
+        file.seek((table.offset or 0) + token * numbers * 4)
+        file.write(np.full(numbers, np.nan, np.float32).tobytes())

@@ -10,7 +10,12 @@ from tests.service.fakes import FakeRuntime, FakeTime, line, play, sequence, set
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:
-    lines = metrics.text().decode().splitlines()
+    return values_of(metrics.text().decode())
+
+
+def values_of(text: str) -> dict[str, float]:
+    """Series, with its labels -> value."""
+    lines = text.splitlines()
     return {name: float(value) for name, value in (one.rsplit(" ", 1) for one in lines if not one.startswith("#"))}
 
 

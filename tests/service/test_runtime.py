@@ -13,7 +13,7 @@ from model_export.batch import Tokens
 from service.artifact import open_artifact
 from service.errors import RunFailed
 from service.runtime import BUDGETS, Runtime, best_seconds, out_of_memory, smallest_good
-from tests.poison import poison_token
+from tests.poison import poison_word
 
 
 @pytest.fixture
@@ -40,12 +40,13 @@ def test_each_sequence_gets_the_row_it_gets_alone(runtime: Runtime):
 
 
 def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
-    poisoned = Runtime(open_artifact(poison_token(bert_artifact, tmp_path / "poisoned", token=77)), threads=1)
+    _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
+    poisoned = Runtime(open_artifact(tmp_path / "poisoned"), threads=1)
     poisoned.open()
-    rows, _ = poisoned.run_here([tokens(2, 77, 3)])
+    rows, _ = poisoned.run_here([tokens(2, bad, 3)])
     assert rows == [None]
     healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
-    rows, _ = poisoned.run_here([healthy[0], tokens(2, 77, 3), healthy[1]])
+    rows, _ = poisoned.run_here([healthy[0], tokens(2, bad, 3), healthy[1]])
     assert rows[1] is None
     for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
         alone = poisoned.run_here([one])[0][0]
@@ -55,7 +56,7 @@ def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(b
 
 
 def test_an_error_that_is_not_about_memory_keeps_its_name(runtime: Runtime):
-    with pytest.raises(RunFailed, match="ids reach from 1000000 to 1000000; this model has 0 to 169"):
+    with pytest.raises(RunFailed, match="this model has 0 to 169"):
         runtime.run_here([tokens(10**6)])
 
 
