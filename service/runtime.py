@@ -22,9 +22,10 @@ from service.session import DeviceError, Session, flush_denormals, open_session
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
-ROUNDS = 6  # the first warms up
 IN_LANES = ("int8",)  # cheap products: 1.25 times faster on one core each than together; fp32 gains 1.03, not worth a second session
 LEAST, MOST = 192, 256  # tokens in a part: below, the products slow down; above, what lies between them leaves the core's cache
+ROUNDS = 6  # the first warms up
+ENOUGH = 0.75  # of a part's share: from here on it ends where much shorter sequences follow, whose attention rows can be short then
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
 
@@ -178,6 +179,25 @@ class Runtime:
         return Tokens(ids=ids.astype(np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
+def divided(lengths: Sequence[int], lanes: int) -> list[list[int]]:
+    """Indices of sequences by part: a multiple of `lanes` parts with about as many tokens each, those of like length together."""
+    total, size = sum(lengths), len(lengths)
+    count = lanes * max(1, round(total / (lanes * MOST)))
+    if lanes == 1 or min(size, total // LEAST) < count:
+        return [list(range(size))]
+    parts: list[list[int]] = [[]]
+    filled = 0
+    for i in sorted(range(size), key=lambda j: -lengths[j]):
+        full = filled + lengths[i] / 2 > total / count
+        shorter = filled > ENOUGH * total / count and 2 * lengths[i] < lengths[parts[-1][0]]
+        if parts[-1] and (full or shorter) and len(parts) < count:
+            parts.append([])
+            filled = 0
+        parts[-1].append(i)
+        filled += lengths[i]
+    return parts
+
+
 def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
     """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; sizes that do not fit are left out.
 
@@ -196,21 +216,6 @@ def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within:
             best[budgets[i]] = min(seconds, best.get(budgets[i], math.inf))
         shuffle(order)
     return best
-
-
-def divided(lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """Indices of sequences by part: a multiple of `lanes` parts with about as many tokens each, those of like length together."""
-    total, size = sum(lengths), len(lengths)
-    most = min(size, total // LEAST)
-    count = lanes * max(1, round(total / (lanes * MOST)))
-    if lanes == 1 or most < count:
-        return [list(range(size))]
-    parts: list[list[int]] = [[] for _ in range(count)]
-    before = 0
-    for i in sorted(range(size), key=lambda j: -lengths[j]):
-        parts[min(count - 1, (before + lengths[i] // 2) * count // total)].append(i)
-        before += lengths[i]
-    return [part for part in parts if part]
 
 
 def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
