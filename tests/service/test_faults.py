@@ -16,7 +16,7 @@ from tests.process import ServiceProcess
 from tests.service.test_metrics import values_of
 
 MANY = {"inputs": ["a cat and a dog " * 5] * 2000}
-PATIENCE = 20.0
+PATIENCE = 60.0
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
 slow = {"BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}  # of the golden BERT: some 2 s for MANY
 
