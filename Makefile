@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help install dev export serve check test lock reference bench-engine clean
 
 help:
-	@echo "make serve | test | check | export | lock | reference | clean"
+	@echo "make serve | test | check | export | bench-engine | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -52,6 +52,11 @@ test: dev
 reference: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.parity
+
+# tokens/s of the runtime alone beside its ceiling, the padded graph and torch (installs torch and transformers)
+bench-engine: dev
+	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.engine
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock

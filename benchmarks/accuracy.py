@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ceiling import quiet
+from benchmarks.checkpoints import ON_CPU
 from benchmarks.machine import table, write
 from model_export.batch import Tokens
 from model_export.export import export
-from model_export.linear import PRECISIONS
 from service.artifact import open_artifact
 from service.cores import available_cores
 from service.runtime import Runtime
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet()
     pairs, scores = read_pairs(arguments.pairs)
-    vectors = {precision: encode(arguments.encoder, precision, [text for pair in pairs for text in pair]) for precision in PRECISIONS}
+    vectors = {precision: encode(arguments.encoder, precision, [text for pair in pairs for text in pair]) for precision in ON_CPU}
     result: dict[str, dict[str, Any]] = {}
     for precision, rows in vectors.items():
         similar = (rows[0::2] * rows[1::2]).sum(axis=1)

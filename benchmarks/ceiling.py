@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from model_export.checkpoint import Weight
 from model_export.graph import Graph
 from model_export.linear import STEPS, ZERO_POINT
+from model_export.weights import Weight
 
 
 def quiet() -> None:

@@ -11,12 +11,14 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from model_export.export import export
+from model_export.linear import PRECISIONS
 from model_export.names import BERT_PARTS
 
 BUILD = Path("build/benchmarks")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 30522}
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 16384}
+ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
 SIZES = {"base": BASE, "large": LARGE, "small": SMALL}
 REST = {
     "model_type": "bert",

@@ -9,21 +9,21 @@ Contenders take turns within each round, and the best round of each counts: mach
 """
 
 import argparse
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import mixes
 from benchmarks.ceiling import Ceiling, quiet
-from benchmarks.checkpoints import SIZES, artifact, checkpoint
+from benchmarks.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.machine import table, write
 from service.artifact import open_artifact
 from service.cores import available_cores
 from service.runtime import Runtime
 
-Contender = Callable[[], Any]
+Contender = Callable[[], float]  # runs once, returns seconds
 Rates = dict[str, float]
-PRECISIONS = ("fp32", "int8")
 COLUMNS = ("tokens", "ceiling fp32", "ragged fp32", "padded fp32", "torch fp32", "ceiling int8", "ragged int8")
 
 
@@ -50,10 +50,11 @@ class Bench:
 
     def __init__(self, size: str, *, with_torch: bool) -> None:
         self.config, self.threads = SIZES[size], available_cores()
-        self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in PRECISIONS}
-        self.runtimes = {precision: Runtime(open_artifact(artifact(size, precision)), self.threads) for precision in PRECISIONS}
+        self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in ON_CPU}
+        self.runtimes = {precision: Runtime(open_artifact(artifact(size, precision)), self.threads) for precision in ON_CPU}
         for runtime in self.runtimes.values():
             runtime.open()
+        self.loop = asyncio.Runner()
         self.padded: dict[str, Callable[[Any], Any]] = {}
         if with_torch:
             from benchmarks.padded import Fused, Torch
@@ -62,36 +63,34 @@ class Bench:
 
     def measure(self, lengths: list[int], rounds: int) -> Rates:
         """Tokens per second by contender."""
-        sequences = mixes.texts(lengths, vocabulary=self.config["vocab_size"])
+        sequences, tokens = mixes.texts(lengths, vocabulary=self.config["vocab_size"]), sum(lengths)
         contenders: dict[str, Contender] = {}
-        for precision, runtime in self.runtimes.items():
-            contenders[f"ragged {precision}"] = lambda runtime=runtime: runtime.run_here(sequences)
+        for precision in ON_CPU:
+            contenders[f"ceiling {precision}"] = lambda ceiling=self.ceilings[precision]: ceiling.seconds(tokens)
+            contenders[f"ragged {precision}"] = lambda runtime=self.runtimes[precision]: timed(lambda: self.loop.run(runtime.run(sequences)))
         if self.padded:
             from benchmarks.padded import pad
 
-            contenders |= {name: lambda run=run: run(pad(sequences)) for name, run in self.padded.items()}
+            contenders |= {name: lambda run=run: timed(lambda: run(pad(sequences))) for name, run in self.padded.items()}
         seconds = interleaved(contenders, rounds)
-        tokens = sum(lengths)
-        for precision, ceiling in self.ceilings.items():
-            seconds[f"ceiling {precision}"] = min(ceiling.seconds(tokens) for _ in range(2))
         return {"tokens": tokens} | {name: tokens / best for name, best in seconds.items()}
 
 
 def interleaved(contenders: Mapping[str, Contender], rounds: int, *, least_seconds: float = 0.05, most_seconds: float = 4.0) -> dict[str, float]:
     """Seconds of the best run of each. Fast ones run several times a turn; one that has had `most_seconds` gets no further turn."""
-    best = {name: timed(run) for name, run in contenders.items()}  # the first run warms up, and counts only where there is no other
+    best = {name: run() for name, run in contenders.items()}  # the first run warms up, and counts only where there is no other
     spent = dict(best)
     for number in range(rounds):
         for name, run in contenders.items():
             turn = 0.0
             while turn < least_seconds and spent[name] < most_seconds:
-                taken = timed(run)
+                taken = run()
                 turn, spent[name] = turn + taken, spent[name] + taken
                 best[name] = taken if number == 0 and turn == taken else min(best[name], taken)
     return best
 
 
-def timed(run: Contender) -> float:
+def timed(run: Callable[[], Any]) -> float:
     started = time.perf_counter()
     run()
     return time.perf_counter() - started

@@ -17,12 +17,11 @@ from transformers import BertForPreTraining
 
 from benchmarks import mixes
 from benchmarks.ceiling import quiet
-from benchmarks.checkpoints import SIZES, artifact, checkpoint
+from benchmarks.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.machine import table, write
 from model_export.batch import Tokens, pack, split
 from model_export.checkpoint import Checkpoint
 from model_export.export import build
-from model_export.linear import PRECISIONS
 from service.artifact import open_artifact
 from service.cores import available_cores
 from service.runtime import Runtime
@@ -40,7 +39,7 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     errors = against_transformers(arguments.size)
-    changed = {precision: in_company(arguments.size, precision, arguments.groups) for precision in PRECISIONS}
+    changed = {precision: in_company(arguments.size, precision, arguments.groups) for precision in ON_CPU}
     wrong_ids = errors.pop("masks whose top 5 differ")
     rows = [[name, f"{error:.2g}", f"<= {LIMITS[name]:g}"] for name, error in errors.items()]
     rows.append([f"masks whose top {TOP_K} ids differ", str(int(wrong_ids)), "0"])
@@ -88,7 +87,7 @@ def differences(model: Any, tokens: Tokens, row: dict[str, Any], states: Any) ->
 
 def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[str, Any]], list[Any]]:
     """Answers from the graph as exported, but with every token's last hidden state as one more output."""
-    built = build(Checkpoint(checkpoint(size)), "fp32")
+    built = build(Checkpoint(checkpoint(size)), "fp32", "cpu")
     built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
     options = ort.SessionOptions()
     options.intra_op_num_threads = available_cores()

@@ -1,6 +1,6 @@
 """Attention: the only place where sequences meet, so the only one that knows where a sequence ends. One class per layout of the batch.
 
-CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --MultiHeadAttention + bias--> --token_slots--> flat
+CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention, block by block--> --token_slots--> flat
 CUDA   flat [tokens, hidden] --PackedMultiHeadAttention, told the cumulative lengths--> flat
 """
 
@@ -10,41 +10,68 @@ from typing import Protocol
 import numpy as np
 
 from model_export.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
-from model_export.graph import Graph, Value
+from model_export.graph import TYPES, Graph, Value
+from model_export.linear import Linear
+from model_export.weights import Weight
 
 NEVER = np.float32(-1e30)  # added to the score of a token of another sequence: its probability is exactly 0
+
+
+Dense = tuple[Weight, Weight]  # weight [out, in] and bias [out]
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """A layer's products for queries, keys and values."""
+
+    query: Dense
+    key: Dense
+    value: Dense
+
+    def through(self, weight: Weight, bias: Weight) -> Weight:
+        """The bias that the product with `weight` [hidden, hidden] takes where the values went without theirs.
+
+        A sequence's shares add up to 1, so the values' bias reaches the context unchanged.
+        """
+        missing, origin = self.value[1], bias.derived("and values'")
+        return Weight(bias.shape, lambda: (bias.load() + weight.load().astype(np.float64) @ missing.load()).astype(np.float32), origin)
 
 
 class Attention(Protocol):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1)."""
 
-    every_query: bool  # whether the last layer, too, must be given the queries of all tokens
+    adds_value_bias: bool  # or leaves it to the product that follows
 
     def declare(self, chosen: Value) -> None:
         """Makes the graph inputs; `chosen` [chosen] are the flat tokens that the last layer's answers are wanted for."""
 
-    def context(self, query: Value, key: Value, value: Value, bias: Value, *, last: bool) -> Value:
-        """[asking, hidden] from flat projections without their biases (`bias` [3 * hidden]); in the last layer the chosen tokens ask."""
+    def context(self, linear: Linear, projections: Projections, asking: Value, everyone: Value, *, last: bool) -> Value:
+        """[asking, hidden]: what the rows `asking` gather from `everyone`; in the last layer the chosen tokens ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
     """Where the rows that ask (queries) sit in the packed attention rows, and the bias that keeps neighbours apart."""
 
-    gather: Value  # [rows, queries] flat index of each query slot
-    back: Value  # [asking] slot of each asking row
+    gather: Value  # [rows, heads, queries]: index of each query slot's head among the flat projections' heads
+    back: Value  # [asking, heads]: where each asking row's head lies among the rows' heads
     bias: Value  # [rows, 1, queries, width]
 
 
 @dataclass(slots=True)
 class PackedRows:
-    """For the CPU: short sequences side by side in rows, kept apart by a block-diagonal bias."""
+    """For the CPU: short sequences side by side in rows, kept apart by a block-diagonal bias.
+
+    Plain operators beat MultiHeadAttention here (3 times at 64 tokens a row): one Gather brings a head's numbers straight to where the
+    products read them, so nothing is transposed. Keys go without their bias, which adds the same to all scores of a query.
+    """
 
     g: Graph
     heads: int
     hidden: int
-    every_query: bool = False
-    _slot_tokens: Value = field(init=False)
+    adds_value_bias: bool = False
+    _keys: Value = field(init=False)
+    _values: Value = field(init=False)
     _everyone: _Places = field(init=False)
     _selected: _Places = field(init=False)
 
@@ -55,16 +82,46 @@ class PackedRows:
         query_chosen = self.g.input("query_chosen", "int32", ["rows", "queries"])
         query_segments = self.g.input("query_segments", "int32", ["rows", "queries"])
         chosen_slots = self.g.input("chosen_slots", "int32", ["chosen"])
-        self._slot_tokens = slot_tokens
-        self._everyone = _Places(gather=slot_tokens, back=token_slots, bias=self._bias(segments, segments))
-        self._selected = _Places(gather=query_chosen, back=chosen_slots, bias=self._bias(query_segments, segments))
+        with self.g.scope("places"):
+            self._keys, self._values = self._spread(slot_tokens, of=2, part=0), self._spread(slot_tokens, of=2, part=1)
+            for name, tokens, slots, asked in (
+                ("_everyone", slot_tokens, token_slots, segments),
+                ("_selected", query_chosen, chosen_slots, query_segments),
+            ):
+                places = _Places(gather=self._spread(tokens), back=self._back(slots, tokens), bias=self._bias(asked, segments))
+                setattr(self, name, places)
 
-    def context(self, query: Value, key: Value, value: Value, bias: Value, *, last: bool) -> Value:
+    def context(self, linear: Linear, projections: Projections, asking: Value, everyone: Value, *, last: bool) -> Value:
         g, places = self.g, self._selected if last else self._everyone
-        rows = [g.op("Gather", flat, where, axis=0) for flat, where in ((query, places.gather), (key, self._slot_tokens), (value, self._slot_tokens))]
-        context = g.contrib("MultiHeadAttention", *rows, bias, None, places.bias, num_heads=self.heads)
-        flat = g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
-        return g.op("Gather", flat, places.back, axis=0)
+        with g.scope("query"):
+            query = self._heads(linear.affine(g, asking, *projections.query), places.gather)
+        with g.scope("key_value"):
+            both = linear.product(g, everyone, stacked(projections.key[0], projections.value[0]))
+            key, value = self._heads(both, self._keys), self._heads(both, self._values)
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
+        shares = g.op("Softmax", g.op("Add", scores, places.bias), axis=-1)
+        context = self._heads(g.op("MatMul", shares, value), places.back)
+        return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+
+    def _heads(self, x: Value, index: Value) -> Value:
+        """The heads of `x` that `index` names, in its shape; [..., head size]."""
+        heads = self.g.op("Reshape", x, self.g.constant(np.array([-1, self.hidden // self.heads], np.int64)))
+        return self.g.op("Gather", heads, index, axis=0)
+
+    def _spread(self, tokens: Value, *, of: int = 1, part: int = 0) -> Value:
+        """[rows, heads, slots] out of the flat index [rows, slots]: where each head lies in the `part`-th of `of` products side by side."""
+        g = self.g
+        first = g.op("Mul", g.op("Unsqueeze", tokens, g.constant(np.array([1]))), g.constant(np.int32(of * self.heads)))
+        return g.op("Add", first, g.constant(np.arange(part * self.heads, (part + 1) * self.heads, dtype=np.int32)[:, None]))
+
+    def _back(self, slots: Value, rows: Value) -> Value:
+        """[asking, heads] out of the slots [asking]: a row's heads lie one after another, each with all of the row's slots."""
+        g = self.g
+        width = g.op("Cast", g.op("Shape", rows, start=1), to=int(TYPES["int32"]))
+        row = g.op("Div", slots, width)
+        first = g.op("Add", slots, g.op("Mul", row, g.op("Mul", width, g.constant(np.int32(self.heads - 1)))))
+        steps = g.op("Mul", g.constant(np.arange(self.heads, dtype=np.int32)), width)
+        return g.op("Add", g.op("Unsqueeze", first, g.constant(np.array([1]))), steps)
 
     def _bias(self, queries: Value, keys: Value) -> Value:
         """0 where query and key belong to one sequence, NEVER elsewhere; [rows, 1, queries, width], shared by heads and layers."""
@@ -74,6 +131,12 @@ class PackedRows:
             return g.op("Where", same, g.constant(np.float32(0)), g.constant(NEVER))
 
 
+def stacked(first: Weight, second: Weight) -> Weight:
+    """The rows of both, one after the other."""
+    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+    return Weight(shape, lambda: np.concatenate([first.load(), second.load()]), f"{first.origin} and {second.origin}" if first.origin else "")
+
+
 @dataclass(slots=True)
 class CumulativeLengths:
     """For CUDA: separate Q, K and V and no workspace copy, which on compute capability 9.0 reaches the variable-length flash kernel."""
@@ -81,7 +144,7 @@ class CumulativeLengths:
     g: Graph
     heads: int
     hidden: int
-    every_query: bool = True
+    adds_value_bias: bool = True
     _chosen: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
@@ -91,9 +154,16 @@ class CumulativeLengths:
         self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
         self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
 
-    def context(self, query: Value, key: Value, value: Value, bias: Value, *, last: bool) -> Value:
-        context = self.g.contrib("PackedMultiHeadAttention", query, key, value, bias, self._offset, self._lengths, num_heads=self.heads)
-        return self.g.op("Gather", context, self._chosen, axis=0) if last else context
+    def context(self, linear: Linear, projections: Projections, asking: Value, everyone: Value, *, last: bool) -> Value:  # noqa: ARG002
+        g, flat, biases = self.g, [], []
+        for part, (weight, one) in (("query", projections.query), ("key", projections.key), ("value", projections.value)):
+            with g.scope(part):
+                flat.append(linear.product(g, everyone, weight))
+            biases.append(one)
+        shape = (3 * self.hidden,)
+        bias = g.weight("bias", Weight(shape, lambda: np.concatenate([b.load() for b in biases]), " and ".join(b.origin for b in biases)))
+        context = g.contrib("PackedMultiHeadAttention", *flat, bias, self._offset, self._lengths, num_heads=self.heads)
+        return g.op("Gather", context, self._chosen, axis=0) if last else context
 
 
 LAYOUTS: dict[str, type[PackedRows] | type[CumulativeLengths]] = {PACKED_ROWS: PackedRows, CUMULATIVE_LENGTHS: CumulativeLengths}

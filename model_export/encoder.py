@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from model_export.architecture import Architecture
-from model_export.attention import Attention
+from model_export.attention import Attention, Projections
 from model_export.families import Parts
 from model_export.graph import CONTRIB, Graph, Value
-from model_export.linear import Linear
+from model_export.linear import Linear, Norm
 from model_export.weights import Weight
 
 
@@ -69,50 +69,24 @@ class Encoder:
         g, a = self.g, self.architecture
         with g.scope(f"layers.{i}"):
             with g.scope("attention"):
-                context = self._attention(i, asking, everyone)
-                attended = self._add_and_norm(i, context, asking, "attention", "attention_norm", a.hidden)
+                projections = Projections(*(self._dense(part, a.hidden, a.hidden, i) for part in ("query", "key", "value")))
+                context = self.attention.context(self.linear, projections, asking, everyone, last=i == a.layers - 1)
+                weight, bias = self._dense("attention", a.hidden, a.hidden, i)
+                bias = bias if self.attention.adds_value_bias else projections.through(weight, bias)
+                attended = self.linear.added(g, context, weight, bias, asking, self._norm("attention_norm", i))
             with g.scope("feed_forward"):
-                inner = self.linear(g, attended, self.parts.weight("intermediate", (a.intermediate, a.hidden), layer=i))
-                inner = activate(g, inner, self.parts.bias("intermediate", a.intermediate, layer=i), a.activation)
-                return self._add_and_norm(i, inner, attended, "output", "output_norm", a.intermediate)
+                inner = self.linear.activated(g, attended, *self._dense("intermediate", a.intermediate, a.hidden, i), a.activation)
+                weight, bias = self._dense("output", a.hidden, a.intermediate, i)
+                return self.linear.added(g, inner, weight, bias, attended, self._norm("output_norm", i))
 
-    def _attention(self, i: int, asking: Value, everyone: Value) -> Value:
-        """What the rows `asking` gather from their sequences; [asking, hidden]."""
-        g, a = self.g, self.architecture
-        last = i == a.layers - 1
-        flat = []
-        for part, source in (("query", everyone if self.attention.every_query else asking), ("key", everyone), ("value", everyone)):
-            with g.scope(part):
-                flat.append(self.linear(g, source, self.parts.weight(part, (a.hidden, a.hidden), layer=i)))
-        biases = [self.parts.bias(part, a.hidden, layer=i) for part in ("query", "key", "value")]
-        origin = " and ".join(b.origin for b in biases)
-        bias = g.weight("bias", Weight((3 * a.hidden,), lambda: np.concatenate([b.load() for b in biases]), origin))
-        return self.attention.context(flat[0], flat[1], flat[2], bias, last=last)
+    def _dense(self, part: str, out: int, width: int, layer: int) -> tuple[Weight, Weight]:
+        return self.parts.weight(part, (out, width), layer=layer), self.parts.bias(part, out, layer=layer)
 
-    def _add_and_norm(self, i: int, x: Value, residual: Value, part: str, norm: str, width: int) -> Value:
-        """LayerNorm(residual + x W + b)."""
-        g, a = self.g, self.architecture
-        with g.scope(part):
-            projected = self.linear(g, x, self.parts.weight(part, (a.hidden, width), layer=i))
-            bias = g.weight("bias", self.parts.bias(part, a.hidden, layer=i))
-        gamma, beta = self._norm_weights(norm, a.hidden, i)
-        return g.contrib("SkipLayerNormalization", projected, residual, gamma, beta, bias, epsilon=a.norm_epsilon)
+    def _norm(self, part: str, layer: int) -> Norm:
+        gamma, beta = self._norm_weights(part, self.architecture.hidden, layer)
+        return Norm(gamma=gamma, beta=beta, epsilon=self.architecture.norm_epsilon)
 
     def _norm_weights(self, part: str, size: int, layer: int) -> tuple[Value, Value]:
         with self.g.scope(part):
             weight = self.g.weight("weight", self.parts.weight(part, (size,), layer=layer))
             return weight, self.g.weight("bias", self.parts.bias(part, size, layer=layer))
-
-
-def activate(g: Graph, x: Value, bias: Weight, activation: str) -> Value:
-    """The activation of x + bias: GELU in its erf or tanh form (Hendrycks & Gimpel 2016), ReLU or tanh."""
-    value = g.weight("bias", bias)
-    match activation:
-        case "gelu":
-            return g.contrib("BiasGelu", x, value)
-        case "gelu_tanh":
-            return g.contrib("FastGelu", x, value)
-        case "tanh":
-            return g.op("Tanh", g.op("Add", x, value))
-        case _:
-            return g.op("Relu", g.op("Add", x, value))

@@ -75,7 +75,7 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     chosen = PRECISIONS[precision]
     parts, graph = Parts(checkpoint, family), Graph(chosen.computes)
     attention = LAYOUTS[LAYOUT[device]](graph, architecture.heads, architecture.hidden)
-    hidden = Encoder(graph, architecture, parts, chosen.linear(), attention).build()
+    hidden = Encoder(graph, architecture, parts, chosen.linear[device](), attention).build()
     classifier = classifier_of(checkpoint.config, parts)
     heads = Heads(graph, architecture, family, parts, classifier, hidden)
     heads.build()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model_export.architecture import Architecture
-from model_export.encoder import activate
 from model_export.errors import ExportError
 from model_export.families import Family, Parts
 from model_export.graph import Graph, Value
 from model_export.labels import Classifier
+from model_export.linear import activate
 from model_export.weights import Weight
 
 

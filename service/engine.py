@@ -18,7 +18,7 @@ from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
 from service.runtime import Facts, Runtime
-from service.serving import SHUTTING_DOWN
+from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
@@ -97,12 +97,12 @@ class Engine:
     async def scrape(self) -> bytes:
         return self.metrics.text()
 
-    def check_open(self) -> None:
-        """Raises Unavailable or Overloaded where a request would be refused whatever it holds: before its body is read."""
+    def check_open(self, body_bytes: int) -> None:
+        """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
         if self.health.draining:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is not None:
-            self.batcher.check_open()
+            self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
 
     def describe(self) -> dict[str, Any]:
         """What /info tells."""

@@ -94,18 +94,19 @@ class Peer:
         try:
             answer = await self.engine.tasks.batcher.submit(parcel.work, timeout_seconds=parcel.deadline - time.monotonic())
         except ServiceError as error:
-            self._write(frame(refusal(parcel.number, error, line_is_full=isinstance(error, Overloaded) and self._line_is_full())))
+            self._write(frame(refusal(parcel.number, error, full_for=self._full_for(parcel) if isinstance(error, Overloaded) else 0)))
         else:
             self._put(Reply(number=parcel.number, rows=answer.rows, forward_seconds=answer.forward_seconds))
         finally:
             del self._running[parcel.number]
 
-    def _line_is_full(self) -> bool:
+    def _full_for(self, parcel: Parcel) -> int:
+        """The tokens of `parcel`, where they would be refused whatever its deadline; 0 where not."""
         try:
-            self.engine.batcher.waiting.check_open()
+            self.engine.batcher.waiting.check_open(parcel.tokens)
         except Overloaded:
-            return True
-        return False
+            return parcel.tokens
+        return 0
 
     def _told(self, about: str) -> bytes:
         if about == "ready":

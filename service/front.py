@@ -15,7 +15,7 @@ from service.child import Post, counts_in
 from service.errors import Unavailable
 from service.metrics import Metrics, gathered
 from service.remote import RemoteBatcher
-from service.serving import SHUTTING_DOWN
+from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
@@ -73,10 +73,10 @@ class Front:
         if self._tasks is not None:
             self.tokenizer.close()
 
-    def check_open(self) -> None:
+    def check_open(self, body_bytes: int) -> None:
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
-        self.batcher.check_open()
+        self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
 
     def drain(self) -> None:
         self.draining = True

@@ -29,9 +29,13 @@ class Parcel:
     work: Sequence[Tokens]
 
     @property
+    def tokens(self) -> int:
+        return sum(map(len, self.work))
+
+    @property
     def size(self) -> int:
         """Bytes of its tokens, about."""
-        return 8 * sum(map(len, self.work))
+        return 8 * self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -58,6 +58,7 @@ class RemoteBatcher:
     _callers: dict[int, "asyncio.Future[Reply]"] = field(default_factory=dict)
     _questions: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
     _full: Overloaded | None = None
+    _full_for: int = 0  # tokens
     _full_until: float = 0.0
     _closed: str = ""
 
@@ -85,10 +86,10 @@ class RemoteBatcher:
         elapsed = time.monotonic() - started  # the way there and back counts as waiting
         return Answer(rows=list(reply.rows), queue_seconds=elapsed - reply.forward_seconds, forward_seconds=reply.forward_seconds)
 
-    def check_open(self) -> None:
-        """Raises Unavailable without an engine, Overloaded where the line was full a moment ago."""
+    def check_open(self, tokens: int) -> None:
+        """Raises Unavailable without an engine, Overloaded where the line was too full for so many tokens a moment ago."""
         self._connection()
-        if self._full is not None and time.monotonic() < self._full_until:
+        if self._full is not None and tokens >= self._full_for and time.monotonic() < self._full_until:
             raise Overloaded(self._full.message, retry_after=self._full.retry_after)
 
     async def ask(self, about: About) -> bytes:
@@ -151,8 +152,8 @@ class RemoteBatcher:
                 _settle(self._callers.get(reply.number), reply)
         elif isinstance(said, Refusal):
             error = error_of(said)
-            if said.line_is_full and isinstance(error, Overloaded):
-                self._full, self._full_until = error, time.monotonic() + REFUSAL_SECONDS
+            if said.full_for and isinstance(error, Overloaded):
+                self._full, self._full_for, self._full_until = error, said.full_for, time.monotonic() + REFUSAL_SECONDS
             _settle(self._callers.get(said.number), error)
         elif isinstance(said, Told):
             _settle(self._questions.get(said.number), said.content)

@@ -7,6 +7,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks import Tasks
 
+BYTES_PER_TOKEN = 4  # of English in JSON, a little low; only a line that is nearly full refuses by this guess
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 
 
@@ -29,8 +30,8 @@ class Serving(Protocol):
 
     async def close(self) -> None: ...
 
-    def check_open(self) -> None:
-        """Raises Unavailable or Overloaded where a request would be refused whatever it holds."""
+    def check_open(self, body_bytes: int) -> None:
+        """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
 
     def drain(self) -> None:
         """No longer ready, and newcomers are refused; what waits is still answered."""

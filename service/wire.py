@@ -98,7 +98,7 @@ class Refusal(Message, frozen=True):
     code: str
     index: int | None
     retry_after: float | None
-    line_is_full: bool  # any other request would be refused too
+    full_for: int  # so many tokens would be refused to anyone at this moment; 0: it is this request's own fault
 
 
 class Told(Message, frozen=True):
@@ -133,9 +133,9 @@ async def read_from_engine(reader: asyncio.StreamReader, *, limit: int = MAX_FRA
     return _decoded(_from_engine, await _body(reader, limit))
 
 
-def refusal(number: int, error: ServiceError, *, line_is_full: bool = False) -> Refusal:
+def refusal(number: int, error: ServiceError, *, full_for: int = 0) -> Refusal:
     kind = type(error).__name__
-    return Refusal(number, kind if kind in ERRORS else "RunFailed", error.message, error.code, error.index, error.retry_after, line_is_full)
+    return Refusal(number, kind if kind in ERRORS else "RunFailed", error.message, error.code, error.index, error.retry_after, full_for)
 
 
 def error_of(said: Refusal) -> ServiceError:

@@ -189,10 +189,12 @@ def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_ag
             await until(lambda: bool(runtime.batches))
             asked += [ask(remote, n) for n in range(10)]
             await until(lambda: them.line.waiting.tokens == 40)
-            remote.check_open()
+            remote.check_open(4)
             await fault(ask(remote, 50), Overloaded)
-            with pytest.raises(Overloaded):
-                remote.check_open()
+            remote.check_open(3)
+            for tokens in (4, 5, 1000):
+                with pytest.raises(Overloaded):
+                    remote.check_open(tokens)
             runtime.release()
             await asyncio.gather(*asked)
             await until(lambda: is_open(remote), 1.0)
@@ -203,7 +205,7 @@ def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_ag
 
 def is_open(remote: RemoteBatcher) -> bool:
     try:
-        remote.check_open()
+        remote.check_open(4)
     except ServiceError:
         return False
     return True
@@ -217,7 +219,7 @@ def test_a_request_that_is_too_large_does_not_close_the_door_for_others(tmp_path
             first = ask(remote, 1, 2, 3)
             await until(lambda: them.line.waiting.tokens == 8)
             await fault(ask(remote, *range(9)), Overloaded)
-            remote.check_open()
+            remote.check_open(4)
             runtime.release()
             await first
 
