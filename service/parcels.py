@@ -17,7 +17,7 @@ from service.wire import MAX_FRAME_BYTES, Asked, Block, Rows, WireError, Work
 MESSAGE_BYTES = 4 * 2**20
 DTYPES = ("<f4", "<f8", "<i4", "<i8")
 Ints = NDArray[np.int32]
-_Kind = tuple[frozenset[str], int, tuple[int, ...]]
+_Kind = tuple[frozenset[str], int, tuple[int, ...]]  # outputs, top_k, targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +108,8 @@ def unpack_work(said: Work, bounds: Bounds) -> list[Parcel]:
     _check(bool(np.all((masks >= 0) & (masks < np.repeat(lengths, mask_counts)))), "a mask outside its sequence")
     _check(_within(asks, 0, len(said.asked) - 1), "a reference to nothing")
     kinds = [_kind(asked, bounds) for asked in said.asked]
+    scored = np.array([any(OUTPUTS[name] in (MASK, TARGET) for name in outputs) for outputs, _, _ in kinds], bool)
+    _check(not np.any(scored[asks] & (mask_counts == 0)), "scores asked for no mask")
     ends, mask_ends = np.cumsum(lengths).tolist(), np.cumsum(mask_counts).tolist()
     work = [
         _tokens(kinds[ask], ids[end - length : end], types[end - length : end], masks[mask_end - mask_count : mask_end])
@@ -182,15 +184,13 @@ def _kind(asked: Asked, bounds: Bounds) -> _Kind:
     targets = _read(asked.targets)
     _check(bool(asked.outputs) and set(asked.outputs) <= set(OUTPUTS), "an unknown output")
     _check(1 <= asked.top_k <= bounds.vocabulary and _within(targets, 0, bounds.vocabulary - 1), "candidates out of bounds")
+    _check(len(targets) > 0 or all(OUTPUTS[name] != TARGET for name in asked.outputs), "scores asked for no target")
     return frozenset(asked.outputs), asked.top_k, tuple(targets.tolist())
 
 
 def _tokens(kind: _Kind, ids: Ints, types: Ints, masks: Ints) -> Tokens:
     outputs, top_k, targets = kind
-    tokens = Tokens(ids=ids, types=types, outputs=outputs, masks=tuple(masks.tolist()), top_k=top_k, targets=targets)
-    _check(bool(tokens.masks) or not (tokens.asks(MASK) or tokens.asks(TARGET)), "scores asked for no mask")
-    _check(bool(targets) or not tokens.asks(TARGET), "scores asked for no target")
-    return tokens
+    return Tokens(ids=ids, types=types, outputs=outputs, masks=tuple(masks.tolist()), top_k=top_k, targets=targets)
 
 
 def _values(block: Block) -> NDArray[np.generic]:
