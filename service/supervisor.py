@@ -7,7 +7,6 @@ that arrives while a child is being replaced waits for its successor.
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -55,7 +54,7 @@ class Child:
         return f"{self.post.name} (process {self.process.pid})" if self.process else self.post.name
 
     async def live(self) -> int:
-        """One life of it; its exit code, negative where a signal ended it."""
+        """One life of it; its exit code, negative where a signal ended it. Raises OSError where the machine has no room for a process."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -105,7 +104,11 @@ class Supervisor:
         first = True
         while not self._ending.is_set():
             started = time.monotonic()
-            code = await child.live()
+            try:
+                code = await child.live()
+            except OSError as error:
+                log.error("%r cannot be started: %s", child, error)
+                code = 1
             if self._ending.is_set():
                 return
             if first and child is self.engine and code == LOAD_FAILED:
@@ -140,30 +143,38 @@ class Supervisor:
 
 def supervise(settings: Settings, *, device: str, degraded: str) -> int:
     """The exit code."""
+    lifeline, held = os.pipe()  # `held` is closed when this process ends, however it ends
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
         log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
         return 1
-    folder = Path(tempfile.mkdtemp(prefix="bert-service-"))  # for this user only
-    lifeline, held = os.pipe()  # `held` is closed when this process ends, however it ends
-    try:
-        counts_in(folder).mkdir()
-        engine_listener = socket.socket(socket.AF_UNIX)
-        engine_listener.bind(str(socket_in(folder)))
-        engine_listener.listen(BACKLOG)
+    with tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True) as folder:  # for this user only
+        try:
+            engine_listener = private_listener(Path(folder))
+        except OSError as error:
+            log.error("cannot make the engine's socket in %s: %s (TMPDIR)", folder, error)
+            return 1
 
         def child(module: str, name: str, accepts_on: socket.socket) -> Child:
-            post = Post(name=name, folder=str(folder), device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline)
+            post = Post(name=name, folder=folder, device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline)
             return Child(module, post)
 
         engine = child("service.engine_server", ENGINE, engine_listener)
         apis = [child("service.api", f"api-{number}", listener) for number in range(settings.api_processes)]
         log.info("serving on http://%s:%d in %d API processes and an engine", settings.host, listener.getsockname()[1], len(apis))
-        return asyncio.run(Supervisor(engine, apis, listener, settings.drain_seconds).run())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        code = asyncio.run(Supervisor(engine, apis, listener, settings.drain_seconds).run())
+    os.close(held)
+    return code
+
+
+def private_listener(folder: Path) -> socket.socket:
+    """The engine's socket, in a folder that holds everyone's counts as well."""
+    counts_in(folder).mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(socket_in(folder)))
+    listener.listen(BACKLOG)
+    return listener
 
 
 def listen(host: str, port: int) -> socket.socket:
