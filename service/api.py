@@ -1,4 +1,4 @@
-"""An API process: HTTP on a socket that it shares with the others, in front of an engine in another process."""
+"""An API process: HTTP on a port that it shares with the others, in front of an engine in another process."""
 
 import socket
 

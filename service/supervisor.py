@@ -1,6 +1,6 @@
-"""One engine process and several API processes behind one listening socket: starts them, starts them again when they die, ends them in order.
+"""One engine process and several API processes behind one port: starts them, starts them again when they die, ends them in order.
 
-Knows processes, signals and sockets; serves nobody itself. Both sockets are bound once and stay open as long as the service: a connection
+Knows processes, signals and sockets; serves nobody itself. All sockets are bound once and stay open as long as the service: a connection
 that arrives while a child is being replaced waits for its successor.
 """
 
@@ -22,7 +22,9 @@ from service.settings import Settings, variables_with
 ENGINE = "engine"
 BACKLOG = 2048
 STEADY_SECONDS = 10.0  # who lives that long is not in a crash loop
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 30.0
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 30.0
+LONGEST_API_PAUSE_SECONDS = 2.0  # connections wait for it meanwhile
 GRACE_SECONDS = 10.0  # beyond the drain, for a child to end by itself
 log = logging.getLogger("service")
 
@@ -31,6 +33,7 @@ log = logging.getLogger("service")
 class Backoff:
     """How long a child's successor has to wait: not at all after a long life, longer and longer after short ones."""
 
+    longest_seconds: float = LONGEST_PAUSE_SECONDS
     short_lives: int = 0  # in a row
 
     def after(self, lived_seconds: float) -> float:
@@ -38,7 +41,7 @@ class Backoff:
             self.short_lives = 0
             return 0.0
         self.short_lives += 1
-        return 0.0 if self.short_lives == 1 else min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self.short_lives - 2))
+        return 0.0 if self.short_lives == 1 else min(self.longest_seconds, FIRST_PAUSE_SECONDS * 2.0 ** (self.short_lives - 2))
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +50,8 @@ class Child:
 
     module: str
     post: Post
+    backoff: Backoff
     process: asyncio.subprocess.Process | None = None
-    backoff: Backoff = field(default_factory=Backoff)
 
     def __repr__(self) -> str:
         return f"{self.post.name} (process {self.process.pid})" if self.process else self.post.name
@@ -75,7 +78,7 @@ class Child:
 class Supervisor:
     engine: Child
     apis: list[Child]
-    listener: socket.socket
+    listeners: list[socket.socket]
     drain_seconds: float
     _ending: asyncio.Event = field(default_factory=asyncio.Event)
     _code: int = 0
@@ -87,7 +90,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._signalled, number)
         keepers = {child: asyncio.create_task(self._keep(child)) for child in (self.engine, *self.apis)}
         await self._ending.wait()
-        self.listener.close()
+        for listener in self.listeners:
+            listener.close()
         await self._end([(child, keepers[child]) for child in self.apis], self.drain_seconds + GRACE_SECONDS)
         await self._end([(self.engine, keepers[self.engine])], GRACE_SECONDS)
         return self._code
@@ -145,7 +149,7 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
     """The exit code."""
     lifeline, held = os.pipe()  # `held` is closed when this process ends, however it ends
     try:
-        listener = listen(settings.host, settings.port)
+        listeners = listen(settings.host, settings.port, settings.api_processes)
     except OSError as error:
         log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
         return 1
@@ -156,14 +160,14 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
             log.error("cannot make the engine's socket in %s: %s (TMPDIR)", folder, error)
             return 1
 
-        def child(module: str, name: str, accepts_on: socket.socket) -> Child:
+        def child(module: str, name: str, accepts_on: socket.socket, longest: float) -> Child:
             post = Post(name=name, folder=folder, device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline)
-            return Child(module, post)
+            return Child(module, post, Backoff(longest))
 
-        engine = child("service.engine_server", ENGINE, engine_listener)
-        apis = [child("service.api", f"api-{number}", listener) for number in range(settings.api_processes)]
-        log.info("serving on http://%s:%d in %d API processes and an engine", settings.host, listener.getsockname()[1], len(apis))
-        code = asyncio.run(Supervisor(engine, apis, listener, settings.drain_seconds).run())
+        engine = child("service.engine_server", ENGINE, engine_listener, LONGEST_PAUSE_SECONDS)
+        apis = [child("service.api", f"api-{number}", listener, LONGEST_API_PAUSE_SECONDS) for number, listener in enumerate(listeners)]
+        log.info("serving on http://%s:%d in %d API processes and an engine", settings.host, listeners[0].getsockname()[1], len(apis))
+        code = asyncio.run(Supervisor(engine, apis, listeners, settings.drain_seconds).run())
     os.close(held)
     return code
 
@@ -177,9 +181,15 @@ def private_listener(folder: Path) -> socket.socket:
     return listener
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """One socket, on which all API processes accept: who is busy does not, and nobody's death loses a connection that waits."""
+def listen(host: str, port: int, number: int) -> list[socket.socket]:
+    """So many sockets on one port, for one API process each: the kernel deals connections out to them evenly.
+
+    On one shared socket whoever wakes first accepts all that wait: of 32 connections opened at once, one of two processes got nearly all.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    listener.setblocking(False)
-    return listener
+    with socket.create_server((host, port), family=family) as taken:  # without SO_REUSEPORT: another service's port is not shared
+        port = port or taken.getsockname()[1]
+    listeners = [socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(number)]
+    for listener in listeners:
+        listener.setblocking(False)
+    return listeners
