@@ -25,7 +25,8 @@ from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
-BYTES_PER_TOKEN = 4  # of English in JSON, a little low; only a line that is nearly full refuses by this guess
+BYTES_PER_TOKEN = 4  # of English in JSON, a little low
+GUESS_SHARE = 10  # a guess counts for at most this part of the line: an empty one never refuses by it
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
@@ -81,12 +82,16 @@ class Engine:
         """Why a request would not be answered now; empty when it would."""
         return self.health.reason(since_answer=0.0 if self._tasks is None else self.batcher.clock() - self.batcher.last_answer)
 
+    @property
+    def draining(self) -> bool:
+        return self.health.draining
+
     def check_open(self, body_bytes: int) -> None:
         """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
         if self.health.draining:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is not None:
-            self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
+            self.batcher.check_open(min(max(1, body_bytes // BYTES_PER_TOKEN), self.batcher.waiting.max_tokens // GUESS_SHARE))
 
     def describe(self) -> dict[str, Any]:
         """What /info tells."""
