@@ -53,6 +53,11 @@ reference: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.parity
 
+# tokens per second of the runtime alone, beside its ceiling, the padded graph and torch (installs torch and transformers)
+bench-engine: dev
+	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.engine
+
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements-dev.lock
