@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help install dev export serve check test lock reference bench-engine clean
 
 help:
-	@echo "make serve | test | check | export | lock | reference | clean"
+	@echo "make serve | test | check | export | bench-engine | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -53,7 +53,7 @@ reference: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.parity
 
-# tokens per second of the runtime alone, beside its ceiling, the padded graph and torch (installs torch and transformers)
+# tokens/s of the runtime alone beside its ceiling, the padded graph and torch (installs torch and transformers)
 bench-engine: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.engine

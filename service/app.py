@@ -137,7 +137,7 @@ def _task_route(engine: Engine, task: str, handler: Handler) -> Callable[[Reques
         started = time.perf_counter()
         try:
             check_key(request, engine.settings.api_key)
-            engine.check_open()
+            engine.check_open(stated_length(request))
             body = await request.body()
             timeout_seconds = deadline(request, engine.settings.timeout_ms)
             done, content, media_type = await attended(request.receive, handler(request, engine.tasks, body, timeout_seconds))
@@ -169,6 +169,12 @@ def deadline(request: Request, default_ms: int) -> float:
     if not stated.isascii() or not stated.isdigit() or not 0 < int(stated) <= 3_600_000:
         raise Invalid(f"x-request-timeout-ms is {stated[:20]!r}: send whole milliseconds from 1 to 3600000", code="timeout")
     return int(stated) / 1000
+
+
+def stated_length(request: Request) -> int:
+    """0 where the body comes in chunks."""
+    stated = request.headers.get("content-length", "")
+    return int(stated) if stated.isascii() and stated.isdigit() else 0
 
 
 def server_timing(done: Done) -> str:

@@ -69,11 +69,11 @@ class Batcher:
         self._admit(lambda: self.waiting.admit_alone(caller))
         return await self._accompany(caller)
 
-    def check_open(self) -> None:
-        """Raises what `submit` would raise even for the smallest request, and counts it: for before a request is read."""
+    def check_open(self, tokens: int) -> None:
+        """Raises what `submit` would raise for so many tokens, and counts it: for a guess before a request is read."""
         try:
             self._refuse_when_closed()
-            self.waiting.check_open()
+            self.waiting.check_open(tokens)
         except ServiceError:
             self.counts.received += 1
             self.counts.refused += 1

@@ -25,6 +25,7 @@ from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
+BYTES_PER_TOKEN = 4  # of English in JSON, a little low; only a line that is nearly full refuses by this guess
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
@@ -80,12 +81,12 @@ class Engine:
         """Why a request would not be answered now; empty when it would."""
         return self.health.reason(since_answer=0.0 if self._tasks is None else self.batcher.clock() - self.batcher.last_answer)
 
-    def check_open(self) -> None:
-        """Raises Unavailable or Overloaded where a request would be refused whatever it holds: before its body is read."""
+    def check_open(self, body_bytes: int) -> None:
+        """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
         if self.health.draining:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is not None:
-            self.batcher.check_open()
+            self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
 
     def describe(self) -> dict[str, Any]:
         """What /info tells."""

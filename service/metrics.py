@@ -61,7 +61,7 @@ class _Line(Collector):
             ("bert_waiting_requests", "Requests of which something waits", len(waiting)),
             ("bert_waiting_tokens", "Tokens in the line", waiting.tokens),
             ("bert_oldest_wait_seconds", "How long the oldest request in the line has waited", oldest),
-            ("bert_wait_seconds_estimated", "Estimated wait until the first turn of a request that comes now", waiting.wait_seconds),
+            ("bert_wait_seconds_estimated", "Estimated wait of a request with one short text that comes now", waiting.wait_seconds(1)),
             ("bert_token_budget", "Tokens in one batch, measured at start, lowered when memory ran out", waiting.token_budget),
             ("bert_tokens_per_second", "Measured rate of full batches", waiting.tokens_per_second),
         ):

@@ -1,5 +1,6 @@
 """The line: who is admitted, who leaves next, whose time is over. Plain synchronous code without a clock, a loop or a model."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Waiting:
     tokens: int = 0
     _round: int = 0  # tokens that leave before a newcomer's first turn: the sum of the callers' turns
     _lasting: int = 0  # at most so many tokens leave in the round after that
+    _sizes: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * 64)  # callers and their tokens, by the bits of what each still has
     _refusals: int = 0
     _ring: OrderedDict[Caller, None] = field(default_factory=OrderedDict)
 
@@ -81,10 +83,9 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._ring)
 
-    @property
-    def wait_seconds(self) -> float:
-        """Estimated time until a newcomer's first turn: a large request in the line counts with one turn, not with all its work."""
-        return self._round / self.tokens_per_second
+    def wait_seconds(self, size: int) -> float:
+        """Estimated time that a request of `size` tokens would wait for others: whoever has more to do counts only with as much as it."""
+        return max(self._round, self._ahead(size)) / self.tokens_per_second
 
     @property
     def oldest(self) -> float | None:
@@ -94,16 +95,21 @@ class Waiting:
     def admit(self, caller: Caller) -> None:
         """Takes the whole request into the line or raises: TooLarge where it could never fit, Overloaded where it does not fit now."""
         size = caller.waiting_tokens
-        room = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
-        if size > room:
-            raise TooLarge(f"the request has {size} tokens; the line takes at most {room} at once: send it in parts")
-        patience = min(self.max_wait_seconds, max(0.0, caller.deadline - caller.arrived))
-        self._check(over=self.tokens + size - room, patience=patience)
+        if size > self._room(size):
+            raise TooLarge(f"the request has {size} tokens; the line takes at most {self._room(size)} at once: send it in parts")
+        self.check_open(size, patience=max(0.0, caller.deadline - caller.arrived))
         self._join(caller)
 
-    def check_open(self) -> None:
-        """Raises Overloaded where `admit` would refuse even the smallest request: cheap, before anything is parsed or tokenized."""
-        self._check(over=self.tokens + 1 - self.max_tokens, patience=self.max_wait_seconds)
+    def check_open(self, size: int, *, patience: float = math.inf) -> None:
+        """Raises Overloaded where `size` tokens do not fit now, or would wait too long: cheap, so also for a guess before anything is tokenized."""
+        over, patience = self.tokens + size - self._room(size), min(patience, self.max_wait_seconds)
+        wait = self.wait_seconds(size)
+        if over <= 0 and wait <= patience:
+            return
+        seconds = max(over / self.tokens_per_second, self._seconds_until(size, patience)) + self.token_budget / self.tokens_per_second
+        self._refusals += 1
+        retry = max(1.0, seconds) * (1.0 + self._refusals * GOLDEN % 1.0 / 2)
+        raise Overloaded(f"{self.tokens} tokens are waiting, {wait:.1f} s of them before this request; try again in {retry:.0f} s", retry_after=retry)
 
     def admit_alone(self, caller: Caller) -> None:
         """Past everyone and every limit, in a batch of its own: for the canary, whose fate must be nobody else's."""
@@ -179,26 +185,25 @@ class Waiting:
         self.tokens += sign * caller.waiting_tokens
         self._round += sign * turn
         self._lasting += sign * min(caller.waiting_tokens - turn, self.quantum + caller.longest)
+        count, tokens = self._sizes[caller.waiting_tokens.bit_length()]
+        self._sizes[caller.waiting_tokens.bit_length()] = count + sign, tokens + sign * caller.waiting_tokens
 
-    def _check(self, *, over: int, patience: float) -> None:
-        """Raises Overloaded where `over` tokens do not fit, or the wait is longer than `patience` seconds."""
-        if over <= 0 and self.wait_seconds <= patience:
-            return
-        seconds = max(over / self.tokens_per_second, self._seconds_until(patience)) + self.token_budget / self.tokens_per_second
-        self._refusals += 1
-        spread = self._refusals * GOLDEN % 1.0
-        retry = max(1.0, seconds) * (1.0 + spread / 2)
-        wait = self.wait_seconds
-        raise Overloaded(f"{self.tokens} tokens are waiting, {wait:.1f} s until a newcomer's turn; try again in {retry:.0f} s", retry_after=retry)
+    def _room(self, size: int) -> int:
+        return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
 
-    def _seconds_until(self, patience: float) -> float:
+    def _ahead(self, size: int) -> int:
+        """Tokens that leave before `size` tokens that come now have left, as all take turns; at most twice too many, never too few."""
+        own = size.bit_length()
+        return sum(tokens if bits < own else count * size for bits, (count, tokens) in enumerate(self._sizes))
+
+    def _seconds_until(self, size: int, patience: float) -> float:
         """How long, if nobody else comes, until the wait is down to `patience`: 0 where it is."""
-        if self.wait_seconds <= patience:
+        if self.wait_seconds(size) <= patience:
             return 0.0
         lasting = self._lasting / self.tokens_per_second
-        if lasting <= patience:  # enough callers leave for good in this round, while each of the others has its turn
-            return self.wait_seconds + lasting - patience
-        return self.tokens / self.tokens_per_second - patience
+        if self._ahead(size) <= self._round and lasting <= patience:  # enough leave for good in this round, while the others have their turn
+            return self.wait_seconds(size) + lasting - patience
+        return self.tokens / self.tokens_per_second - patience / 2
 
 
 def _send(caller: Caller) -> Job:

@@ -16,6 +16,7 @@ from model_export.manifest import MODEL, Manifest
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
+ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
 Sequences = list[dict[str, np.ndarray]]  # per sequence: what expected.npz has under its number
 
 
@@ -27,6 +28,11 @@ class Artifact:
     def run(self, sequences: Sequence[Tokens]) -> list[Row]:
         """All of `sequences` in one batch."""
         return run(self.folder / MODEL, sequences)
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest difference as a share of what is allowed in fp32: at most 1 where the two are equal."""
+    return float((np.abs(got - want) / (ABSOLUTE + RELATIVE * np.abs(want).max())).max())
 
 
 def expected(name: str) -> Sequences:

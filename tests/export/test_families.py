@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests import families
-from tests.export.goldens import GOLDEN, NAMES, answers, asked, expected, hidden_states
+from tests.export.goldens import GOLDEN, NAMES, answers, asked, distance, expected, hidden_states
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
@@ -42,7 +42,7 @@ def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(n
     for got, want in zip(answered(exported(name), sequences), sequences, strict=True):
         assert set(got) == heads
         for head in heads:
-            assert np.abs(got[head] - want[head]).max() <= FP32_TOLERANCE * max(1.0, np.abs(want[head]).max()), head
+            assert distance(got[head], want[head]) <= 1, head
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
@@ -76,6 +76,15 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
     for case in answers(name)["tokens"]:
         encoding = tokenizer.encode(case["text"], case["text_pair"])
         assert (encoding.ids, encoding.type_ids) == (case["ids"], case["types"]), case["text"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
+def test_every_head_gives_the_same_bits_alone_and_in_company(name: str, precision: str, exported: Callable):
+    artifact, sequences = exported(name, precision), expected(name)
+    for alone, company in zip([answered(artifact, [one])[0] for one in sequences], answered(artifact, sequences), strict=True):
+        for head, answer in alone.items():
+            assert np.array_equal(answer, company[head]), head
 
 
 @pytest.mark.parametrize("name", NAMES)

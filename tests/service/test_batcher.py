@@ -290,7 +290,7 @@ def test_a_full_line_refuses_and_admits_again_when_drained():
             await settle()
             assert await ended(ask(batcher, 6)) == [Overloaded]
             with pytest.raises(Overloaded):
-                batcher.check_open()
+                batcher.check_open(1)
             runtime.release()
             assert await ended(*tasks) == [[n] for n in range(6)]
             assert await ended(ask(batcher, 7)) == [[7]]

@@ -35,11 +35,11 @@ def test_it_is_ready_when_its_canary_was_right_and_not_any_more_when_draining(be
             _ = one.tasks
         await one.open()
         assert one.readiness() == ""
-        one.check_open()
+        one.check_open(1)
         one.drain()
         assert one.readiness() == "draining"
         with pytest.raises(Unavailable, match="shutting down"):
-            one.check_open()
+            one.check_open(1)
         await one.close()
 
     asyncio.run(story())
@@ -87,7 +87,7 @@ def test_when_every_run_fails_the_process_is_to_end_and_callers_are_told(bert_ar
             await ended.wait()
         assert one.readiness() == "every run fails: the model failed: RuntimeError"
         with pytest.raises(Unavailable, match="every run fails"):
-            one.check_open()
+            one.check_open(1)
         await one.close()
         assert adds_up(one.batcher)
 
@@ -137,7 +137,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         began = asyncio.get_running_loop().time()
         for _ in range(100):
             with pytest.raises(Overloaded):
-                one.check_open()
+                one.check_open(1)
         took = asyncio.get_running_loop().time() - began
         assert one.batcher.counts.refused == 100
         assert adds_up(one.batcher)

@@ -100,8 +100,17 @@ def test_bulk_requests_leave_room_in_the_line_for_small_ones():
 def test_a_bulk_request_in_the_line_does_not_close_it_for_others():
     waiting = line(token_budget=256, max_tokens=100_000, max_wait_seconds=1.0, tokens_per_second=1000)
     admit(waiting, caller(*[30] * 2000))
-    assert waiting.wait_seconds == pytest.approx(0.064)
+    assert waiting.wait_seconds(1) == pytest.approx(0.064)
     waiting.admit(caller(30))
+
+
+def test_many_requests_of_middling_size_together_are_waited_for_and_one_huge_one_is_not():
+    middling, huge = (line(token_budget=256, max_tokens=100_000, max_wait_seconds=10.0, tokens_per_second=1000) for _ in range(2))
+    admit(huge, caller(*[30] * 2000))
+    huge.admit(caller(*[30] * 60))  # both have done 1,800 tokens by the time that it is done
+    admit(middling, *(caller(*[30] * 60) for _ in range(6)))
+    with pytest.raises(Overloaded):
+        middling.admit(caller(*[30] * 60))
 
 
 def test_a_request_is_refused_when_its_turn_would_come_after_its_own_deadline():
@@ -125,10 +134,10 @@ def test_refused_callers_are_told_different_times_so_that_they_do_not_all_return
 
 def test_the_open_check_refuses_exactly_when_the_smallest_request_would_be():
     waiting = line(max_tokens=100, max_wait_seconds=1.0, tokens_per_second=50)
-    waiting.check_open()
+    waiting.check_open(1)
     admit(waiting, caller(50), caller(1))
     with pytest.raises(Overloaded):
-        waiting.check_open()
+        waiting.check_open(1)
     with pytest.raises(Overloaded):
         waiting.admit(caller(1))
 
@@ -230,7 +239,7 @@ class Line(RuleBasedStateMachine):
     def the_waiting_tokens_are_the_sum_of_what_waits(self) -> None:
         assert self.waiting.tokens == sum(sum(map(len, one.work[one.left :])) for one in self.there)
         assert len(self.waiting) == len(self.there)
-        assert (self.waiting.wait_seconds == 0) == (not self.there)
+        assert (self.waiting.wait_seconds(1) == 0) == (not self.there)
 
 
 TestLine = Line.TestCase
