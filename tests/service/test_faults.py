@@ -18,7 +18,7 @@ from tests.service.test_metrics import values_of
 MANY = {"inputs": ["a cat and a dog " * 5] * 2000}
 PATIENCE = 60.0
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
-slow = {"BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}  # of the golden BERT: some 2 s for MANY
+slow = {"BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}  # of the golden BERT: some 2 s for MANY
 
 
 def metrics(client: httpx.Client) -> dict[str, float]:
