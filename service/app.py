@@ -18,9 +18,9 @@ from service import labels, schemas
 from service.answers import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
 from service.documentation import body_of, openapi
 from service.door import Door, Left, attended
-from service.engine import Engine
 from service.errors import BadRequest, Invalid, ServiceError, Unauthorized
 from service.metrics import CONTENT_TYPE
+from service.serving import Serving
 from service.tasks import Done, Tasks
 
 B = TypeVar("B", bound=BaseModel)
@@ -91,9 +91,9 @@ ROUTES: dict[str, tuple[str, Handler, type[BaseModel], str]] = {
 }
 
 
-def create_app(engine: Engine, *, on_failure: Callable[[], None] = lambda: None) -> FastAPI:
+def create_app(engine: Serving, *, on_failure: Callable[[], None] = lambda: None) -> FastAPI:
     """The application around an engine that is opened when the server starts and closed when it stops."""
-    engine.on_failure = on_failure
+    engine.when_failed(on_failure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -105,6 +105,7 @@ def create_app(engine: Engine, *, on_failure: Callable[[], None] = lambda: None)
                 on_failure()
 
         loading = asyncio.create_task(load())
+        await asyncio.wait((loading,), timeout=engine.shut_seconds)
         yield
         await loading
         await engine.close()
@@ -132,7 +133,7 @@ def parse(schema: type[B], body: bytes) -> B:
         raise Invalid(f"{where}: {first['msg']}", index=index) from None
 
 
-def _task_route(engine: Engine, task: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _task_route(engine: Serving, task: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def route(request: Request) -> Response:
         started = time.perf_counter()
         try:
@@ -184,23 +185,23 @@ def server_timing(done: Done) -> str:
     return ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts.items())
 
 
-def _add_pages(app: FastAPI, engine: Engine) -> None:
+def _add_pages(app: FastAPI, engine: Serving) -> None:
     @app.get("/health", summary="The process answers")
     async def health() -> Response:
         return _json(200, {"status": "ok"})
 
     @app.get("/ready", summary="A real forward pass has gone through the real queue lately; 503 with the reason when not")
     async def ready() -> Response:
-        reason = engine.readiness()
+        reason = await engine.ready()
         return _json(503 if reason else 200, {"status": reason or "ready"})
 
     @app.get("/info", summary="The model, its heads and limits, the execution provider in use")
     async def info() -> Response:
-        return _json(200, engine.describe())
+        return _json(200, await engine.info())
 
     @app.get("/metrics", summary="For Prometheus")
     async def metrics() -> Response:
-        return Response(engine.metrics.text(), media_type=CONTENT_TYPE)
+        return Response(await engine.scrape(), media_type=CONTENT_TYPE)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model_export.manifest import MANIFEST, MODEL, TOKENIZER, Manifest, ManifestError
 
-__all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact"]
+__all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +42,8 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     manifest = Manifest.read(folder / device)
     manifest.check_files(folder / device)
     return Artifact(folder / device, manifest)
+
+
+def read_artifact(folder: Path, device: str) -> Artifact:
+    """As `open_artifact`, for a process whose supervisor has looked at the files. Raises ManifestError where there is no manifest."""
+    return Artifact(folder / device, Manifest.read(folder / device))

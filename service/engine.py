@@ -18,6 +18,7 @@ from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
 from service.runtime import Facts, Runtime
+from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
@@ -25,10 +26,8 @@ from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
-BYTES_PER_TOKEN = 4  # of English in JSON, a little low
 GUESS_SHARE = 10  # a guess counts for at most this part of the line: an empty one never refuses by it
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
-SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 log = logging.getLogger("service")
 
 
@@ -40,6 +39,7 @@ class Engine:
     settings: Settings
     metrics: Metrics
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
+    shut_seconds: float = 0.0
     on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
     facts: Facts | None = None
     health: Health = field(init=False)
@@ -53,6 +53,9 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.health = Health(stale_seconds=self.settings.stuck_seconds, tolerance=self.artifact.manifest.canary.tolerance)
+
+    def when_failed(self, end: Callable[[], None]) -> None:
+        self.on_failure = end
 
     @property
     def tasks(self) -> Tasks:
@@ -85,6 +88,15 @@ class Engine:
     @property
     def draining(self) -> bool:
         return self.health.draining
+
+    async def ready(self) -> str:
+        return self.readiness()
+
+    async def info(self) -> dict[str, Any]:
+        return self.describe() | {"api_processes": 0}
+
+    async def scrape(self) -> bytes:
+        return self.metrics.text()
 
     def check_open(self, body_bytes: int) -> None:
         """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from service.batcher import Batcher
 from service.reports import BatchReport
 
+COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client looks for the folder
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -73,6 +76,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._line_registry = CollectorRegistry()
         registry = self._registry
         self._requests = Counter("bert_requests", "Answered requests", ["task", "status"], registry=registry)
         self._seconds = Histogram("bert_request_seconds", "From the last byte received to the answer", ["task"], buckets=SECONDS, registry=registry)
@@ -84,8 +88,12 @@ class Metrics:
         self._batch_sequences = Histogram("bert_batch_sequences", "Sequences in a batch", buckets=SIZES, registry=registry)
         self._forward = Histogram("bert_forward_seconds", "One run", buckets=SECONDS, registry=registry)
         self._wait = Histogram("bert_queue_seconds", "Longest wait in a batch", buckets=SECONDS, registry=registry)
-        self._provider = Gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"], registry=registry)
-        self._degraded = Gauge("bert_degraded", "1 where the CPU is used though there is an artifact for the GPU", registry=registry)
+        self._provider = Gauge(
+            "bert_execution_provider", "1 for the execution provider in use", ["provider"], registry=registry, multiprocess_mode="max"
+        )
+        self._degraded = Gauge(
+            "bert_degraded", "1 where the CPU is used though there is an artifact for the GPU", registry=registry, multiprocess_mode="max"
+        )
         for task in TASKS:
             self._requests.labels(task, "200")
             self._seconds.labels(task)
@@ -93,7 +101,7 @@ class Metrics:
             self._errors.labels(reason)
 
     def follow(self, batcher: Batcher, provider: str, *, degraded: bool) -> None:
-        self._registry.register(_Line(batcher))
+        self._line_registry.register(_Line(batcher))
         self._provider.labels(provider).set(1)
         self._degraded.set(degraded)
 
@@ -119,4 +127,21 @@ class Metrics:
         self.refused(UNKNOWN, status, code)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self.line_text()
+
+    def line_text(self) -> bytes:
+        """What only the process with the line can tell."""
+        return generate_latest(self._line_registry)
+
+
+def share(name: str) -> None:
+    """From now on the counts of this process lie in the folder COUNTS_VARIABLE, under a name that the successor of this process has too:
+    it counts on where this one ends. To be called before the first Metrics is made."""
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+
+
+def gathered(folder: Path) -> bytes:
+    """The sums over all processes that have counted into `folder`, living or not."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

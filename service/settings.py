@@ -22,6 +22,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535)
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one and an artifact for it")
+    api_processes: int = Field(0, ge=0, le=256, description="processes for HTTP and tokenizing in front of one engine; 0: one process does all")
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
     token_budget: int = Field(0, ge=0, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")
@@ -59,3 +60,8 @@ class Settings(BaseSettings):
     def _check_together(self) -> None:
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+
+def variables_with(**more: str) -> dict[str, str]:
+    """This process's variables and `more`, for a child."""
+    return {**os.environ, **more}

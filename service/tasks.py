@@ -4,14 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_export.batch import Row, Tokens
 from service.artifact import Manifest
-from service.batcher import Answer, Batcher
+from service.batcher import Answer
 from service.errors import Invalid, NoSuchHead, TooLarge
 from service.schemas import EmbedRequest, FillMaskRequest, NspRequest, Pair
 from service.tokenizer import Cut, Encoded, Text, Tokenizer
@@ -31,6 +31,12 @@ class Done:
     queue_seconds: float
     forward_seconds: float
     format_seconds: float
+
+
+class Line(Protocol):
+    """Where sequences wait and run: in this process, or in the engine's."""
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ class _Ran:
 class Tasks:
     manifest: Manifest
     tokenizer: Tokenizer
-    batcher: Batcher
+    batcher: Line
     limits: Limits
 
     async def embed(self, request: EmbedRequest, *, timeout_seconds: float) -> Done:

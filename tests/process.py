@@ -25,8 +25,12 @@ class ServiceProcess:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Not ready yet."""
         self.process = subprocess.Popen([sys.executable, "-m", "service"], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> Self:
+        self.start()
         transport = httpx.HTTPTransport(retries=1000)  # waits 0.5 s, 1 s, ... between refused connections: bounded below
         with httpx.Client(base_url=self.url, transport=transport, timeout=START_SECONDS) as client:
             while self.process.poll() is None and client.get("/ready").status_code != 200:

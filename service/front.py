@@ -1,0 +1,112 @@
+"""An API process's side of the service: a tokenizer and the tasks here, the line and the model in the engine's process."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.artifact import Artifact
+from service.child import Post, counts_in
+from service.errors import Unavailable
+from service.metrics import Metrics, gathered
+from service.remote import RemoteBatcher
+from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
+from service.settings import Settings
+from service.tasks import Limits, Tasks
+from service.tokenizer import Tokenizer
+
+MEETING_SECONDS = 2.0  # for an engine that is there to say welcome; one that is not may take minutes
+log = logging.getLogger("service")
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """What `Engine` is to an application in its own process."""
+
+    post: Post
+    settings: Settings
+    artifact: Artifact
+    metrics: Metrics
+    shut_seconds: float = 2 * MEETING_SECONDS  # there are others to accept meanwhile
+    on_failure: Callable[[], None] = lambda: None
+    draining: bool = False
+    batcher: RemoteBatcher = field(init=False)
+    tokenizer: Tokenizer = field(init=False)
+    _tasks: Tasks | None = None
+    _connection: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        self.batcher = RemoteBatcher(
+            self.post.socket, self.artifact.digest, patience_seconds=self.settings.stuck_seconds, on_other_artifact=self._other_artifact
+        )
+        self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
+
+    def when_failed(self, end: Callable[[], None]) -> None:
+        self.on_failure = end
+
+    @property
+    def tasks(self) -> Tasks:
+        if self._tasks is None:
+            raise Unavailable("the tokenizer is loading: try again in a few seconds", code="loading", retry_after=2)
+        return self._tasks
+
+    async def open(self) -> None:
+        settings = self.settings
+        self._connection = asyncio.create_task(self.batcher.keep_connected())
+        await asyncio.to_thread(self.tokenizer.open)
+        limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
+        self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.batcher.met.wait(), MEETING_SECONDS)
+
+    async def close(self) -> None:
+        self.drain()
+        self.give_up()
+        if self._connection is not None:
+            self._connection.cancel()
+            await asyncio.wait((self._connection,))
+        if self._tasks is not None:
+            self.tokenizer.close()
+
+    def check_open(self, body_bytes: int) -> None:
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def give_up(self) -> None:
+        self.batcher.close(SHUTTING_DOWN)
+
+    async def ready(self) -> str:
+        if self.draining or self._tasks is None:
+            return "draining" if self.draining else "loading"
+        try:
+            return (await self.batcher.ask("ready")).decode()
+        except Unavailable as error:
+            return error.message
+
+    async def info(self) -> dict[str, Any]:
+        try:
+            engine: dict[str, Any] = orjson.loads(await self.batcher.ask("info"))
+        except Unavailable as error:
+            engine = {"model": self.artifact.manifest.name, "artifact": self.artifact.digest, "status": error.message}
+        return engine | {"api_processes": self.settings.api_processes}
+
+    async def scrape(self) -> bytes:
+        """Everyone's counts, which lie in files that outlive their processes, and the line as the engine sees it."""
+        counts = await asyncio.to_thread(gathered, counts_in(Path(self.post.folder)))
+        try:
+            return counts + await self.batcher.ask("metrics")
+        except Unavailable:
+            return counts
+
+    def _other_artifact(self) -> None:
+        log.error("the engine serves another artifact by now: this process ends, so that its successor reads that one")
+        self.on_failure()

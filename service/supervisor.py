@@ -1,0 +1,185 @@
+"""One engine process and several API processes behind one listening socket: starts them, starts them again when they die, ends them in order.
+
+Knows processes, signals and sockets; serves nobody itself. Both sockets are bound once and stay open as long as the service: a connection
+that arrives while a child is being replaced waits for its successor.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.child import LOAD_FAILED, Post, counts_in, socket_in
+from service.metrics import COUNTS_VARIABLE
+from service.settings import Settings, variables_with
+
+ENGINE = "engine"
+BACKLOG = 2048
+STEADY_SECONDS = 10.0  # who lives that long is not in a crash loop
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 30.0
+GRACE_SECONDS = 10.0  # beyond the drain, for a child to end by itself
+log = logging.getLogger("service")
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How long a child's successor has to wait: not at all after a long life, longer and longer after short ones."""
+
+    short_lives: int = 0  # in a row
+
+    def after(self, lived_seconds: float) -> float:
+        if lived_seconds >= STEADY_SECONDS:
+            self.short_lives = 0
+            return 0.0
+        self.short_lives += 1
+        return 0.0 if self.short_lives == 1 else min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self.short_lives - 2))
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A place and the process that holds it."""
+
+    module: str
+    post: Post
+    process: asyncio.subprocess.Process | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __repr__(self) -> str:
+        return f"{self.post.name} (process {self.process.pid})" if self.process else self.post.name
+
+    async def live(self) -> int:
+        """One life of it; its exit code, negative where a signal ended it. Raises OSError where the machine has no room for a process."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self.module,
+            self.post.argument,
+            pass_fds=(self.post.listener, self.post.lifeline),
+            env=variables_with(**{COUNTS_VARIABLE: str(counts_in(Path(self.post.folder)))}),
+            start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
+        )
+        return await self.process.wait()
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+@dataclass(slots=True, eq=False)
+class Supervisor:
+    engine: Child
+    apis: list[Child]
+    listener: socket.socket
+    drain_seconds: float
+    _ending: asyncio.Event = field(default_factory=asyncio.Event)
+    _code: int = 0
+
+    async def run(self) -> int:
+        """The exit code: 0 after a signal, 1 where the model could not be loaded or a child had to be killed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        keepers = {child: asyncio.create_task(self._keep(child)) for child in (self.engine, *self.apis)}
+        await self._ending.wait()
+        self.listener.close()
+        await self._end([(child, keepers[child]) for child in self.apis], self.drain_seconds + GRACE_SECONDS)
+        await self._end([(self.engine, keepers[self.engine])], GRACE_SECONDS)
+        return self._code
+
+    def _signalled(self, number: int) -> None:
+        """The first signal ends everything in order; another one is passed on, and the API processes end now."""
+        if self._ending.is_set():
+            for child in self.apis:
+                child.signal(number)
+        self._ending.set()
+
+    async def _keep(self, child: Child) -> None:
+        """A process in its place until the end."""
+        first = True
+        while not self._ending.is_set():
+            started = time.monotonic()
+            try:
+                code = await child.live()
+            except OSError as error:
+                log.error("%r cannot be started: %s", child, error)
+                code = 1
+            if self._ending.is_set():
+                return
+            if first and child is self.engine and code == LOAD_FAILED:
+                self._fail()
+                return
+            first = False
+            pause = child.backoff.after(time.monotonic() - started)
+            log.error("%r has ended with code %d; its successor starts in %.2f s", child, code, pause)
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Shorter where the end comes first."""
+        await asyncio.wait((asyncio.ensure_future(self._ending.wait()),), timeout=seconds)
+
+    async def _end(self, children: list[tuple[Child, "asyncio.Task[None]"]], patience_seconds: float) -> None:
+        """SIGTERM, and SIGKILL for who does not heed it."""
+        for child, _ in children:
+            child.signal(signal.SIGTERM)
+        _, late = await asyncio.wait([keeper for _, keeper in children], timeout=patience_seconds)
+        for child, keeper in children:
+            if keeper in late:
+                log.error("%r does not end: it is killed", child)
+                child.signal(signal.SIGKILL)
+                self._fail()
+        if late:
+            await asyncio.wait(late)
+
+    def _fail(self) -> None:
+        self._code = 1
+        self._ending.set()
+
+
+def supervise(settings: Settings, *, device: str, degraded: str) -> int:
+    """The exit code."""
+    lifeline, held = os.pipe()  # `held` is closed when this process ends, however it ends
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True) as folder:  # for this user only
+        try:
+            engine_listener = private_listener(Path(folder))
+        except OSError as error:
+            log.error("cannot make the engine's socket in %s: %s (TMPDIR)", folder, error)
+            return 1
+
+        def child(module: str, name: str, accepts_on: socket.socket) -> Child:
+            post = Post(name=name, folder=folder, device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline)
+            return Child(module, post)
+
+        engine = child("service.engine_server", ENGINE, engine_listener)
+        apis = [child("service.api", f"api-{number}", listener) for number in range(settings.api_processes)]
+        log.info("serving on http://%s:%d in %d API processes and an engine", settings.host, listener.getsockname()[1], len(apis))
+        code = asyncio.run(Supervisor(engine, apis, listener, settings.drain_seconds).run())
+    os.close(held)
+    return code
+
+
+def private_listener(folder: Path) -> socket.socket:
+    """The engine's socket, in a folder that holds everyone's counts as well."""
+    counts_in(folder).mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(socket_in(folder)))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """One socket, on which all API processes accept: who is busy does not, and nobody's death loses a connection that waits."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
