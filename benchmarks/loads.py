@@ -60,9 +60,9 @@ async def idle(target: Target, plan: Plan) -> list[Finding]:
             parts = {name: float(ms) for name, ms in re.findall(rb"(\w+);dur=([\d.]+)", answer.partition(b"\r\n\r\n")[0])}
             totals.append(total)
             others.append(total - parts[b"tokenize"] - parts[b"forward"])
-    median = float(np.median(others[100:]))
+    median = float(np.median(others[len(others) // 5 :]))
     return [
-        Finding("idle", "ms of a single request, median", float(np.median(totals[100:]))),
+        Finding("idle", "ms of a single request, median", float(np.median(totals[len(totals) // 5 :]))),
         Finding("idle", "ms outside tokenizing and the run, median", median, "<= 1", median <= 1),
     ]
 

@@ -160,19 +160,20 @@ def row_width(lengths: Ints) -> int:
 
 def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
     """First fit decreasing under the two placement rules; returns each sequence's first slot and the number of rows."""
-    ends: list[int] = []
-    slots = [0] * len(lengths)
+    ends: dict[int, int] = {}  # of the rows that still have room for something
+    slots, rows = [0] * len(lengths), 0
     for i in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
-        for row, end in enumerate(ends):  # noqa: B007 - row is read after the loop
+        for row, end in ends.items():  # noqa: B007 - row is read after the loop
             start = _next_start(end, lengths[i])
             if start + lengths[i] <= row_length:
                 break
         else:
-            row, start = len(ends), 0
-            ends.append(0)
+            row, start, rows = rows, 0, rows + 1
         ends[row] = start + lengths[i]
+        if _next_start(ends[row], 1) >= row_length:
+            del ends[row]
         slots[i] = row * row_length + start
-    return slots, len(ends)
+    return slots, rows
 
 
 def _next_start(end: int, length: int) -> int:

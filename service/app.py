@@ -138,6 +138,8 @@ def _task_route(engine: Serving, task: str, handler: Handler) -> Callable[[Reque
         started = time.perf_counter()
         try:
             check_key(request, engine.settings.api_key)
+            if engine.draining:
+                await request.body()  # the connection closes after this answer: closed with an unread body, it would be reset and the answer lost
             engine.check_open(stated_length(request))
             body = await request.body()
             timeout_seconds = deadline(request, engine.settings.timeout_ms)

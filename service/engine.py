@@ -26,6 +26,7 @@ from service.tokenizer import Tokenizer
 from service.waiting import Waiting
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
+GUESS_SHARE = 10  # a guess counts for at most this part of the line: an empty one never refuses by it
 GRACE_SECONDS = 5.0  # for a run that is under way when the engine closes
 log = logging.getLogger("service")
 
@@ -102,7 +103,7 @@ class Engine:
         if self.health.draining:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is not None:
-            self.batcher.check_open(max(1, body_bytes // BYTES_PER_TOKEN))
+            self.batcher.check_open(min(max(1, body_bytes // BYTES_PER_TOKEN), self.batcher.waiting.max_tokens // GUESS_SHARE))
 
     def describe(self) -> dict[str, Any]:
         """What /info tells."""

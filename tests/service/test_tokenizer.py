@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Pieces
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tokenizer import Cut, Text, Tokenizer, longest_first
+from service.tokenizer import PORTION_CHARACTERS, Cut, Text, Tokenizer, longest_first, portions
 
 KEEP, TRUNCATE = Cut(truncate=False), Cut(truncate=True)
 
@@ -91,6 +91,26 @@ def test_a_pair_that_is_cut_keeps_both_separators(tokenizer: Tokenizer) -> None:
     assert found.count("[SEP]") == 2
     assert found[-2:] == ["dog", "[SEP]"]
     assert encoded.types.tolist()[-2:] == [1, 1]
+
+
+@given(sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=50))
+def test_portions_hold_every_text_once_in_order_and_little_more_than_one_long_text(sizes: list[int]) -> None:
+    parts = portions(sizes)
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(sizes)))
+    assert all(sum(sizes[part]) <= PORTION_CHARACTERS or sum(size > 0 for size in sizes[part]) == 1 for part in parts)
+
+
+def test_a_long_request_is_encoded_in_portions_as_it_is_in_one(tokenizer: Tokenizer) -> None:
+    texts: list[Text] = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
+    whole = tokenizer.encode_here(texts, KEEP)
+    parts = asyncio.run(tokenizer.encode(texts, KEEP))
+    assert [one.ids.tolist() for one in parts] == [one.ids.tolist() for one in whole]
+
+
+def test_the_index_of_a_text_that_is_too_long_counts_from_the_start_of_its_request(tokenizer: Tokenizer) -> None:
+    with pytest.raises(Invalid) as caught:
+        asyncio.run(tokenizer.encode([*(["cat " * 100] * 150), "cat " * 600], KEEP))
+    assert caught.value.index == 150
 
 
 def test_too_many_characters_are_refused_before_tokenizing(tokenizer: Tokenizer) -> None:
