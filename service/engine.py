@@ -114,6 +114,8 @@ class Engine:
             "heads": manifest.heads,
             "missing_heads": manifest.missing,
             "pair_labels": manifest.pair_labels,
+            "labels": manifest.labels,
+            "label_scores": manifest.label_scores,
             "sizes": manifest.sizes,
             "limits": {
                 "tokens": manifest.max_tokens,
