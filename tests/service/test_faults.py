@@ -76,9 +76,11 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
 
 
 def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path):
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_TOKEN_BUDGET": "100000", "BERT_STUCK_SECONDS": "0.3", "BERT_DRAIN_SECONDS": "1"}
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_THREADS": "1", "BERT_TOKEN_BUDGET": "1000000", "BERT_MAX_WAITING_TOKENS": "10000000"}
+    settings |= {"BERT_STUCK_SECONDS": "0.3", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
+    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 250,000 tokens in one run: seconds on one core
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
-        hanging = [pool.submit(client.post, "/embed", json=MANY | {"pooling": "mean"}) for _ in range(4)]
+        hanging = [pool.submit(client.post, "/embed", json=endless) for _ in range(4)]
         answers = [one.result() for one in hanging]
         assert process.process.wait(30) == 1
         output = process.output()
