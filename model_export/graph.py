@@ -110,11 +110,6 @@ class Graph:
             self._constants[key] = value
         return self._constants[key]
 
-    def operators(self) -> dict[str, int]:
-        """How many nodes of each operator."""
-        kinds = [node.op_type for node in self._graph]
-        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-
     def save(self, path: Path, *, producer_version: str, written: Callable[[int], None]) -> None:
         """Writes the model, its weights beside it; calls `written` with the number of bytes of each weight before it is written."""
         logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazily made tensor
