@@ -1,7 +1,8 @@
 """Waits: hands batches from the line to the runtime, one after another, and gives each caller its own rows.
 
-A batch leaves as soon as the runtime is free and something waits: no timer, no minimum wait. Knows tokens and time; knows
-nothing of HTTP, tasks or ONNX Runtime.
+A batch leaves as soon as the runtime is free and something waits: no timer, no minimum wait. Where the runtime can prepare one batch
+while it runs another (`depth` 2), a batch that would be full anyway leaves ahead. Knows tokens and time; knows nothing of HTTP, tasks or
+ONNX Runtime.
 """
 
 import asyncio
@@ -13,9 +14,9 @@ from model_export.batch import Batch, Row, Tokens
 from service.errors import Expired, NotFinite, OutOfMemory, RunFailed, ServiceError, Unavailable
 from service.reports import BatchReport, Counts, Faults
 from service.waiting import Caller, Job, Waiting
+from service.watchdog import Clock, Watchdog
 
 Run = Callable[[Sequence[Tokens]], Awaitable[tuple[Sequence[Row | None], Batch]]]  # None: the answer to that sequence was not finite
-Clock = Callable[[], float]
 NEWEST = 0.2  # weight of the newest run in the measured rate
 SICK = 16  # failures in a row, with no success between, after which a failing batch is no longer split
 
@@ -39,19 +40,23 @@ class Batcher:
     waiting: Waiting
     report: Callable[[BatchReport], None] = lambda report: None
     clock: Clock = time.monotonic
+    depth: int = 1  # batches with the runtime at once: one that it runs, the others prepared
     stuck_seconds: float = 30.0
     on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
     counts: Counts = field(default_factory=Counts)
     faults: Faults = field(default_factory=Faults)
     last_answer: float = float("-inf")  # when a run last went well
     failures_in_a_row: int = 0  # runs
-    running_since: float | None = None
+    watchdog: Watchdog = field(init=False)
     _promises: dict[Caller, _Promise] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: str = ""
 
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(self.clock, self.stuck_seconds, self.on_stuck)
+
     def __repr__(self) -> str:
-        return f"<Batcher {len(self._promises)} requests ({self.waiting.tokens} tokens waiting), running since {self.running_since}>"
+        return f"<Batcher {len(self._promises)} requests ({self.waiting.tokens} tokens waiting), {self.watchdog!r}>"
 
     @property
     def unanswered(self) -> int:
@@ -81,13 +86,20 @@ class Batcher:
 
     async def serve(self) -> None:
         """Runs batches until closed; when closed, whatever still waits is answered with 503."""
+        await asyncio.gather(*(self._serve_one_by_one() for _ in range(self.depth)))
+
+    async def _serve_one_by_one(self) -> None:
         while not self._closed:
             await self._arrived.wait()
+            if self.watchdog.under_way and not self.waiting.fills_a_batch:  # it might grow until the runtime is free
+                self._arrived.clear()
+                continue
             taken = self.waiting.take(self.clock())
             for caller in taken.late:
                 self._expire(caller)
             if taken.jobs:
                 await self._answer(taken.jobs)
+                self._arrived.set()
             else:
                 self._arrived.clear()
 
@@ -154,12 +166,14 @@ class Batcher:
 
     async def _attempt(self, jobs: Sequence[Job]) -> list[Sequence[Job]]:
         """One run; returns what is to run again, in parts."""
-        started = self.clock()
+        self.watchdog.begin()
         try:
-            rows, batch = await self._run_watched([job.tokens for job in jobs])
+            rows, batch = await self.run([job.tokens for job in jobs])
             pairs = list(zip(jobs, rows, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever a run raises, its callers are told and the loop goes on
             return self._after_failure(jobs, error)
+        finally:
+            started = self.watchdog.end()
         suspects = [job for job, row in pairs if row is None]
         if len(suspects) == len(jobs):
             return self._after_failure(jobs, NotFinite("the model's answer holds NaN or infinity"))
@@ -169,15 +183,6 @@ class Batcher:
         waited = started - min(job.caller.arrived for job in jobs)
         self._learn(BatchReport(sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=ended - started))
         return self._after_not_finite(suspects)
-
-    async def _run_watched(self, sequences: Sequence[Tokens]) -> tuple[Sequence[Row | None], Batch]:
-        self.running_since = self.clock()
-        watchdog = asyncio.get_running_loop().call_later(self.stuck_seconds, self.on_stuck)
-        try:
-            return await self.run(sequences)
-        finally:
-            watchdog.cancel()
-            self.running_since = None
 
     def _after_failure(self, jobs: Sequence[Job], error: Exception) -> list[Sequence[Job]]:
         """What is to run again after a run that raised, or gave nothing finite; the callers are told where that is nothing."""

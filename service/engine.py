@@ -17,7 +17,7 @@ from service.errors import RunFailed, ServiceError, Unavailable
 from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
-from service.runtime import Facts, Runtime
+from service.runtime import DEPTHS, Facts, Runtime
 from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.session import onnxruntime_version
 from service.settings import Settings
@@ -67,7 +67,7 @@ class Engine:
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         threads = self.settings.threads or available_cores()
-        self.runtime = Runtime(self.artifact, threads)
+        self.runtime = Runtime(self.artifact, threads, DEPTHS[self.artifact.manifest.device])
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
         self.facts = await asyncio.to_thread(self._load)
         self.batcher = self._line(self.facts)
@@ -185,7 +185,12 @@ class Engine:
         stuck_seconds = self.settings.stuck_seconds
         reason = f"stuck: a run has lasted {stuck_seconds:g} s (BERT_STUCK_SECONDS)"
         return Batcher(
-            run=self.runtime.run, waiting=waiting, report=self._after_batch, stuck_seconds=stuck_seconds, on_stuck=lambda: self.fail(reason)
+            run=self.runtime.run,
+            waiting=waiting,
+            report=self._after_batch,
+            depth=self.runtime.depth,
+            stuck_seconds=stuck_seconds,
+            on_stuck=lambda: self.fail(reason),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

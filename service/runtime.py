@@ -1,4 +1,4 @@
-"""One ONNX Runtime session: sequences in, one row of answers per sequence out, on a thread of its own.
+"""One ONNX Runtime session: sequences in, one row of answers per sequence out, on threads of its own.
 
 Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 """
@@ -6,6 +6,7 @@ Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 import asyncio
 import math
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ IN_LANES = ("int8",)  # cheap products: 1.25 times faster on one core each than 
 LEAST, MOST = 192, 256  # tokens in a part: below, the products slow down; above, what lies between them leaves the core's cache
 ROUNDS = 6  # the first warms up
 ENOUGH = 0.75  # of a part's share: from here on it ends where much shorter sequences follow, whose attention rows can be short then
+DEPTHS = {"cpu": 1, "cuda": 2}  # a GPU would idle while the host packs and splits; on a CPU both want the same cores
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
 
@@ -43,23 +45,26 @@ class Facts:
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """`open` first, `close` last; `run` is called by one batcher."""
+    """`open` first, `close` last; `run` is called by one batcher, for at most `depth` batches at once."""
 
     artifact: Artifact
     threads: int
+    depth: int = 1  # batches under way: one that the device runs, the others packed before it or split after it
     _session: Session = field(init=False, repr=False)
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
     _lanes: int = field(init=False, repr=False)  # parts of a large batch that run side by side, each on one core
     _lane_session: Session = field(init=False, repr=False)
     _lane_threads: ThreadPoolExecutor = field(init=False, repr=False)
+    _turns: threading.Semaphore = field(init=False, repr=False)  # so many parts run at once, however many are under way
 
     def open(self) -> None:
         manifest = self.artifact.manifest
         self._session = open_session(self.artifact.model, device=manifest.device, threads=self.threads)
-        self._thread = ThreadPoolExecutor(1, "runtime", initializer=flush_denormals)
+        self._thread = ThreadPoolExecutor(self.depth, "runtime", initializer=flush_denormals)
         self._lanes = self.threads if manifest.device == "cpu" and manifest.precision in IN_LANES else 1
         self._lane_session = open_session(self.artifact.model, device=manifest.device, threads=1) if self._lanes > 1 else self._session
         self._lane_threads = ThreadPoolExecutor(self._lanes, "lane", initializer=flush_denormals)
+        self._turns = threading.Semaphore(self._lanes)
 
     def close(self) -> None:
         """Does not wait for a run that hangs."""
@@ -96,7 +101,8 @@ class Runtime:
         batch = pack(sequences, self.artifact.manifest.layout)
         self._check_bounds(batch)
         names = sorted(batch.outputs)
-        outputs = session.run(names, batch.feeds)
+        with self._turns:
+            outputs = session.run(names, batch.feeds)
         rows = split(batch, dict(zip(names, outputs, strict=True)))
         if all(np.isfinite(array).all() for array in outputs):
             return list(rows), batch

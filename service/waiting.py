@@ -83,6 +83,11 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._ring)
 
+    @property
+    def fills_a_batch(self) -> bool:
+        """Whether the next batch would not grow by waiting."""
+        return self.tokens >= self.token_budget
+
     def wait_seconds(self, size: int) -> float:
         """Estimated time that a request of `size` tokens would wait for others: whoever has more to do counts only with as much as it."""
         return max(self._round, self._ahead(size)) / self.tokens_per_second

@@ -72,6 +72,7 @@ class FakeRuntime:
         self.most_tokens = 10**9  # beyond, memory cannot be had
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
+        self._device = asyncio.Lock()  # has one run at a time, however many are under way
         self._free = asyncio.Event()
         if not held:
             self._free.set()
@@ -92,8 +93,9 @@ class FakeRuntime:
         size = sum(map(len, sequences))
         self.batches.append(numbers)
         self.lengths.append(size)
-        await self._free.wait()
-        await asyncio.sleep(size * self.seconds_per_token)
+        async with self._device:
+            await self._free.wait()
+            await asyncio.sleep(size * self.seconds_per_token)
         self._fail(numbers, size)
         rows: list[Row | None] = [None if number in self.not_finite else {"cls": np.array([number])} for number in numbers]
         return rows[:-1] if self.forgetful else rows, Batch(feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences)

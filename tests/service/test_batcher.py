@@ -74,11 +74,12 @@ def test_what_arrives_during_a_run_shares_the_next_batch():
     play(story)
 
 
-def test_a_failing_batch_fails_its_culprit_alone_and_the_next_request_is_answered():
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_failing_batch_fails_its_culprit_alone_and_the_next_request_is_answered(depth: int):
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime()
         runtime.poisoned = {5}
-        async with serving(runtime, time, line(token_budget=64)) as batcher:
+        async with serving(runtime, time, line(token_budget=64), depth=depth) as batcher:
             assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] if n != 5 else RunFailed for n in range(16)]
             assert await ended(ask(batcher, 1)) == [[1]]
             assert batcher.faults.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
@@ -249,6 +250,19 @@ def test_a_deadline_that_passes_during_the_run_does_not_take_the_answer_away():
     play(story)
 
 
+def test_closing_lets_what_runs_and_what_is_prepared_be_answered_and_tells_the_others():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time, depth=2) as batcher:
+            tasks = [ask(batcher, n) for n in range(5)]
+            await settle()
+            batcher.close("shutting down")
+            runtime.release()
+            assert await ended(*tasks) == [[0], [1], [2], [3], Unavailable]
+
+    play(story)
+
+
 def test_closing_answers_everyone_who_waits_and_the_run_in_progress_still_counts():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
@@ -275,6 +289,72 @@ def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
             assert stuck == [7.0]
             batcher.abandon("stuck")
             assert await ended(*tasks) == [Unavailable] * 5
+            runtime.release()
+
+    play(story)
+
+
+def test_a_batch_that_is_full_anyway_is_prepared_while_one_runs_and_no_other_is():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time, line(token_budget=8), depth=2) as batcher:
+            tasks = [ask(batcher, 1)]
+            await settle()
+            tasks.append(ask(batcher, 2))
+            await settle()
+            assert runtime.batches == [[1]]
+            tasks += [ask(batcher, n) for n in (3, 4, 5, 6)]
+            await settle()
+            assert runtime.batches == [[1], [2, 3]]
+            runtime.release()
+            assert await ended(*tasks) == [[n] for n in range(1, 7)]
+        assert runtime.batches == [[1], [2, 3], [4, 5], [6]]
+
+    play(story)
+
+
+def test_with_one_prepared_who_leaves_the_line_still_never_runs():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True)
+        async with serving(runtime, time, line(token_budget=8), depth=2) as batcher:
+            tasks = [ask(batcher, n) for n in range(6)]
+            await settle()
+            gone, late = ask(batcher, 7), ask(batcher, 8, timeout=3.0)
+            await settle()
+            gone.cancel()
+            await asyncio.sleep(4)
+            runtime.release()
+            assert await ended(*tasks, gone, late) == [[n] for n in range(6)] + [asyncio.CancelledError, Expired]
+        assert runtime.ran == dict.fromkeys(range(6), 1)
+
+    play(story)
+
+
+def test_what_waits_prepared_counts_as_waiting_and_not_as_running():
+    async def story(time: FakeTime) -> None:
+        reports: list[BatchReport] = []
+        async with serving(FakeRuntime(seconds_per_token=0.5), time, depth=2, report=reports.append) as batcher:
+            answers = await asyncio.gather(*(ask(batcher, n) for n in range(6)))
+            assert [(report.waited_seconds, report.ran_seconds) for report in reports] == [(0.0, 4.0), (4.0, 4.0), (8.0, 4.0)]
+            assert [answer.queue_seconds for answer in answers] == [0.0, 0.0, 4.0, 4.0, 8.0, 8.0]
+            assert {answer.forward_seconds for answer in answers} == {4.0}
+
+    play(story)
+
+
+def test_the_wait_of_a_prepared_batch_does_not_make_it_stuck():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=0.5)
+        stuck: list[float] = []
+        async with serving(runtime, time, depth=2, stuck_seconds=5.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+            assert await ended(*(ask(batcher, n) for n in range(6))) == [[n] for n in range(6)]
+            assert stuck == []
+            runtime.hold()
+            hanging = [ask(batcher, n) for n in range(4)]
+            await asyncio.sleep(6)
+            assert stuck == [17.0]
+            batcher.abandon("stuck")
+            assert await ended(*hanging) == [Unavailable] * 4
             runtime.release()
 
     play(story)
@@ -366,9 +446,9 @@ clients = st.tuples(
 
 
 @settings(deadline=None)
-@given(st.lists(clients, min_size=1, max_size=30), st.one_of(st.none(), st.floats(0, 30)), st.integers(10, 100))
+@given(st.lists(clients, min_size=1, max_size=30), st.one_of(st.none(), st.floats(0, 30)), st.integers(10, 100), st.sampled_from([1, 2, 3]))
 def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
-    crowd: Sequence[tuple[float, list[int], float, float | None, str]], closes: float | None, memory: int
+    crowd: Sequence[tuple[float, list[int], float, float | None, str]], closes: float | None, memory: int, depth: int
 ):
     """Random arrivals, sizes, deadlines, departures, failures, memory and an end: nobody is lost, nobody gets another's rows."""
 
@@ -395,7 +475,8 @@ def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
         runtime.most_tokens = memory
         runtime.poisoned = {n for n, client in enumerate(crowd) if client[4] == "poisoned"}
         runtime.not_finite = {n for n, client in enumerate(crowd) if client[4] == "not finite"}
-        async with serving(runtime, time, line(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)) as batcher:
+        waiting = line(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
+        async with serving(runtime, time, waiting, depth=depth) as batcher:
             if closes is not None:
                 asyncio.get_running_loop().call_later(closes, batcher.close, "the end")
             ends = await asyncio.gather(*(visit(batcher, n) for n in range(len(crowd))))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.batch import Tokens
+from model_export.batch import Row, Tokens
 from service.artifact import open_artifact
 from service.errors import RunFailed
 from service.runtime import BUDGETS, Runtime, best_seconds, out_of_memory, smallest_good
@@ -37,6 +37,23 @@ def test_each_sequence_gets_the_row_it_gets_alone(runtime: Runtime):
         assert row is not None
         assert alone is not None
         assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
+
+
+def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(runtime: Runtime, bert_artifact: Path):
+    """On a CPU nothing is prepared ahead; the code that does it on a GPU is the same."""
+    ahead = Runtime(open_artifact(bert_artifact), threads=1, depth=2)
+    ahead.open()
+    work = [[tokens(2, *range(5, 5 + length), n, 3) for length in range(1 + n % 7, 40, 1 + n % 5)] for n in range(10, 34)]
+
+    async def all_at_once() -> list[list[Row | None]]:
+        return [rows for rows, _ in await asyncio.gather(*(ahead.run(sequences) for sequences in work))]
+
+    for sequences, rows in zip(work, asyncio.run(all_at_once()), strict=True):
+        for row, known in zip(rows, runtime.run_here(sequences)[0], strict=True):
+            assert row is not None
+            assert known is not None
+            assert all(np.array_equal(row[name], known[name]) for name in ("cls", "mean"))
+    ahead.close()
 
 
 def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
@@ -84,7 +101,7 @@ def test_a_run_whose_memory_cannot_be_had_says_so_and_the_next_one_runs(bert_art
     program = f"""
 import resource, numpy as np
 from pathlib import Path
-from model_export.batch import Tokens
+from model_export.batch import Row, Tokens
 from service.artifact import open_artifact
 from service.errors import OutOfMemory
 from service.errors import RunFailed
