@@ -3,24 +3,22 @@
 Contenders take turns within each round, and the best round of each counts: machines drift by more than what is to be seen here.
 
     ceiling   the bare products of all linear layers, in ONNX Runtime, fp32 and int8
-    ragged    our artifact through `service.runtime`, as the service runs it, fp32 and int8
+    ragged    our artifact through the line and the runtime of the service, each text a request of its own, fp32 and int8
     padded    the graph of a transformers export, fused by ONNX Runtime's own optimizer, one padded batch
     torch     transformers on torch, one padded batch
 """
 
 import argparse
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import mixes
+from benchmarks.alone import Alone
 from benchmarks.ceiling import Ceiling, quiet
 from benchmarks.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.machine import table, write
-from service.artifact import open_artifact
 from service.cores import available_cores
-from service.runtime import Runtime
 
 Contender = Callable[[], float]  # runs once, returns seconds
 Rates = dict[str, float]
@@ -51,10 +49,7 @@ class Bench:
     def __init__(self, size: str, *, with_torch: bool) -> None:
         self.config, self.threads = SIZES[size], available_cores()
         self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in ON_CPU}
-        self.runtimes = {precision: Runtime(open_artifact(artifact(size, precision)), self.threads) for precision in ON_CPU}
-        for runtime in self.runtimes.values():
-            runtime.open()
-        self.loop = asyncio.Runner()
+        self.engines = {precision: Alone(artifact(size, precision), self.threads) for precision in ON_CPU}
         self.padded: dict[str, Callable[[Any], Any]] = {}
         if with_torch:
             from benchmarks.padded import Fused, Torch
@@ -67,7 +62,7 @@ class Bench:
         contenders: dict[str, Contender] = {}
         for precision in ON_CPU:
             contenders[f"ceiling {precision}"] = lambda ceiling=self.ceilings[precision]: ceiling.seconds(tokens)
-            contenders[f"ragged {precision}"] = lambda runtime=self.runtimes[precision]: timed(lambda: self.loop.run(runtime.run(sequences)))
+            contenders[f"ragged {precision}"] = lambda engine=self.engines[precision]: engine.seconds([[one] for one in sequences])
         if self.padded:
             from benchmarks.padded import pad
 

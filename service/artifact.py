@@ -18,6 +18,10 @@ class Artifact:
         return self.folder / MODEL
 
     @property
+    def weights_bytes(self) -> int:
+        return sum((self.folder / name).stat().st_size for name in self.manifest.files if name.startswith(MODEL))
+
+    @property
     def tokenizer(self) -> Path:
         return self.folder / TOKENIZER
 

@@ -1,24 +1,31 @@
 """Waits: hands batches from the line to the runtime, one after another, and gives each caller its own rows.
 
-A batch leaves as soon as the runtime is free and something waits: no timer, no minimum wait. Where the runtime can prepare one batch
-while it runs another (`depth` 2), a batch that would be full anyway leaves ahead. Knows tokens and time; knows nothing of HTTP, tasks or
-ONNX Runtime.
+A batch leaves as soon as the runtime is free and something waits: no timer, no minimum wait. Where the runtime has lanes, each is free by
+itself; where it can prepare one batch while it runs another, a batch that would be full anyway leaves ahead (`Plan`). Knows tokens and time;
+knows nothing of HTTP, tasks or ONNX Runtime.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from model_export.batch import Batch, Row, Tokens
 from service.errors import Expired, NotFinite, OutOfMemory, RunFailed, ServiceError, Unavailable
+from service.plan import ONE_BY_ONE, Plan
 from service.reports import BatchReport, Counts, Faults
 from service.waiting import Caller, Job, Waiting
 from service.watchdog import Clock, Watchdog
 
-Run = Callable[[Sequence[Tokens]], Awaitable[tuple[Sequence[Row | None], Batch]]]  # None: the answer to that sequence was not finite
 NEWEST = 0.2  # weight of the newest run in the measured rate
 SICK = 16  # failures in a row, with no success between, after which a failing batch is no longer split
+
+
+class Run(Protocol):
+    """A row per sequence, None where the answer was not finite. `whole`: nothing else runs or waits, so all cores are for this batch."""
+
+    def __call__(self, sequences: Sequence[Tokens], *, whole: bool) -> Awaitable[tuple[Sequence[Row | None], Batch]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +47,16 @@ class Batcher:
     waiting: Waiting
     report: Callable[[BatchReport], None] = lambda report: None
     clock: Clock = time.monotonic
-    depth: int = 1  # batches with the runtime at once: one that it runs, the others prepared
-    stuck_seconds: float = 30.0
-    on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
+    plan: Plan = ONE_BY_ONE
+    watchdog: Watchdog = field(default_factory=Watchdog)
     counts: Counts = field(default_factory=Counts)
     faults: Faults = field(default_factory=Faults)
     last_answer: float = float("-inf")  # when a run last went well
     failures_in_a_row: int = 0  # runs
-    watchdog: Watchdog = field(init=False)
     _promises: dict[Caller, _Promise] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: str = ""
-
-    def __post_init__(self) -> None:
-        self.watchdog = Watchdog(self.clock, self.stuck_seconds, self.on_stuck)
+    _whole: bool = False  # the batch under way has all cores
 
     def __repr__(self) -> str:
         return f"<Batcher {len(self._promises)} requests ({self.waiting.tokens} tokens waiting), {self.watchdog!r}>"
@@ -80,28 +83,41 @@ class Batcher:
             self._refuse_when_closed()
             self.waiting.check_open(tokens)
         except ServiceError:
-            self.counts.received += 1
-            self.counts.refused += 1
+            self.count_refused(1)
             raise
+
+    def count_refused(self, requests: int) -> None:
+        """That have not come this far: they were refused because this line was full."""
+        self.counts.received += requests
+        self.counts.refused += requests
 
     async def serve(self) -> None:
         """Runs batches until closed; when closed, whatever still waits is answered with 503."""
-        await asyncio.gather(*(self._serve_one_by_one() for _ in range(self.depth)))
+        await asyncio.gather(*(self._serve_one_by_one() for _ in range(self.plan.at_once)))
 
     async def _serve_one_by_one(self) -> None:
         while not self._closed:
             await self._arrived.wait()
-            if self.watchdog.under_way and not self.waiting.fills_a_batch:  # it might grow until the runtime is free
-                self._arrived.clear()
-                continue
-            taken = self.waiting.take(self.clock())
-            for caller in taken.late:
-                self._expire(caller)
-            if taken.jobs:
-                await self._answer(taken.jobs)
+            jobs = self._next_batch() if self._may_leave() else []
+            if jobs:
+                await self._answer(jobs)
                 self._arrived.set()
             else:
                 self._arrived.clear()
+
+    def _may_leave(self) -> bool:
+        """Whether a batch has a place to go: the device, a free lane, or ahead of its turn where it would not grow by waiting."""
+        if not self.watchdog.under_way:
+            return True
+        return not self._whole if self.plan.lanes else self.waiting.fills_a_batch
+
+    def _next_batch(self) -> Sequence[Job]:
+        under_way = self.watchdog.under_way
+        taken = self.waiting.take(self.clock(), self.plan.share(self.waiting.tokens, under_way=under_way))
+        for caller in taken.late:
+            self._expire(caller)
+        self._whole = not under_way and not self.waiting.tokens
+        return taken.jobs
 
     def close(self, reason: str) -> None:
         """Answers everyone who waits with 503 and refuses newcomers; a run in progress still answers its callers."""
@@ -166,18 +182,19 @@ class Batcher:
 
     async def _attempt(self, jobs: Sequence[Job]) -> list[Sequence[Job]]:
         """One run; returns what is to run again, in parts."""
-        self.watchdog.begin()
+        watched = self.watchdog.begin()
         try:
-            rows, batch = await self.run([job.tokens for job in jobs])
+            rows, batch = await self.run([job.tokens for job in jobs], whole=self._whole)
             pairs = list(zip(jobs, rows, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever a run raises, its callers are told and the loop goes on
             return self._after_failure(jobs, error)
         finally:
-            started = self.watchdog.end()
+            self.watchdog.end(watched)
         suspects = [job for job, row in pairs if row is None]
         if len(suspects) == len(jobs):
             return self._after_failure(jobs, NotFinite("the model's answer holds NaN or infinity"))
-        ended = self.last_answer = self.clock()
+        started, ended = watched.began, self.clock()
+        self.last_answer = ended
         self.failures_in_a_row = 0
         self._deliver([(job, row) for job, row in pairs if row is not None], ran=ended - started)
         waited = started - min(job.caller.arrived for job in jobs)
@@ -218,7 +235,8 @@ class Batcher:
                 self._settle(self._promises[caller].future)
 
     def _learn(self, report: BatchReport) -> None:
-        rate = report.tokens / max(report.ran_seconds, 1e-9)
+        beside = 1 if self._whole or not self.plan.lanes else self.plan.at_once
+        rate = beside * report.tokens / max(report.ran_seconds, 1e-9)
         if report.tokens * 2 >= self.waiting.token_budget:  # a small batch says nothing of the full rate
             self.waiting.tokens_per_second += NEWEST * (rate - self.waiting.tokens_per_second)
         self.report(report)

@@ -17,13 +17,14 @@ from service.errors import RunFailed, ServiceError, Unavailable
 from service.health import Health
 from service.metrics import Metrics
 from service.reports import BatchReport
-from service.runtime import DEPTHS, Facts, Runtime
+from service.runtime import Facts, Runtime, plan_for
 from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
 from service.waiting import Waiting
+from service.watchdog import Watchdog
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
 GUESS_SHARE = 10  # a guess counts for at most this part of the line: an empty one never refuses by it
@@ -67,7 +68,7 @@ class Engine:
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         threads = self.settings.threads or available_cores()
-        self.runtime = Runtime(self.artifact, threads, DEPTHS[self.artifact.manifest.device])
+        self.runtime = Runtime(self.artifact, threads, plan_for(self.artifact, threads))
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
         self.facts = await asyncio.to_thread(self._load)
         self.batcher = self._line(self.facts)
@@ -188,9 +189,8 @@ class Engine:
             run=self.runtime.run,
             waiting=waiting,
             report=self._after_batch,
-            depth=self.runtime.depth,
-            stuck_seconds=stuck_seconds,
-            on_stuck=lambda: self.fail(reason),
+            plan=self.runtime.plan,
+            watchdog=Watchdog(stuck_seconds=stuck_seconds, on_stuck=lambda: self.fail(reason), side_by_side=self.runtime.plan.lanes),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,16 @@ from numpy.typing import NDArray
 from model_export.batch import Batch, Row, Tokens, pack, split
 from service.artifact import Artifact
 from service.errors import OutOfMemory, RunFailed
-from service.session import DeviceError, Session, flush_denormals, open_session
+from service.plan import ONE_BY_ONE, Plan
+from service.session import DeviceError, Session, open_session, prepare_thread
 
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
+LANE_BUDGETS = BUDGETS[:5]  # one core is at its full speed by then
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
-IN_LANES = ("int8",)  # cheap products: 1.25 times faster on one core each than together; fp32 gains 1.03, not worth a second session
-LEAST, MOST = 192, 256  # tokens in a part: below, the products slow down; above, what lies between them leaves the core's cache
+IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32
+SMALL_BYTES = 2**27  # of weights: up to here another copy of them is cheap, and batches run in lanes in fp32 too
 ROUNDS = 6  # the first warms up
-ENOUGH = 0.75  # of a part's share: from here on it ends where much shorter sequences follow, whose attention rows can be short then
-DEPTHS = {"cpu": 1, "cuda": 2}  # a GPU would idle while the host packs and splits; on a CPU both want the same cores
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
 
@@ -45,59 +46,52 @@ class Facts:
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """`open` first, `close` last; `run` is called by one batcher, for at most `depth` batches at once."""
+    """`open` first, `close` last; `run` is called by one batcher, for at most `plan.at_once` batches at once."""
 
     artifact: Artifact
     threads: int
-    depth: int = 1  # batches under way: one that the device runs, the others packed before it or split after it
-    _session: Session = field(init=False, repr=False)
-    _thread: ThreadPoolExecutor = field(init=False, repr=False)
-    _lanes: int = field(init=False, repr=False)  # parts of a large batch that run side by side, each on one core
-    _lane_session: Session = field(init=False, repr=False)
-    _lane_threads: ThreadPoolExecutor = field(init=False, repr=False)
-    _turns: threading.Semaphore = field(init=False, repr=False)  # so many parts run at once, however many are under way
+    plan: Plan = ONE_BY_ONE
+    _threads: ThreadPoolExecutor = field(init=False, repr=False)
+    _session: Session = field(init=False, repr=False)  # all cores, or the GPU
+    _lane_session: Session = field(init=False, repr=False)  # the core of the thread that calls it
+    _turns: threading.Semaphore = field(init=False, repr=False)  # so many batches run at once, however many are under way
 
     def open(self) -> None:
-        manifest = self.artifact.manifest
-        self._session = open_session(self.artifact.model, device=manifest.device, threads=self.threads)
-        self._thread = ThreadPoolExecutor(self.depth, "runtime", initializer=flush_denormals)
-        self._lanes = self.threads if manifest.device == "cpu" and manifest.precision in IN_LANES else 1
-        self._lane_session = open_session(self.artifact.model, device=manifest.device, threads=1) if self._lanes > 1 else self._session
-        self._lane_threads = ThreadPoolExecutor(self._lanes, "lane", initializer=flush_denormals)
-        self._turns = threading.Semaphore(self._lanes)
+        """The sessions are made on a runtime thread: ONNX Runtime's own threads inherit its priority."""
+        self._threads = ThreadPoolExecutor(self.plan.at_once, "runtime", initializer=prepare_thread)
+        self._session = self._threads.submit(self._open_session, self.threads).result()
+        self._lane_session = self._threads.submit(self._open_session, 1).result() if self.plan.lanes else self._session
+        self._turns = threading.Semaphore(self.plan.at_once if self.plan.lanes else 1)
+
+    def _open_session(self, threads: int) -> Session:
+        return open_session(self.artifact.model, device=self.artifact.manifest.device, threads=threads)
 
     def close(self) -> None:
         """Does not wait for a run that hangs."""
-        self._thread.shutdown(wait=False)
-        self._lane_threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
 
     @property
     def provider(self) -> str:
         """The execution provider in use: CPU or CUDA."""
         return self._session.provider
 
-    async def run(self, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
-        """A row per sequence, None where it is not finite. Raises OutOfMemory, or whatever ONNX Runtime raises: nothing of the run counts then."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.run_here, sequences)
+    async def run(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+        """A row per sequence, None where it is not finite; computed on all cores, or in a lane.
 
-    def run_here(self, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
+        Raises OutOfMemory, or whatever ONNX Runtime raises: nothing of the run counts then.
+        """
+        run = partial(self.run_here, sequences, whole=whole)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
         try:
-            parts = divided([len(one) for one in sequences], self._lanes)
-            if len(parts) == 1:
-                return self._run_part(self._session, sequences)
-            ran = list(self._lane_threads.map(lambda part: self._run_part(self._lane_session, [sequences[i] for i in part]), parts))
+            return self._run(self._session if whole else self._lane_session, sequences)
         except Exception as error:
             if out_of_memory(error):
                 raise OutOfMemory("the model's memory could not be had: send shorter or fewer texts") from error
             raise
-        rows: list[Row | None] = [None] * len(sequences)
-        for part, (answers, _) in zip(parts, ran, strict=True):
-            for i, row in zip(part, answers, strict=True):
-                rows[i] = row
-        batches = [batch for _, batch in ran]
-        return rows, replace(batches[0], tokens=sum(batch.tokens for batch in batches), slots=sum(batch.slots for batch in batches), owners=sequences)
 
-    def _run_part(self, session: Session, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
+    def _run(self, session: Session, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
         batch = pack(sequences, self.artifact.manifest.layout)
         self._check_bounds(batch)
         names = sorted(batch.outputs)
@@ -144,8 +138,8 @@ class Runtime:
         canary = self.artifact.manifest.canary
         alone = self._cls([self.canary()], 0)
         company = [self._filler(length) for length in (37, 5, 90, 14)]
-        together = self._cls([*company[:2], self.canary(), *company[2:]], 2)
-        rates = self._rates((token_budget,) if token_budget else BUDGETS)
+        together = self._cls([*company[:2], self.canary(), *company[2:]], 2, whole=False)
+        rates = self._rates((token_budget,) if token_budget else LANE_BUDGETS if self.plan.lanes else BUDGETS)
         return Facts(
             smallest_cosine=self.self_test(),
             token_budget=token_budget or smallest_good(rates),
@@ -161,22 +155,25 @@ class Runtime:
         ids = np.array(self.artifact.manifest.golden[number].ids, np.int32)
         return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"}))
 
-    def _cls(self, sequences: Sequence[Tokens], index: int) -> NDArray[np.generic]:
+    def _cls(self, sequences: Sequence[Tokens], index: int, *, whole: bool = True) -> NDArray[np.generic]:
         """[hidden]; NaN where the answer is not finite."""
-        row = self.run_here(sequences)[0][index]
+        row = self.run_here(sequences, whole=whole)[0][index]
         return row["cls"][0] if row is not None else np.full(self.artifact.manifest.sizes["hidden"], np.nan)
 
     def _rates(self, budgets: Sequence[int]) -> dict[int, float]:
-        """Tokens per second by batch size, for texts of 32 tokens."""
+        """Tokens per second by batch size, for texts of 32 tokens; with lanes, of all lanes together."""
         length = min(32, self.artifact.manifest.max_tokens)
         texts = {budget: max(1, budget // length) for budget in budgets}
+        beside = self.plan.at_once if self.plan.lanes else 1
 
         def run(budget: int) -> float:
             started = time.monotonic()
-            self.run_here([self._filler(length)] * texts[budget])
+            run_one = partial(self.run_here, [self._filler(length)] * texts[budget], whole=not self.plan.lanes)
+            for future in [self._threads.submit(run_one) for _ in range(beside)]:
+                future.result()
             return time.monotonic() - started
 
-        return {budget: texts[budget] * length / seconds for budget, seconds in best_seconds(run, budgets, within=MEASURING_SECONDS).items()}
+        return {budget: beside * texts[budget] * length / seconds for budget, seconds in best_seconds(run, budgets, within=MEASURING_SECONDS).items()}
 
     def _filler(self, length: int) -> Tokens:
         manifest = self.artifact.manifest
@@ -185,23 +182,13 @@ class Runtime:
         return Tokens(ids=ids.astype(np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
-def divided(lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """Indices of sequences by part: a multiple of `lanes` parts with about as many tokens each, those of like length together."""
-    total, size = sum(lengths), len(lengths)
-    count = lanes * max(1, round(total / (lanes * MOST)))
-    if lanes == 1 or min(size, total // LEAST) < count:
-        return [list(range(size))]
-    parts: list[list[int]] = [[]]
-    filled = 0
-    for i in sorted(range(size), key=lambda j: -lengths[j]):
-        full = filled + lengths[i] / 2 > total / count
-        shorter = filled > ENOUGH * total / count and 2 * lengths[i] < lengths[parts[-1][0]]
-        if parts[-1] and (full or shorter) and len(parts) < count:
-            parts.append([])
-            filled = 0
-        parts[-1].append(i)
-        filled += lengths[i]
-    return parts
+def plan_for(artifact: Artifact, threads: int) -> Plan:
+    """A GPU would idle while the host packs and splits; a CPU has no time to spare for it, but cores."""
+    if artifact.manifest.device == "cuda":
+        return Plan(at_once=2)
+    if threads > 1 and (artifact.manifest.precision in IN_LANES or artifact.weights_bytes <= SMALL_BYTES):
+        return Plan(at_once=threads, lanes=True)
+    return ONE_BY_ONE
 
 
 def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:

@@ -121,8 +121,8 @@ class Waiting:
         caller.alone = True
         self._join_first(caller)
 
-    def take(self, now: float) -> Taken:
-        """The next batch: callers in turn until the budget is full. Empty when nobody waits.
+    def take(self, now: float, share: int | None = None) -> Taken:
+        """The next batch: callers in turn until the budget, or a smaller `share` in tokens, is full. Empty when nobody waits.
 
         At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
         leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
@@ -131,7 +131,7 @@ class Waiting:
         jobs: list[Job] = []
         late: list[Caller] = []
         passed: list[Caller] = []
-        room = self.token_budget
+        room = self.token_budget if share is None else min(share, self.token_budget)
         while self._ring and room > 0 and len(passed) < LOOK_PAST:
             caller = next(iter(self._ring))
             self._leave(caller)

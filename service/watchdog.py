@@ -1,42 +1,53 @@
-"""When the run that has the device began, and an alarm where it does not end.
+"""When each run began, and an alarm where one does not end.
 
-Several may be under way at once: one runs, the others are prepared. A run begins when it is handed over, or when the one before it ends.
+Several may be under way at once: side by side, or one runs and the others are prepared. A prepared run begins when the one before it ends.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Clock = Callable[[], float]
 
 
 @dataclass(slots=True, eq=False)
+class Watched:
+    """One run; `began` says something once it has begun."""
+
+    began: float = 0.0
+    alarm: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Watchdog:
-    clock: Clock
-    stuck_seconds: float
-    on_stuck: Callable[[], None]  # called when a run has lasted that long
-    under_way: int = 0
-    running_since: float = 0.0  # says something only while one is under way
-    _alarm: asyncio.TimerHandle | None = None
+    clock: Clock = time.monotonic
+    stuck_seconds: float = 30.0
+    on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
+    side_by_side: bool = False
+    _runs: list[Watched] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return f"{self.under_way} runs under way" + (f", one since {self.running_since:.3f}" if self.under_way else "")
+        return f"{self.under_way} runs under way" + (f", one since {self._runs[0].began:.3f}" if self._runs else "")
 
-    def begin(self) -> None:
-        self.under_way += 1
-        if self.under_way == 1:
-            self._start()
+    @property
+    def under_way(self) -> int:
+        return len(self._runs)
 
-    def end(self) -> float:
-        """When the run that ends now had begun."""
-        began = self.running_since
-        self.under_way -= 1
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self.under_way:
-            self._start()
-        return began
+    def begin(self) -> Watched:
+        run = Watched()
+        self._runs.append(run)
+        if self.side_by_side or len(self._runs) == 1:
+            self._start(run)
+        return run
 
-    def _start(self) -> None:
-        self.running_since = self.clock()
-        self._alarm = asyncio.get_running_loop().call_later(self.stuck_seconds, self.on_stuck)
+    def end(self, run: Watched) -> None:
+        if run.alarm is not None:
+            run.alarm.cancel()
+        self._runs.remove(run)
+        if self._runs and self._runs[0].alarm is None:
+            self._start(self._runs[0])
+
+    def _start(self, run: Watched) -> None:
+        run.began = self.clock()
+        run.alarm = asyncio.get_running_loop().call_later(self.stuck_seconds, self.on_stuck)

@@ -8,6 +8,7 @@ import pytest
 from model_export.batch import Row, Tokens
 from model_export.export import export
 from service.artifact import open_artifact
+from service.plan import Plan
 from service.runtime import Runtime
 
 GOLDEN = Path(__file__).parent / "golden" / "bert"
@@ -38,16 +39,16 @@ def equal(one: Row, other: Row) -> bool:
 @pytest.mark.parametrize("checkpoint", [GOLDEN, SAMPLE], ids=["golden", "sample"])
 def test_an_answer_does_not_depend_on_its_neighbours(checkpoint: Path, precision: str, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "artifact", precision=precision)
-    runtime = Runtime(open_artifact(tmp_path / "artifact"), threads=2)
+    runtime = Runtime(open_artifact(tmp_path / "artifact"), threads=2, plan=Plan(2, lanes=True))
     runtime.open()
     manifest = runtime.artifact.manifest
     texts = sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens))
     alone = [runtime.run_here([text])[0][0] for text in texts]
     random = np.random.default_rng(8)
-    for _ in range(3):
+    for whole in (True, False, False):  # on all cores, and in a lane
         order = random.permutation(len(texts))
         for company in np.array_split(order, 4):
-            rows, _ = runtime.run_here([texts[i] for i in company])
+            rows, _ = runtime.run_here([texts[i] for i in company], whole=whole)
             changed = [len(texts[i]) for i, row in zip(company, rows, strict=True) if not equal(row, alone[i])]
             assert changed == [], "lengths of the texts whose answer changed in company"
     runtime.close()

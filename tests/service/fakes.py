@@ -63,7 +63,7 @@ def sequence(number: int, length: int = 4) -> Tokens:
 class FakeRuntime:
     """Answers each sequence with its own number; `held` runs wait until `release`; `poisoned` numbers make their run raise."""
 
-    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False) -> None:
+    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, lanes: int = 1) -> None:
         self.seconds_per_token = seconds_per_token
         self.poisoned: set[int] = set()
         self.not_finite: set[int] = set()
@@ -72,7 +72,8 @@ class FakeRuntime:
         self.most_tokens = 10**9  # beyond, memory cannot be had
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
-        self._device = asyncio.Lock()  # has one run at a time, however many are under way
+        self._device = asyncio.Semaphore(lanes)  # has so many runs at a time, however many are under way
+        self.whole: list[bool] = []  # of each batch
         self._free = asyncio.Event()
         if not held:
             self._free.set()
@@ -88,10 +89,11 @@ class FakeRuntime:
     def hold(self) -> None:
         self._free.clear()
 
-    async def run(self, sequences: Sequence[Tokens]) -> tuple[Sequence[Row | None], Batch]:
+    async def run(self, sequences: Sequence[Tokens], *, whole: bool) -> tuple[Sequence[Row | None], Batch]:
         numbers = [int(tokens.ids[0]) for tokens in sequences]
         size = sum(map(len, sequences))
         self.batches.append(numbers)
+        self.whole.append(whole)
         self.lengths.append(size)
         async with self._device:
             await self._free.wait()

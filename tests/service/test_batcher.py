@@ -10,14 +10,21 @@ from hypothesis import strategies as st
 
 from service.batcher import Answer, Batcher
 from service.errors import Expired, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, Unavailable
+from service.plan import Plan
 from service.reports import BatchReport
 from service.waiting import Waiting
+from service.watchdog import Watchdog
 from tests.service.fakes import FakeRuntime, FakeTime, adds_up, line, play, sequence, settle
+
+LANES = Plan(2, lanes=True)
 
 
 @asynccontextmanager
-async def serving(runtime: FakeRuntime, time: FakeTime, waiting: Waiting | None = None, **more: object) -> AsyncIterator[Batcher]:
-    batcher = Batcher(run=runtime.run, waiting=line() if waiting is None else waiting, clock=time.clock, **more)  # type: ignore[arg-type]
+async def serving(
+    runtime: FakeRuntime, time: FakeTime, waiting: Waiting | None = None, watchdog: Watchdog | None = None, **more: object
+) -> AsyncIterator[Batcher]:
+    watchdog = watchdog or Watchdog(time.clock)
+    batcher = Batcher(run=runtime.run, waiting=line() if waiting is None else waiting, clock=time.clock, watchdog=watchdog, **more)  # type: ignore[arg-type]
     loop = asyncio.create_task(batcher.serve())
     yield batcher
     batcher.close("closed")
@@ -79,7 +86,7 @@ def test_a_failing_batch_fails_its_culprit_alone_and_the_next_request_is_answere
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime()
         runtime.poisoned = {5}
-        async with serving(runtime, time, line(token_budget=64), depth=depth) as batcher:
+        async with serving(runtime, time, line(token_budget=64), plan=Plan(depth)) as batcher:
             assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] if n != 5 else RunFailed for n in range(16)]
             assert await ended(ask(batcher, 1)) == [[1]]
             assert batcher.faults.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
@@ -115,9 +122,9 @@ def test_neighbours_touched_by_a_row_that_is_not_finite_run_again_without_it():
     class Spreading(FakeRuntime):
         """The culprit's attention row holds its neighbours 4 and 6 as well."""
 
-        async def run(self, sequences):  # type: ignore[no-untyped-def]
+        async def run(self, sequences, *, whole):  # type: ignore[no-untyped-def]
             self.not_finite = {4, 5, 6} if 5 in {int(tokens.ids[0]) for tokens in sequences} else set()
-            return await super().run(sequences)
+            return await super().run(sequences, whole=whole)
 
     async def story(time: FakeTime) -> None:
         runtime = Spreading()
@@ -253,7 +260,7 @@ def test_a_deadline_that_passes_during_the_run_does_not_take_the_answer_away():
 def test_closing_lets_what_runs_and_what_is_prepared_be_answered_and_tells_the_others():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
-        async with serving(runtime, time, depth=2) as batcher:
+        async with serving(runtime, time, plan=Plan(2)) as batcher:
             tasks = [ask(batcher, n) for n in range(5)]
             await settle()
             batcher.close("shutting down")
@@ -283,7 +290,7 @@ def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
         stuck: list[float] = []
-        async with serving(runtime, time, stuck_seconds=7.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+        async with serving(runtime, time, watchdog=Watchdog(time.clock, 7.0, lambda: stuck.append(time.now))) as batcher:
             tasks = [ask(batcher, n) for n in range(5)]
             await asyncio.sleep(8)
             assert stuck == [7.0]
@@ -297,7 +304,7 @@ def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
 def test_a_batch_that_is_full_anyway_is_prepared_while_one_runs_and_no_other_is():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
-        async with serving(runtime, time, line(token_budget=8), depth=2) as batcher:
+        async with serving(runtime, time, line(token_budget=8), plan=Plan(2)) as batcher:
             tasks = [ask(batcher, 1)]
             await settle()
             tasks.append(ask(batcher, 2))
@@ -316,7 +323,7 @@ def test_a_batch_that_is_full_anyway_is_prepared_while_one_runs_and_no_other_is(
 def test_with_one_prepared_who_leaves_the_line_still_never_runs():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
-        async with serving(runtime, time, line(token_budget=8), depth=2) as batcher:
+        async with serving(runtime, time, line(token_budget=8), plan=Plan(2)) as batcher:
             tasks = [ask(batcher, n) for n in range(6)]
             await settle()
             gone, late = ask(batcher, 7), ask(batcher, 8, timeout=3.0)
@@ -333,7 +340,7 @@ def test_with_one_prepared_who_leaves_the_line_still_never_runs():
 def test_what_waits_prepared_counts_as_waiting_and_not_as_running():
     async def story(time: FakeTime) -> None:
         reports: list[BatchReport] = []
-        async with serving(FakeRuntime(seconds_per_token=0.5), time, depth=2, report=reports.append) as batcher:
+        async with serving(FakeRuntime(seconds_per_token=0.5), time, plan=Plan(2), report=reports.append) as batcher:
             answers = await asyncio.gather(*(ask(batcher, n) for n in range(6)))
             assert [(report.waited_seconds, report.ran_seconds) for report in reports] == [(0.0, 4.0), (4.0, 4.0), (8.0, 4.0)]
             assert [answer.queue_seconds for answer in answers] == [0.0, 0.0, 4.0, 4.0, 8.0, 8.0]
@@ -346,7 +353,7 @@ def test_the_wait_of_a_prepared_batch_does_not_make_it_stuck():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(seconds_per_token=0.5)
         stuck: list[float] = []
-        async with serving(runtime, time, depth=2, stuck_seconds=5.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+        async with serving(runtime, time, plan=Plan(2), watchdog=Watchdog(time.clock, 5.0, lambda: stuck.append(time.now))) as batcher:
             assert await ended(*(ask(batcher, n) for n in range(6))) == [[n] for n in range(6)]
             assert stuck == []
             runtime.hold()
@@ -356,6 +363,57 @@ def test_the_wait_of_a_prepared_batch_does_not_make_it_stuck():
             batcher.abandon("stuck")
             assert await ended(*hanging) == [Unavailable] * 4
             runtime.release()
+
+    play(story)
+
+
+def test_what_waits_is_shared_between_the_lanes_and_each_is_free_by_itself():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(seconds_per_token=0.1, lanes=2)
+        async with serving(runtime, time, line(token_budget=100), plan=LANES) as batcher:
+            tasks = [ask(batcher, n, length=64 if n == 1 else 80) for n in (1, 2, 3)]
+            assert await ended(*tasks) == [[1], [2], [3]]
+            assert runtime.batches == [[1], [2], [3]]
+            assert runtime.whole == [False, False, False]
+            assert time.now == pytest.approx(6.4 + 8.0)  # the first lane is free after 6.4 s, whatever the other does
+
+    play(story)
+
+
+def test_a_batch_with_nothing_beside_it_has_all_cores_to_itself():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime(held=True, lanes=2)
+        async with serving(runtime, time, line(token_budget=100), plan=LANES) as batcher:
+            first = ask(batcher, 1)
+            await settle()
+            others = [ask(batcher, n, length=70) for n in (2, 3)]
+            await settle()
+            assert (runtime.batches, runtime.whole) == ([[1]], [True])
+            runtime.release()
+            assert await ended(first, *others) == [[1], [2], [3]]
+            assert (runtime.batches, runtime.whole) == ([[1], [2], [3]], [True, False, False])
+
+    play(story)
+
+
+def test_a_lane_that_hangs_is_noticed_while_the_other_goes_on():
+    class Hanging(FakeRuntime):
+        async def run(self, sequences, *, whole):  # type: ignore[no-untyped-def]
+            if sequences[0].ids[0] == 1:
+                await asyncio.sleep(100)
+            return await super().run(sequences, whole=whole)
+
+    async def story(time: FakeTime) -> None:
+        stuck: list[float] = []
+        watchdog = Watchdog(time.clock, 5.0, lambda: stuck.append(time.now), side_by_side=True)
+        async with serving(Hanging(seconds_per_token=0.01, lanes=2), time, line(token_budget=64), watchdog, plan=LANES) as batcher:
+            hanging = ask(batcher, 1, length=64)
+            others = [ask(batcher, n, length=64) for n in range(2, 12)]
+            assert await ended(*others) == [[n] for n in range(2, 12)]
+            await asyncio.sleep(3)
+            assert stuck == [5.0]
+            batcher.abandon("stuck")
+            assert await ended(hanging) == [Unavailable]
 
     play(story)
 
@@ -446,9 +504,14 @@ clients = st.tuples(
 
 
 @settings(deadline=None)
-@given(st.lists(clients, min_size=1, max_size=30), st.one_of(st.none(), st.floats(0, 30)), st.integers(10, 100), st.sampled_from([1, 2, 3]))
+@given(
+    st.lists(clients, min_size=1, max_size=30),
+    st.one_of(st.none(), st.floats(0, 30)),
+    st.integers(10, 100),
+    st.sampled_from([Plan(1), Plan(2), Plan(3), Plan(2, lanes=True), Plan(3, lanes=True)]),
+)
 def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
-    crowd: Sequence[tuple[float, list[int], float, float | None, str]], closes: float | None, memory: int, depth: int
+    crowd: Sequence[tuple[float, list[int], float, float | None, str]], closes: float | None, memory: int, plan: Plan
 ):
     """Random arrivals, sizes, deadlines, departures, failures, memory and an end: nobody is lost, nobody gets another's rows."""
 
@@ -471,12 +534,12 @@ def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
         return "answered"
 
     async def story(time: FakeTime) -> None:
-        runtime = FakeRuntime(seconds_per_token=0.05)
+        runtime = FakeRuntime(seconds_per_token=0.05, lanes=plan.at_once if plan.lanes else 1)
         runtime.most_tokens = memory
         runtime.poisoned = {n for n, client in enumerate(crowd) if client[4] == "poisoned"}
         runtime.not_finite = {n for n, client in enumerate(crowd) if client[4] == "not finite"}
         waiting = line(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
-        async with serving(runtime, time, waiting, depth=depth) as batcher:
+        async with serving(runtime, time, waiting, plan=plan) as batcher:
             if closes is not None:
                 asyncio.get_running_loop().call_later(closes, batcher.close, "the end")
             ends = await asyncio.gather(*(visit(batcher, n) for n in range(len(crowd))))

@@ -1,6 +1,7 @@
 """The runtime on a real graph: rows that are not finite, memory that cannot be had, the budget found by measuring."""
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,17 @@ import numpy as np
 import pytest
 
 from model_export.batch import Row, Tokens
-from service.artifact import open_artifact
+from service.artifact import Artifact, open_artifact
 from service.errors import RunFailed
-from service.runtime import BUDGETS, Runtime, best_seconds, out_of_memory, smallest_good
+from service.plan import Plan
+from service.runtime import BUDGETS, SMALL_BYTES, Runtime, best_seconds, out_of_memory, plan_for, smallest_good
 from tests.poison import poison_word
+
+
+class Heavy(Artifact):
+    """An artifact with more weights than are kept twice."""
+
+    weights_bytes = SMALL_BYTES + 1  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -39,21 +47,31 @@ def test_each_sequence_gets_the_row_it_gets_alone(runtime: Runtime):
         assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
 
 
-def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(runtime: Runtime, bert_artifact: Path):
+@pytest.mark.parametrize("plan", [Plan(2), Plan(2, lanes=True)])
+def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(runtime: Runtime, bert_artifact: Path, plan: Plan):
     """On a CPU nothing is prepared ahead; the code that does it on a GPU is the same."""
-    ahead = Runtime(open_artifact(bert_artifact), threads=1, depth=2)
-    ahead.open()
+    several = Runtime(open_artifact(bert_artifact), threads=2, plan=plan)
+    several.open()
     work = [[tokens(2, *range(5, 5 + length), n, 3) for length in range(1 + n % 7, 40, 1 + n % 5)] for n in range(10, 34)]
 
     async def all_at_once() -> list[list[Row | None]]:
-        return [rows for rows, _ in await asyncio.gather(*(ahead.run(sequences) for sequences in work))]
+        return [rows for rows, _ in await asyncio.gather(*(several.run(sequences, whole=not plan.lanes) for sequences in work))]
 
     for sequences, rows in zip(work, asyncio.run(all_at_once()), strict=True):
         for row, known in zip(rows, runtime.run_here(sequences)[0], strict=True):
             assert row is not None
             assert known is not None
             assert all(np.array_equal(row[name], known[name]) for name in ("cls", "mean"))
-    ahead.close()
+    several.close()
+
+
+def test_lanes_are_for_cores_and_models_that_gain_by_them(runtime: Runtime):
+    folder, manifest = runtime.artifact.folder, runtime.artifact.manifest
+    assert plan_for(runtime.artifact, 4) == Plan(at_once=4, lanes=True)
+    assert plan_for(runtime.artifact, 1) == Plan()
+    assert plan_for(Heavy(folder, manifest), 4) == Plan()
+    assert plan_for(Heavy(folder, dataclasses.replace(manifest, precision="int8")), 4) == Plan(at_once=4, lanes=True)
+    assert plan_for(Heavy(folder, dataclasses.replace(manifest, device="cuda")), 4) == Plan(at_once=2)
 
 
 def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
@@ -105,6 +123,7 @@ from model_export.batch import Row, Tokens
 from service.artifact import open_artifact
 from service.errors import OutOfMemory
 from service.errors import RunFailed
+from service.plan import Plan
 from service.runtime import Runtime
 runtime = Runtime(open_artifact(Path({str(bert_artifact)!r})), threads=1)
 runtime.open()
