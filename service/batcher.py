@@ -41,19 +41,14 @@ class Batcher:
     report: Callable[[BatchReport], None] = lambda report: None
     clock: Clock = time.monotonic
     depth: int = 1  # batches with the runtime at once: one that it runs, the others prepared
-    stuck_seconds: float = 30.0
-    on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
+    watchdog: Watchdog = field(default_factory=Watchdog)
     counts: Counts = field(default_factory=Counts)
     faults: Faults = field(default_factory=Faults)
     last_answer: float = float("-inf")  # when a run last went well
     failures_in_a_row: int = 0  # runs
-    watchdog: Watchdog = field(init=False)
     _promises: dict[Caller, _Promise] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: str = ""
-
-    def __post_init__(self) -> None:
-        self.watchdog = Watchdog(self.clock, self.stuck_seconds, self.on_stuck)
 
     def __repr__(self) -> str:
         return f"<Batcher {len(self._promises)} requests ({self.waiting.tokens} tokens waiting), {self.watchdog!r}>"

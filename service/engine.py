@@ -24,6 +24,7 @@ from service.settings import Settings
 from service.tasks import Limits, Tasks
 from service.tokenizer import Tokenizer
 from service.waiting import Waiting
+from service.watchdog import Watchdog
 
 PULSE_BATCHES = 100  # a busy engine runs the canary after so many batches
 GUESS_SHARE = 10  # a guess counts for at most this part of the line: an empty one never refuses by it
@@ -189,8 +190,7 @@ class Engine:
             waiting=waiting,
             report=self._after_batch,
             depth=self.runtime.depth,
-            stuck_seconds=stuck_seconds,
-            on_stuck=lambda: self.fail(reason),
+            watchdog=Watchdog(stuck_seconds=stuck_seconds, on_stuck=lambda: self.fail(reason)),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

@@ -18,6 +18,7 @@ from service.engine import Engine
 from service.errors import Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.parcels import Bounds, Parcel, Reply, by_size, pack_rows, unpack_work
+from service.pulse import beat
 from service.settings import Settings
 from service.wire import (
     MAX_HELLO_BYTES,
@@ -139,9 +140,11 @@ class EngineServer:
     """`run` until a signal or a failure ends it."""
 
     engine: Engine
+    pulse: int  # tells the supervisor that the loop turns
     _peers: set[Peer] = field(default_factory=set)
     _connections: set["asyncio.Task[None]"] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
+    _beating: "asyncio.Task[None] | None" = None
     _code: int = 0
 
     async def run(self, listener: socket.socket) -> int:
@@ -157,6 +160,8 @@ class EngineServer:
         loading.cancel()
         await self.engine.close()
         await asyncio.gather(*(peer.leave() for peer in self._peers))
+        if self._beating is not None:
+            self._beating.cancel()
         return self._code
 
     async def _load(self) -> None:
@@ -165,6 +170,8 @@ class EngineServer:
         except Exception:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
+        else:
+            self._beating = asyncio.create_task(beat(self.pulse))
 
     def _finish(self, code: int) -> None:
         self._code = self._code or code
@@ -190,7 +197,7 @@ class EngineServer:
 def work(post: Post, settings: Settings, artifact: Artifact) -> int:
     engine = Engine(artifact, settings, Metrics(), degraded=post.degraded)
     runner = asyncio.Runner()  # never closed: that would wait for a thread that still loads, or a run that hangs
-    return runner.run(EngineServer(engine).run(socket.socket(fileno=post.listener)))
+    return runner.run(EngineServer(engine, post.pulse).run(socket.socket(fileno=post.listener)))
 
 
 if __name__ == "__main__":

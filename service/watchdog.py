@@ -4,6 +4,7 @@ Several may be under way at once: one runs, the others are prepared. A run begin
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True, eq=False)
 class Watchdog:
-    clock: Clock
-    stuck_seconds: float
-    on_stuck: Callable[[], None]  # called when a run has lasted that long
+    clock: Clock = time.monotonic
+    stuck_seconds: float = 30.0
+    on_stuck: Callable[[], None] = lambda: None  # called when a run has lasted that long
     under_way: int = 0
     running_since: float = 0.0  # says something only while one is under way
     _alarm: asyncio.TimerHandle | None = None

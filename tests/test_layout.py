@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = {
     "service": [
-        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog"},
+        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog", "pulse"},
         {"artifact", "door", "documentation", "receipt", "wire"},
         {"session", "parcels"},
         {"tokenizer", "waiting", "runtime", "device"},

@@ -12,12 +12,16 @@ from service.batcher import Answer, Batcher
 from service.errors import Expired, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, Unavailable
 from service.reports import BatchReport
 from service.waiting import Waiting
+from service.watchdog import Watchdog
 from tests.service.fakes import FakeRuntime, FakeTime, adds_up, line, play, sequence, settle
 
 
 @asynccontextmanager
-async def serving(runtime: FakeRuntime, time: FakeTime, waiting: Waiting | None = None, **more: object) -> AsyncIterator[Batcher]:
-    batcher = Batcher(run=runtime.run, waiting=line() if waiting is None else waiting, clock=time.clock, **more)  # type: ignore[arg-type]
+async def serving(
+    runtime: FakeRuntime, time: FakeTime, waiting: Waiting | None = None, watchdog: Watchdog | None = None, **more: object
+) -> AsyncIterator[Batcher]:
+    watchdog = watchdog or Watchdog(time.clock)
+    batcher = Batcher(run=runtime.run, waiting=line() if waiting is None else waiting, clock=time.clock, watchdog=watchdog, **more)  # type: ignore[arg-type]
     loop = asyncio.create_task(batcher.serve())
     yield batcher
     batcher.close("closed")
@@ -283,7 +287,7 @@ def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
         stuck: list[float] = []
-        async with serving(runtime, time, stuck_seconds=7.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+        async with serving(runtime, time, watchdog=Watchdog(time.clock, 7.0, lambda: stuck.append(time.now))) as batcher:
             tasks = [ask(batcher, n) for n in range(5)]
             await asyncio.sleep(8)
             assert stuck == [7.0]
@@ -346,7 +350,7 @@ def test_the_wait_of_a_prepared_batch_does_not_make_it_stuck():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(seconds_per_token=0.5)
         stuck: list[float] = []
-        async with serving(runtime, time, depth=2, stuck_seconds=5.0, on_stuck=lambda: stuck.append(time.now)) as batcher:
+        async with serving(runtime, time, depth=2, watchdog=Watchdog(time.clock, 5.0, lambda: stuck.append(time.now))) as batcher:
             assert await ended(*(ask(batcher, n) for n in range(6))) == [[n] for n in range(6)]
             assert stuck == []
             runtime.hold()

@@ -1,6 +1,7 @@
 """A line at the other end of a unix socket: the same answers, the same errors, the same leaving; only the engine behind it is fake."""
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -16,6 +17,7 @@ from service import wire
 from service.batcher import Answer, Batcher
 from service.engine_server import EngineServer
 from service.errors import Expired, Overloaded, RunFailed, ServiceError, TooLarge, Unavailable
+from service.pulse import pipe
 from service.remote import RemoteBatcher
 from service.waiting import Waiting
 from tests.service.fakes import FakeRuntime, adds_up, line, sequence
@@ -56,6 +58,7 @@ class Both:
         self.folder, self.runtime = folder, runtime
         self.engine = FakeEngine(runtime, waiting)
         self.listener = socket.socket(socket.AF_UNIX)
+        self.pulse = pipe()
         self.remotes: list[tuple[RemoteBatcher, asyncio.Task[None]]] = []
         self.others: list[str] = []
 
@@ -64,7 +67,7 @@ class Both:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
-        self.server = EngineServer(self.engine)  # type: ignore[arg-type]
+        self.server = EngineServer(self.engine, self.pulse[1])  # type: ignore[arg-type]
         self.running = asyncio.create_task(self.server.run(self.listener.dup()))
 
     async def stop_engine(self) -> int:
@@ -93,6 +96,8 @@ class Both:
         if not self.running.done():
             await self.stop_engine()
         self.listener.close()
+        for end in self.pulse:
+            os.close(end)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
