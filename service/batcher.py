@@ -75,8 +75,7 @@ class Batcher:
             self._refuse_when_closed()
             self.waiting.check_open(tokens)
         except ServiceError:
-            self.counts.received += 1
-            self.counts.refused += 1
+            self.counts.refuse(1)
             raise
 
     async def serve(self) -> None:
@@ -116,13 +115,13 @@ class Batcher:
         return Caller(work, arrived=now, deadline=now + timeout_seconds)
 
     def _admit(self, join: Callable[[], None]) -> None:
-        self.counts.received += 1
         try:
             self._refuse_when_closed()
             join()
         except ServiceError:
-            self.counts.refused += 1
+            self.counts.refuse(1)
             raise
+        self.counts.received += 1
 
     async def _accompany(self, caller: Caller) -> Answer:
         """Waits with a caller who was admitted, until it ends one way or another; counts how."""

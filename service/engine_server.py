@@ -27,6 +27,7 @@ from service.wire import (
     FromApi,
     Hello,
     Question,
+    Refused,
     Told,
     Welcome,
     WireError,
@@ -51,6 +52,7 @@ class Peer:
     writer: asyncio.StreamWriter
     _running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     _outbox: list[Reply] = field(default_factory=list)
+    _was_full: bool = False  # it has been told so
 
     def __repr__(self) -> str:
         return f"<Peer {len(self._running)} requests>"
@@ -86,6 +88,10 @@ class Peer:
         elif isinstance(said, Cancel):
             if said.number in self._running:
                 self._running[said.number].cancel()
+        elif isinstance(said, Refused):
+            if not self._was_full:
+                raise WireError("refusals for a line that was not full")
+            self.engine.batcher.counts.refuse(said.requests)
         elif isinstance(said, Question):
             self._write(frame(Told(said.number, self._told(said.about))))
         else:
@@ -106,6 +112,7 @@ class Peer:
         try:
             self.engine.batcher.waiting.check_open(parcel.tokens)
         except Overloaded:
+            self._was_full = True
             return parcel.tokens
         return 0
 

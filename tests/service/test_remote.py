@@ -200,6 +200,12 @@ def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_ag
             for tokens in (4, 5, 1000):
                 with pytest.raises(Overloaded):
                     remote.check_open(tokens)
+            assert adds_up(them.line)
+            await remote.ask("metrics")
+            assert (them.line.counts.received, them.line.counts.refused) == (15, 4)
+            with pytest.raises(Overloaded):
+                remote.check_open(4)
+            await until(lambda: them.line.counts.refused == 5)
             runtime.release()
             await asyncio.gather(*asked)
             await until(lambda: is_open(remote), 1.0)
@@ -352,6 +358,8 @@ FOREIGN = {
     "no hello": WORK,
     "two hellos": HELLO + HELLO,
     "another version": wire.frame(wire.Hello(99)),
+    "refusals by a line that was never full": HELLO + wire.frame(wire.Refused(1)),
+    "fewer than no refusals": HELLO + wire.frame(wire.Refused(-1)),
     "an engine's message": HELLO + wire.frame(wire.Told(1, b"")),
     "random": HELLO + struct.pack("<I", 5) + b"\xff\x00\xc1aa",
     "half a frame": HELLO + struct.pack("<I", 100) + b"half",
