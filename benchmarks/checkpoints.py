@@ -18,8 +18,9 @@ BUILD = Path("build/benchmarks")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 30522}
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 16384}
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 1024}
 ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
-SIZES = {"base": BASE, "large": LARGE, "small": SMALL}
+SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
 REST = {
     "model_type": "bert",
     "architectures": ["BertForPreTraining"],

@@ -1,89 +1,149 @@
-"""`benchmarks/gpu.sh`: on a GPU, parity and repeatability first, then which attention kernel runs, then tokens per second of the engine.
+"""`benchmarks/gpu.sh`: on a GPU, parity and repeatability first, then which attention kernel runs, tokens per second of the engine, what other ways
+to run it would be worth, and at last the whole server: its rate by the number of API processes, and the wait at a tenth of it.
 
-Refuses to start without a GPU: what was not measured has no figure.
+Refuses to start without a GPU: what was not measured has no figure. `--device cpu` is a rehearsal of the same code on a tiny model.
 """
 
 import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import mixes
+from benchmarks import mixes, variants
 from benchmarks.checkpoints import SIZES, artifact
 from benchmarks.engine import timed
+from benchmarks.gpu_server import Crew, served, show
 from benchmarks.machine import table, write
-from model_export.batch import CUMULATIVE_LENGTHS, Tokens, pack
+from model_export.batch import Tokens, pack
 from service.artifact import open_artifact
 from service.runtime import Runtime
 from service.session import cuda_fault
 
 KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
-TOKENS = (1024, 4096, 16384, 65536)  # in one batch
+IDLE = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,memory.total"
+BUSY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active"
 SQUAD = {"mean": 177.0, "deviation": 80.0, "longest": 384}
 LENGTHS: dict[str, Callable[[int], list[int]]] = {
     "STS-B": lambda tokens: (mixes.STS_B * (1 + tokens // sum(mixes.STS_B)))[: max(1, round(tokens / 14.7))],
-    "128": lambda tokens: [128] * (tokens // 128),
-    "512": lambda tokens: [512] * (tokens // 512),
+    "128": lambda tokens: [128] * max(1, tokens // 128),
+    "512": lambda tokens: [512] * max(1, tokens // 512),
     "SQuAD": lambda tokens: mixes.passages(max(1, tokens // 177), **SQUAD),
+}
+TARGETS = {  # size, lengths -> what is counted, must, dream; of an H200 in fp16
+    ("base", "STS-B"): ("tokens_per_second", 1.4e6, 2.1e6),
+    ("base", "128"): ("tokens_per_second", 1.4e6, 2.1e6),
+    ("base", "512"): ("tokens_per_second", 1.5e6, 1.9e6),
+    ("large", "SQuAD"): ("sequences_per_second", 2500.0, 4000.0),
+}
+Rates = dict[str, dict[int, dict[str, float]]]  # lengths -> tokens in a batch -> what is counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much is measured where."""
+
+    device: str
+    precision: str
+    sizes: tuple[str, ...]
+    tokens: tuple[int, ...]  # in one batch
+    rounds: int
+    crew: Crew
+    output: str  # in benchmarks/results
+
+
+PLANS = {
+    "cuda": Plan(
+        device="cuda",
+        precision="fp16",
+        sizes=("base", "large"),
+        tokens=(1024, 4096, 16384, 65536),
+        rounds=10,
+        crew=Crew(processes=(8, 10, 12), texts=(1, 32), connections=512, clients=6, seconds=10.0),
+        output="gpu",
+    ),
+    "cpu": Plan(
+        device="cpu",
+        precision="fp32",
+        sizes=("tiny",),
+        tokens=(64, 256),
+        rounds=1,
+        crew=Crew(processes=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),
+        output="gpu-rehearsal",
+    ),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", choices=sorted(PLANS), default="cuda")
     parser.add_argument("--size", choices=sorted(SIZES), action="append", help="base and large unless given")
-    parser.add_argument("--precision", choices=["fp16", "fp32"], default="fp16")
-    parser.add_argument("--kernels", metavar="SIZE", help="only runs one batch, for the attention kernel's own words")
+    parser.add_argument("--precision", choices=["fp16", "fp32"])
+    parser.add_argument("--kernels", metavar="ARTIFACT", type=Path, help="only runs one batch, for the attention kernel's own words")
     arguments = parser.parse_args()
-    if fault := cuda_fault():
+    if arguments.device == "cuda" and (fault := cuda_fault()):
         print(f"no GPU to measure on: {fault}", file=sys.stderr)
         return 2
     if arguments.kernels:
-        opened(arguments.kernels, arguments.precision, "cuda").run_here(texts(LENGTHS["128"](1024)))
+        with opened(arguments.kernels, arguments.device) as runtime:
+            runtime.run_here(texts(runtime, LENGTHS["128"](1024)))
         return 0
-    results = {size: measured(size, arguments.precision) for size in arguments.size or ["base", "large"]}
-    write("gpu", results, details={"card": card(), "precision": arguments.precision})
-    return 0 if all(result["parity"]["holds"] for result in results.values()) else 1
+    plan = PLANS[arguments.device]
+    plan = replace(plan, sizes=tuple(arguments.size or plan.sizes), precision=arguments.precision or plan.precision)
+    results: dict[str, Any] = {}
+    for part, result in measured(plan):
+        results[part] = result
+        write(plan.output, results, details={"card": card(plan.device, IDLE), "precision": plan.precision})
+    return 0 if all(results[size]["parity"]["holds"] for size in plan.sizes) else 1
 
 
-def card() -> str:
-    """Name, driver, and clocks under no load, as the driver's own tool gives them."""
-    fields = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,memory.total"
-    finished = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True, check=True)
-    return finished.stdout.strip()
+def measured(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Each part of the result as it is there; it has been printed. A size without parity is not measured further."""
+    for number, size in enumerate(plan.sizes):
+        folder, reference = artifact(size, plan.precision, plan.device), artifact(size, "fp32", "cpu")
+        with opened(folder, plan.device) as runtime, opened(reference, "cpu") as cpu:
+            known = parity(runtime, cpu)
+            print(f"\n{size} {plan.precision}, parity with fp32 on the CPU: {known}", flush=True)
+            if not known["holds"]:
+                yield size, {"parity": known}
+                continue
+            yield size, {"parity": known} | speeds(plan, size, folder, runtime)
+            if number == 0:
+                yield "variants", other_ways(plan, runtime)
+        if number == 0:
+            yield "server", show(served(folder, plan.device, plan.crew))
 
 
-def measured(size: str, precision: str) -> dict[str, Any]:
-    """Parity, kernels and rates of one model size; prints them as they come."""
-    runtime = opened(size, precision, "cuda")
-    known = parity(runtime, opened(size, "fp32", "cpu"))
-    print(f"\n{size} {precision}, parity with fp32 on the CPU: {known}")
-    if not known["holds"]:
-        return {"parity": known}
-    said = kernels(size, precision)
-    print("\n".join(said))
-    rates = {mix: {tokens: rate(runtime, lengths(tokens)) for tokens in TOKENS} for mix, lengths in LENGTHS.items()}
-    head = ["tokens/s in a batch of", *map(str, TOKENS)]
-    print(table(head, [[mix, *(one["tokens_per_second"] for one in by_size.values())] for mix, by_size in rates.items()]))
-    return {"parity": known, "kernels": said, "rates": rates}
+def card(device: str, fields: str) -> str:
+    """Of the first card, as the driver's own tool gives them."""
+    if device == "cpu":
+        return "none: a rehearsal on the CPU"
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={fields}", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def opened(size: str, precision: str, device: str) -> Runtime:
-    runtime = Runtime(open_artifact(artifact(size, precision, device), device), threads=0 if device == "cpu" else 1)
+@contextmanager
+def opened(folder: Path, device: str) -> Iterator[Runtime]:
+    runtime = Runtime(open_artifact(folder, device), threads=0 if device == "cpu" else 1)
     runtime.open()
-    return runtime
+    yield runtime
+    runtime.close()
 
 
-def texts(lengths: list[int]) -> list[Tokens]:
-    return mixes.texts(lengths, vocabulary=30522)
+def texts(runtime: Runtime, lengths: list[int]) -> list[Tokens]:
+    return mixes.texts(lengths, vocabulary=runtime.artifact.manifest.sizes["vocabulary"])
 
 
 def parity(gpu: Runtime, cpu: Runtime) -> dict[str, Any]:
     """[CLS] vectors against the CPU's fp32, and whether five runs of one batch give the same bits."""
-    sequences = texts(mixes.MIXES["mixed: 32 of 5..60"] + [512, 300, 129])
+    sequences = texts(gpu, mixes.MIXES["mixed: 32 of 5..60"] + [512, 300, 129])
     runs = [np.concatenate([row["cls"] for row in gpu.run_here(sequences)[0] if row is not None]) for _ in range(5)]
     wanted = np.concatenate([row["cls"] for row in cpu.run_here(sequences)[0] if row is not None])
     products = (runs[0] * wanted).sum(axis=1) / np.linalg.norm(runs[0], axis=1) / np.linalg.norm(wanted, axis=1)
@@ -97,26 +157,75 @@ def parity(gpu: Runtime, cpu: Runtime) -> dict[str, Any]:
     }
 
 
-def kernels(size: str, precision: str) -> list[str]:
+def speeds(plan: Plan, size: str, folder: Path, runtime: Runtime) -> dict[str, Any]:
+    """Kernels, rates and what they must be."""
+    said = kernels(folder, plan.device)
+    print("\n".join(said))
+    rates = {mix: {tokens: rate(runtime, lengths(tokens), plan.rounds) for tokens in plan.tokens} for mix, lengths in LENGTHS.items()}
+    for kind in ("tokens_per_second", "with_packing_tokens_per_second", "sequences_per_second"):
+        rows = [[mix, *(one[kind] for one in by_size.values())] for mix, by_size in rates.items()]
+        print("\n" + table([f"{kind}, batch of", *map(str, plan.tokens)], rows))
+    targets = compared(plan, size, rates)
+    print("\n" + table(["best of", "counted", "must", "dream", "measured"], targets), flush=True)
+    under_load = busy_clocks(plan, runtime)
+    print(f"under load: {under_load}")
+    return {"kernels": said, "rates": rates, "targets": targets, "under_load": under_load}
+
+
+def kernels(folder: Path, device: str) -> list[str]:
     """What ONNX Runtime says of the attention kernel that it chose."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", size, "--precision", precision]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device]
     finished = subprocess.run(command, env=os.environ | KERNEL_ENVIRONMENT, capture_output=True, text=True, check=True)
     lines = (finished.stdout + finished.stderr).splitlines()
     return sorted({line for line in lines if "attention" in line.lower() or "sdpa" in line.lower()})
 
 
-def rate(runtime: Runtime, lengths: list[int]) -> dict[str, float]:
-    """Of the session alone, its inputs on the host, and of the runtime with packing and splitting; the best of ten runs."""
-    sequences = texts(lengths)
-    batch = pack(sequences, CUMULATIVE_LENGTHS)
+def rate(runtime: Runtime, lengths: list[int], rounds: int) -> dict[str, float]:
+    """Of the session alone, its inputs on the host, and of the runtime with packing and splitting; the best run of each."""
+    sequences = texts(runtime, lengths)
+    batch = pack(sequences, runtime.artifact.manifest.layout)
     session, names = runtime._session, sorted(batch.outputs)
-    alone = min(timed(lambda: session.run(names, batch.feeds)) for _ in range(10))
-    whole = min(timed(lambda: runtime.run_here(sequences)) for _ in range(10))
+    alone = min(timed(lambda: session.run(names, batch.feeds)) for _ in range(rounds + 1))
+    whole = min(timed(lambda: runtime.run_here(sequences)) for _ in range(rounds))
     return {
         "tokens_per_second": batch.tokens / alone,
         "sequences_per_second": len(lengths) / alone,
         "with_packing_tokens_per_second": batch.tokens / whole,
     }
+
+
+def compared(plan: Plan, size: str, rates: Rates) -> list[list[Any]]:
+    """Rows of lengths, what is counted, must, dream and the best measured; the rehearsal compares with all targets."""
+    return [
+        [mix, kind, must, dream, max(one[kind] for one in rates[mix].values())]
+        for (whose, mix), (kind, must, dream) in TARGETS.items()
+        if whose == size or plan.device == "cpu"
+    ]
+
+
+def busy_clocks(plan: Plan, runtime: Runtime) -> str:
+    """What the card says in the midst of work."""
+    sequences = texts(runtime, LENGTHS["128"](plan.tokens[-1]))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(card, plan.device, BUSY)
+        while not asked.done():
+            runtime.run_here(sequences)
+    return asked.result()
+
+
+def other_ways(plan: Plan, runtime: Runtime) -> dict[str, variants.Ratios]:
+    served_artifact = runtime.artifact
+    work = {f"{mix} in {tokens}": texts(runtime, LENGTHS[mix](tokens)) for mix in ("STS-B", "128") for tokens in plan.tokens[:3]}
+    packed = {title: pack(sequences, served_artifact.manifest.layout) for title, sequences in work.items()}
+    found = {
+        "graphs": variants.graphs(served_artifact, lambda lengths: texts(runtime, lengths), plan.rounds),
+        "options": variants.options(served_artifact, packed, plan.rounds),
+        "ahead": variants.ahead(served_artifact, work, plan.rounds),
+    }
+    for name, ratios in found.items():
+        batches = list(next(iter(ratios.values())))
+        print("\n" + table([f"{name}: times faster than the service", *batches], [[way, *(by[b] for b in batches)] for way, by in ratios.items()]))
+    return found
 
 
 if __name__ == "__main__":

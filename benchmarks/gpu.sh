@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU (CUDA 13 driver): installs what it needs into .venv-gpu, checks parity first, then prints and writes the tables.
+# `--device cpu` rehearses all of it on a tiny model, without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 'import sys; sys.exit("Python 3.12 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 12) else 0)'
 if [ ! -f .venv-gpu/ready ]; then
     "$PYTHON" -m venv .venv-gpu
     .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-cuda.lock

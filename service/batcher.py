@@ -39,6 +39,12 @@ class Answer:
 class _Promise:
     future: asyncio.Future[None]
     forward_seconds: float = 0.0
+    counted_until: float = float("-inf")  # runs side by side count once
+
+    def count(self, began: float, ended: float) -> None:
+        """One more run with a part of this request, in the order in which they end."""
+        self.forward_seconds += ended - max(began, self.counted_until)
+        self.counted_until = ended
 
 
 @dataclass(eq=False)
@@ -83,13 +89,8 @@ class Batcher:
             self._refuse_when_closed()
             self.waiting.check_open(tokens)
         except ServiceError:
-            self.count_refused(1)
+            self.counts.refuse(1)
             raise
-
-    def count_refused(self, requests: int) -> None:
-        """That have not come this far: they were refused because this line was full."""
-        self.counts.received += requests
-        self.counts.refused += requests
 
     async def serve(self) -> None:
         """Runs batches until closed; when closed, whatever still waits is answered with 503."""
@@ -137,13 +138,13 @@ class Batcher:
         return Caller(work, arrived=now, deadline=now + timeout_seconds)
 
     def _admit(self, join: Callable[[], None]) -> None:
-        self.counts.received += 1
         try:
             self._refuse_when_closed()
             join()
         except ServiceError:
-            self.counts.refused += 1
+            self.counts.refuse(1)
             raise
+        self.counts.received += 1
 
     async def _accompany(self, caller: Caller) -> Answer:
         """Waits with a caller who was admitted, until it ends one way or another; counts how."""
@@ -196,7 +197,7 @@ class Batcher:
         started, ended = watched.began, self.clock()
         self.last_answer = ended
         self.failures_in_a_row = 0
-        self._deliver([(job, row) for job, row in pairs if row is not None], ran=ended - started)
+        self._deliver([(job, row) for job, row in pairs if row is not None], began=started, ended=ended)
         waited = started - min(job.caller.arrived for job in jobs)
         self._learn(BatchReport(sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=ended - started))
         return self._after_not_finite(suspects)
@@ -223,10 +224,10 @@ class Batcher:
             return self._after_failure(suspects, NotFinite("the model's answer to this input holds NaN or infinity"))
         return _halves(suspects)
 
-    def _deliver(self, answered: Sequence[tuple[Job, Row]], *, ran: float) -> None:
+    def _deliver(self, answered: Sequence[tuple[Job, Row]], *, began: float, ended: float) -> None:
         for caller in {job.caller for job, _ in answered}:
             if caller in self._promises:
-                self._promises[caller].forward_seconds += ran
+                self._promises[caller].count(began, ended)
         for job, row in answered:
             caller = job.caller
             caller.rows[job.index] = row

@@ -30,6 +30,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     degraded: str  # why the CPU is used though there is an artifact for the GPU
     listener: int  # file descriptor of the socket to accept on
     lifeline: int  # file descriptor of a pipe that ends with the supervisor
+    pulse: int  # file descriptor of a pipe that tells the supervisor that the child's loop turns
 
     @property
     def argument(self) -> str:

@@ -26,6 +26,7 @@ from service.wire import (
     Hello,
     Question,
     Refusal,
+    Refused,
     Rows,
     Told,
     Welcome,
@@ -60,6 +61,7 @@ class RemoteBatcher:
     _full: Overloaded | None = None
     _full_for: int = 0  # tokens
     _full_until: float = 0.0
+    _refused: int = 0  # requests, since the engine was last told of them
     _closed: str = ""
 
     def __repr__(self) -> str:
@@ -90,11 +92,15 @@ class RemoteBatcher:
         """Raises Unavailable without an engine, Overloaded where the line was too full for so many tokens a moment ago."""
         self._connection()
         if self._full is not None and tokens >= self._full_for and time.monotonic() < self._full_until:
+            if not self._refused:
+                asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._tell_refused)
+            self._refused += 1
             raise Overloaded(self._full.message, retry_after=self._full.retry_after)
 
     async def ask(self, about: About) -> bytes:
         """Raises Unavailable where nobody answers."""
         writer = self._connection()
+        self._tell_refused()
         number = next(self._numbers)
         future = self._questions[number] = asyncio.get_running_loop().create_future()
         writer.write(frame(Question(number, about)))
@@ -143,7 +149,7 @@ class RemoteBatcher:
             while True:
                 self._take(await read_from_engine(reader))
         finally:
-            self._writer = None
+            self._writer, self._full, self._refused = None, None, 0
             writer.close()
 
     def _take(self, said: FromEngine) -> None:
@@ -185,6 +191,12 @@ class RemoteBatcher:
             except TooLarge as error:
                 for parcel in together:
                     _settle(self._callers.get(parcel.number), error)
+
+    def _tell_refused(self) -> None:
+        """The line counts them. One that has ended meanwhile has taken its counts along."""
+        if self._refused and self._writer is not None:
+            self._writer.write(frame(Refused(self._refused)))
+        self._refused = 0
 
     def _withdraw(self, number: int) -> None:
         """The engine need not go on with it."""

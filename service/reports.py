@@ -25,6 +25,10 @@ class Counts:
     cancelled: int = 0
     expired: int = 0
 
+    def refuse(self, requests: int) -> None:
+        self.received += requests
+        self.refused += requests
+
 
 @dataclass(slots=True)
 class Faults:

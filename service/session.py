@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[np.generic]]
 LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model stand than the event loop
 FLUSH = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
 CUDA = "CUDAExecutionProvider"
-CUDA_OPTIONS = {
+CUDA_OPTIONS: Mapping[str, str] = {
     "device_id": "0",
     "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
     "use_tf32": "0",  # fp32 means fp32
@@ -63,10 +63,10 @@ class CudaSession:
 
     provider = "CUDA"
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        self._session = ort.InferenceSession(model, options, providers=[(CUDA, CUDA_OPTIONS)])
+        self._session = ort.InferenceSession(model, options, providers=[(CUDA, dict(provider_options))])
         self._session.disable_fallback()
         if self._session.get_providers()[0] != CUDA:
             raise DeviceError(f"ONNX Runtime did not take the GPU: {cuda_fault() or 'its log says why'}")

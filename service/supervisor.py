@@ -17,6 +17,7 @@ from pathlib import Path
 
 from service.child import LOAD_FAILED, Post, counts_in, socket_in
 from service.metrics import COUNTS_VARIABLE
+from service.pulse import BEAT_SECONDS, MISSED, pipe, silence
 from service.settings import Settings, variables_with
 
 ENGINE = "engine"
@@ -50,6 +51,7 @@ class Child:
 
     module: str
     post: Post
+    pulse: int  # the other end of the post's
     backoff: Backoff
     process: asyncio.subprocess.Process | None = None
 
@@ -63,11 +65,21 @@ class Child:
             "-m",
             self.module,
             self.post.argument,
-            pass_fds=(self.post.listener, self.post.lifeline),
+            pass_fds=(self.post.listener, self.post.lifeline, self.post.pulse),
             env=variables_with(**{COUNTS_VARIABLE: str(counts_in(Path(self.post.folder)))}),
             start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
         )
-        return await self.process.wait()
+        watch = asyncio.create_task(self._watch())
+        try:
+            return await self.process.wait()
+        finally:
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        """A loop that does not turn would never heed SIGTERM."""
+        await silence(self.pulse)
+        log.error("%r hangs: nothing was heard of it for %g s; it is killed", self, MISSED * BEAT_SECONDS)
+        self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
@@ -161,8 +173,9 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
             return 1
 
         def child(module: str, name: str, accepts_on: socket.socket, longest: float) -> Child:
-            post = Post(name=name, folder=folder, device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline)
-            return Child(module, post, Backoff(longest))
+            heard, pulse = pipe()
+            post = Post(name=name, folder=folder, device=device, degraded=degraded, listener=accepts_on.fileno(), lifeline=lifeline, pulse=pulse)
+            return Child(module, post, heard, Backoff(longest))
 
         engine = child("service.engine_server", ENGINE, engine_listener, LONGEST_PAUSE_SECONDS)
         apis = [child("service.api", f"api-{number}", listener, LONGEST_API_PAUSE_SECONDS) for number, listener in enumerate(listeners)]

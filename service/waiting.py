@@ -198,8 +198,8 @@ class Waiting:
 
     def _ahead(self, size: int) -> int:
         """Tokens that leave before `size` tokens that come now have left, as all take turns; at most twice too many, never too few."""
-        own = size.bit_length()
-        return sum(tokens if bits < own else count * size for bits, (count, tokens) in enumerate(self._sizes))
+        smaller = self._sizes[: size.bit_length()]
+        return sum(tokens for _, tokens in smaller) + size * (len(self._ring) - sum(count for count, _ in smaller))
 
     def _seconds_until(self, size: int, patience: float) -> float:
         """How long, if nobody else comes, until the wait is down to `patience`: 0 where it is."""

@@ -2,19 +2,19 @@
 
 Knows bytes and what they may hold; knows nothing of connections, callers or queues. Never pickle.
 
-A frame is its length (4 bytes, little-endian) and one message. The API process says Hello, Work, Cancel and Question; the engine says
+A frame is its length (4 bytes, little-endian) and one message. The API process says Hello, Work, Cancel, Refused and Question; the engine says
 Welcome, Rows, Refusal and Told. One Work holds the requests, one Rows the answers, that were ready in the same turn of the loop.
 """
 
 import asyncio
 import struct
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from service.errors import Expired, Invalid, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, TooLarge, Unavailable
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 256 * 2**20
 MAX_HELLO_BYTES = 4096  # before a connection has said who it is
 PREFIX = struct.Struct("<I")
@@ -66,6 +66,12 @@ class Cancel(Message, frozen=True):
     number: int
 
 
+class Refused(Message, frozen=True):
+    """So many requests the API process has refused by itself, since the line was full a moment ago; the engine counts them."""
+
+    requests: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Question(Message, frozen=True):
     number: int
     about: About
@@ -109,7 +115,7 @@ class Told(Message, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-FromApi = Hello | Work | Cancel | Question
+FromApi = Hello | Work | Cancel | Refused | Question
 FromEngine = Welcome | Rows | Refusal | Told
 _from_api: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = {
     "service": [
-        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog", "plan"},
+        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog", "plan", "pulse"},
         {"artifact", "door", "documentation", "receipt", "wire"},
         {"session", "parcels"},
         {"tokenizer", "waiting", "runtime", "device"},
@@ -40,6 +40,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "fastapi_offline": {"service.app"},
     "starlette": {"service.app"},
     "uvicorn": {"service.server", "service.receipt"},
+    "uvloop": {"service.engine_server"},
     "pydantic": {"service.schemas", "service.settings", "service.app", "service.documentation"},
     "pydantic_settings": {"service.settings"},
     "prometheus_client": {"service.metrics"},

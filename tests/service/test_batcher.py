@@ -380,6 +380,15 @@ def test_what_waits_is_shared_between_the_lanes_and_each_is_free_by_itself():
     play(story)
 
 
+def test_runs_side_by_side_count_once_as_forward_time():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(seconds_per_token=0.1, lanes=2), time, line(token_budget=100), plan=LANES) as batcher:
+            answer = await ask(batcher, 1, 2, 3, length=80)
+            assert (answer.queue_seconds, answer.forward_seconds) == (pytest.approx(0.0), pytest.approx(16.0))
+
+    play(story)
+
+
 def test_a_batch_with_nothing_beside_it_has_all_cores_to_itself():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True, lanes=2)

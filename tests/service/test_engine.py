@@ -23,7 +23,7 @@ def engine(artifact: Artifact, **settings: str) -> Engine:
     return Engine(artifact, Settings.from_environment(variables | settings), Metrics())
 
 
-async def broken(_: Sequence[Tokens]) -> None:
+async def broken(_: Sequence[Tokens], **__: object) -> None:
     raise RuntimeError("the device is gone")
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_hangs_makes_it_not_ready_and_gives_up_its_callers(bert_artif
         one, ended, never = engine(open_artifact(bert_artifact), BERT_STUCK_SECONDS="0.2"), asyncio.Event(), asyncio.Event()
         await one.open()
         one.on_failure = ended.set
-        one.batcher.run = lambda _: never.wait()  # type: ignore[assignment, return-value]
+        one.batcher.run = lambda _, *, whole: never.wait()  # type: ignore[assignment, return-value]
         with pytest.raises(Unavailable, match="stuck"):
             await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
         assert ended.is_set()
@@ -131,7 +131,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         one = engine(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="64")
         await one.open()
         never = asyncio.Event()
-        one.batcher.run = lambda _: never.wait()  # type: ignore[assignment, return-value]
+        one.batcher.run = lambda _, *, whole: never.wait()  # type: ignore[assignment, return-value]
         waiting = [asyncio.create_task(one.batcher.submit([sequence(5, 64)], timeout_seconds=PATIENCE)) for _ in range(1)]
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
 """The tasks behind an API process's front, with a real engine at the other end of the socket: the very answers of the engine's own tasks."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from service.engine import Engine
 from service.engine_server import EngineServer
 from service.front import Front
 from service.metrics import Metrics
+from service.pulse import pipe
 from service.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
 from service.settings import Settings
 from service.tasks import Done, Tasks
@@ -63,10 +65,11 @@ def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name:
     async def story() -> None:
         engine = Engine(artifact, settings, Metrics())
         with socket.socket(socket.AF_UNIX) as listener:
-            post = Post(name="api-0", folder=str(tmp_path), device="cpu", degraded="", listener=listener.fileno(), lifeline=0)
+            heard, pulse = pipe()
+            post = Post(name="api-0", folder=str(tmp_path), device="cpu", degraded="", listener=listener.fileno(), lifeline=0, pulse=pulse)
             listener.bind(str(post.socket))
             listener.listen()
-            server = EngineServer(engine)
+            server = EngineServer(engine, pulse)
             running = asyncio.create_task(server.run(listener.dup()))
             front = Front(post, settings, artifact, Metrics())
             await front.open()
@@ -79,6 +82,8 @@ def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name:
             await front.close()
             server._finish(0)
             assert await running == 0
+            os.close(heard)
+            os.close(pulse)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

@@ -6,6 +6,7 @@ import re
 from service.batcher import Batcher
 from service.metrics import REASONS, TASKS, Metrics
 from service.reports import BatchReport
+from service.watchdog import Watchdog
 from tests.service.fakes import FakeRuntime, FakeTime, line, play, sequence, settle
 
 
@@ -54,7 +55,7 @@ def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there():
     async def story(time: FakeTime) -> None:
         runtime = FakeRuntime(held=True)
         runtime.poisoned = {2}
-        batcher = Batcher(run=runtime.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock)
+        batcher = Batcher(run=runtime.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock, watchdog=Watchdog(time.clock))
         metrics = Metrics()
         metrics.follow(batcher, "CPU", degraded=False)
         serving = asyncio.create_task(batcher.serve())

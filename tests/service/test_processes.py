@@ -271,6 +271,35 @@ def test_an_engine_that_is_killed_is_replaced_and_callers_are_told_503_meanwhile
     assert {name: pid for name, pid in after.items() if name != "engine"} == {name: pid for name, pid in before.items() if name != "engine"}
 
 
+def test_an_engine_that_does_not_turn_any_more_is_killed_and_replaced(service: Service) -> None:
+    """Stopped, it neither answers nor ends: its connections stay open, and its watchdog does not run."""
+    before = service.children
+    with load(service) as (ends, others):
+        os.kill(before["engine"], signal.SIGSTOP)
+        until(lambda: service.children.get("engine", before["engine"]) != before["engine"])
+        until(lambda: is_ready(service))
+        done = ends[200]
+        until(lambda: ends[200] >= done + 20)
+    assert set(ends) == {200, 503}
+    assert {answer.json()["code"] for answer in others} <= {"unavailable", "loading"}
+    assert {name: pid for name, pid in service.children.items() if name != "engine"} == {name: before[name] for name in ("api-0", "api-1")}
+
+
+def test_a_run_that_hangs_ends_the_engine_alone_and_its_callers_are_told_503(bert_artifact: Path) -> None:
+    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 250,000 tokens in one run: seconds on one core
+    more = {"BERT_TOKEN_BUDGET": "250000", "BERT_MAX_WAITING_TOKENS": "500000", "BERT_MAX_WAIT_SECONDS": "1000"}
+    more |= {"BERT_API_PROCESSES": "1", "BERT_THREADS": "1", "BERT_STUCK_SECONDS": "0.3", "BERT_ARTIFACT": str(bert_artifact)}
+    with Service(more) as service:
+        before = service.children
+        hanging = service.post("/embed", endless)
+        assert hanging.status_code == 503
+        assert "stuck: a run has lasted 0.3 s" in hanging.json()["error"]
+        until(lambda: service.children.get("engine", before["engine"]) != before["engine"])
+        until(lambda: is_ready(service))
+        assert service.post("/embed", {"inputs": "the cat"}).status_code == 200
+        assert service.children["api-0"] == before["api-0"]
+
+
 def test_sigterm_under_load_answers_everyone_and_ends_with_0(settings: dict[str, str]) -> None:
     with Service(settings | {"BERT_TOKEN_BUDGET": "16"}) as service:
         children, folder = service.children, service.folder

@@ -1,6 +1,7 @@
 """A line at the other end of a unix socket: the same answers, the same errors, the same leaving; only the engine behind it is fake."""
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -16,6 +17,7 @@ from service import wire
 from service.batcher import Answer, Batcher
 from service.engine_server import EngineServer
 from service.errors import Expired, Overloaded, RunFailed, ServiceError, TooLarge, Unavailable
+from service.pulse import pipe
 from service.remote import RemoteBatcher
 from service.waiting import Waiting
 from tests.service.fakes import FakeRuntime, adds_up, line, sequence
@@ -56,6 +58,7 @@ class Both:
         self.folder, self.runtime = folder, runtime
         self.engine = FakeEngine(runtime, waiting)
         self.listener = socket.socket(socket.AF_UNIX)
+        self.pulse = pipe()
         self.remotes: list[tuple[RemoteBatcher, asyncio.Task[None]]] = []
         self.others: list[str] = []
 
@@ -64,7 +67,7 @@ class Both:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
-        self.server = EngineServer(self.engine)  # type: ignore[arg-type]
+        self.server = EngineServer(self.engine, self.pulse[1])  # type: ignore[arg-type]
         self.running = asyncio.create_task(self.server.run(self.listener.dup()))
 
     async def stop_engine(self) -> int:
@@ -93,6 +96,8 @@ class Both:
         if not self.running.done():
             await self.stop_engine()
         self.listener.close()
+        for end in self.pulse:
+            os.close(end)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
@@ -195,6 +200,12 @@ def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_ag
             for tokens in (4, 5, 1000):
                 with pytest.raises(Overloaded):
                     remote.check_open(tokens)
+            assert adds_up(them.line)
+            await remote.ask("metrics")
+            assert (them.line.counts.received, them.line.counts.refused) == (15, 4)
+            with pytest.raises(Overloaded):
+                remote.check_open(4)
+            await until(lambda: them.line.counts.refused == 5)
             runtime.release()
             await asyncio.gather(*asked)
             await until(lambda: is_open(remote), 1.0)
@@ -347,6 +358,8 @@ FOREIGN = {
     "no hello": WORK,
     "two hellos": HELLO + HELLO,
     "another version": wire.frame(wire.Hello(99)),
+    "refusals by a line that was never full": HELLO + wire.frame(wire.Refused(1)),
+    "fewer than no refusals": HELLO + wire.frame(wire.Refused(-1)),
     "an engine's message": HELLO + wire.frame(wire.Told(1, b"")),
     "random": HELLO + struct.pack("<I", 5) + b"\xff\x00\xc1aa",
     "half a frame": HELLO + struct.pack("<I", 100) + b"half",

@@ -1,0 +1,55 @@
+"""Signs of life, on a clock that never waits: who was heard and then is not any more, is missed; nobody else."""
+
+import asyncio
+import os
+from contextlib import suppress
+
+from service.pulse import BEAT_SECONDS, MISSED, beat, pipe, silence
+from tests.service.fakes import FakeTime, play
+
+SILENCE_SECONDS = BEAT_SECONDS * MISSED
+
+
+def test_a_process_that_stops_is_missed_after_a_while_and_not_before():
+    async def story(time: FakeTime) -> None:
+        heard, pulse = pipe()
+        beating, listening = asyncio.create_task(beat(pulse)), asyncio.create_task(silence(heard))
+        await asyncio.sleep(1000)
+        assert not listening.done()
+        beating.cancel()
+        await listening
+        assert abs(time.now - 1000 - SILENCE_SECONDS) <= BEAT_SECONDS
+        os.close(heard)
+        os.close(pulse)
+
+    play(story)
+
+
+def test_a_process_that_still_loads_is_not_missed_nor_is_its_predecessor_heard_in_its_place():
+    async def story(_: FakeTime) -> None:
+        heard, pulse = pipe()
+        os.write(pulse, b"...")
+        listening = asyncio.create_task(silence(heard))
+        await asyncio.sleep(1000)
+        assert not listening.done()
+        listening.cancel()
+        os.close(heard)
+        os.close(pulse)
+
+    play(story)
+
+
+def test_a_supervisor_that_does_not_listen_for_long_does_not_hold_the_process_up():
+    async def story(_: FakeTime) -> None:
+        heard, pulse = pipe()
+        with suppress(BlockingIOError):
+            while True:
+                os.write(pulse, b"." * 4096)
+        beating = asyncio.create_task(beat(pulse))
+        await asyncio.sleep(10)
+        assert not beating.done()
+        beating.cancel()
+        os.close(heard)
+        os.close(pulse)
+
+    play(story)
