@@ -37,6 +37,14 @@ def write(name: str, result: Any, *, details: dict[str, Any] | None = None) -> N
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
+def update(name: str, result: dict[str, Any], *, details: dict[str, Any]) -> None:
+    """As `write`; parts of an earlier result of the same processor that are not measured anew stay."""
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    same = before.get("machine", {}).get("cpu") == machine()["cpu"] and details.keys() <= before.keys()
+    write(name, (before["result"] if same else {}) | result, details=details)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns of one width; numbers with three significant digits."""
     cells = [list(head)] + [[_shown(cell) for cell in row] for row in rows]

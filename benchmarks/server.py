@@ -1,32 +1,38 @@
 """`python -m benchmarks.server ARTIFACT`: the whole server over HTTP beside the same engine alone, one text a request.
 
-    engine   the runtime alone, in this process, on batches of as many texts as there are connections
-    closed   as many requests at once as there are connections, each followed by the next: the peak rate
-    open     a Poisson stream at a share of the peak; latency counts from the moment each request was meant to be sent
-    null     the same requests to a server that does nothing: a client that were the limit would show here
+    engine     the runtime alone, in this process, on batches of as many texts as there are connections
+    json, ...  as many requests at once as there are connections, each followed by the next: the peak rate, by form of the answer
+    fill-mask  the same texts with a mask in place of one word
+    null       the same requests to a server that does nothing: a client that were the limit would show here
+    open loop  Poisson streams at shares of the peak; latency counts from the moment each request was meant to be sent
+    single     a text of 16 tokens on the idle server, and on the engine alone
 
+These take turns, some seconds each, and the median of the rounds counts; ratios are medians of each round's own ratio, because machines drift.
 Server and client share this machine's cores, so the server's rate is what is left beside the client; both report processor time.
 """
 
 import argparse
 import asyncio
-import os
+import itertools
 import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from benchmarks import mixes
 from benchmarks.ceiling import quiet
-from benchmarks.client import Connection, Pool, percentile, post
-from benchmarks.machine import table, write
+from benchmarks.client import Connection, percentile, post
+from benchmarks.machine import table, update
+from benchmarks.streams import Cpu, Stream, closed_loop, open_loop
+from model_export.batch import Tokens
 from service.artifact import open_artifact
 from service.cores import available_cores
 from service.runtime import Runtime
@@ -34,51 +40,135 @@ from tests.process import ServiceProcess
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 MIXES = ("mixed", "STS-B", "passages", "long tail")
-BINARY = {"accept": "application/x-npy"}
+SINGLE = 16  # tokens
+Turn = Callable[[], float]  # texts a second
+Bodies = Callable[[str], bytes]  # a text's request
+WAYS: dict[str, Bodies] = {
+    "json": lambda text: post("/embed", {"inputs": text}),
+    "npy": lambda text: post("/embed", {"inputs": text}, accept="application/x-npy"),
+    "base64": lambda text: post("/v1/embeddings", {"input": text, "encoding_format": "base64"}),
+    "fill-mask": lambda text: post("/fill-mask", {"inputs": masked(text)}),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artifact", type=Path)
-    parser.add_argument("--mix", default="", help="only the mixes whose name contains this")
+    parser.add_argument("--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others")
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--share", type=float, default=0.7, help="offered load of the open loop, as a share of the closed loop's rate")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.3, 0.5, 0.7, 0.9], help="offered load of the open loop, as shares of the peak")
+    parser.add_argument("--open-seconds", type=float, default=8.0, help="of each open loop")
     arguments = parser.parse_args()
     quiet()
     results = {}
-    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server:
+    engine = EngineAlone(arguments.artifact)
+    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server, null_server() as null:
         print("loaded; measuring", flush=True)
         for name, lengths in mixes.MIXES.items():
             if arguments.mix in name and name.startswith(MIXES):
-                results[name] = measure(server, arguments, lengths)
-    columns = list(next(iter(results.values())))
-    print(table(["mix", *columns], [[name, *result.values()] for name, result in results.items()]))
-    write("server", results, details={"artifact": arguments.artifact.name, "connections": arguments.connections, "seconds": arguments.seconds})
+                results[name] = Measuring(arguments, engine, server, null, lengths).all()
+    print("\n\n".join(table(["mix", *rows[0][1]], [[name, *row.values()] for name, row in rows]) for rows in tables(results)))
+    details = {key: getattr(arguments, key) for key in ("connections", "seconds", "rounds", "open_seconds")}
+    update(f"server-{arguments.artifact.name}", results, details={"artifact": arguments.artifact.name} | details)
 
 
-def measure(server: ServiceProcess, arguments: argparse.Namespace, lengths: Sequence[int]) -> dict[str, Any]:
-    texts = texts_of(arguments.artifact, lengths, count=512)
-    requests = [post("/embed", {"inputs": text}) for text in texts]
-    engine = engine_rate(arguments.artifact, list(lengths), arguments.connections, arguments.seconds)
-    before, mine = cpu_seconds(server.process.pid), time.process_time()
-    closed, answered = asyncio.run(closed_loop(server.port, requests, arguments.connections, arguments.seconds))
-    spent, client = cpu_seconds(server.process.pid) - before, time.process_time() - mine
-    plain = [post("/embed", {"inputs": text}, **BINARY) for text in texts]
-    binary, _ = asyncio.run(closed_loop(server.port, plain, arguments.connections, arguments.seconds))
-    offered = arguments.share * closed
-    waits = asyncio.run(open_loop(server.port, requests, offered, arguments.seconds))
-    return {
-        "engine": engine,
-        "closed": closed,
-        "closed / engine": closed / engine,
-        "binary": binary,
-        "null": null_rate(requests, arguments.connections),
-        "server ms": 1000 * spent / answered,
-        "client ms": 1000 * client / answered,
-        "offered": offered,
-        "achieved": len(waits) / arguments.seconds,
-    } | {f"{name} ms": percentile(waits, share) for name, share in SHARES.items()}
+class EngineAlone:
+    """The runtime in this process: no HTTP, no line, no tokenizer."""
+
+    def __init__(self, artifact: Path) -> None:
+        opened = open_artifact(artifact)
+        self.vocabulary = opened.manifest.sizes["vocabulary"]
+        self.runtime = Runtime(opened, available_cores())
+        self.runtime.open()
+
+    def batches(self, lengths: Sequence[int], size: int) -> list[list[Tokens]]:
+        """All the lengths, at least `size` texts, in batches of `size`."""
+        work = mixes.texts(list(itertools.islice(itertools.cycle(lengths), max(size, len(lengths)))), vocabulary=self.vocabulary)
+        return [work[i : i + size] for i in range(0, len(work), size)]
+
+    async def rate(self, batches: Sequence[Sequence[Tokens]], seconds: float) -> float:
+        started, done = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            for batch in batches:
+                await self.runtime.run(batch)
+                done += len(batch)
+        return done / (time.perf_counter() - started)
+
+
+class Measuring:
+    """One mix: everything that takes turns, and what follows from it."""
+
+    def __init__(self, arguments: argparse.Namespace, engine: EngineAlone, server: ServiceProcess, null: int, lengths: Sequence[int]) -> None:
+        self.options, self.engine, self.server, self.null = arguments, engine, server, null
+        self.texts = texts_of(arguments.artifact, lengths, count=512)
+        self.batches = engine.batches(lengths, arguments.connections)
+        self.requests = {way: [ask(text) for text in self.texts] for way, ask in WAYS.items()}
+        self.streams = {way: itertools.cycle(requests) for way, requests in self.requests.items()}
+
+    def all(self) -> dict[str, Any]:
+        """Texts a second, ratios, cost of a request, waits by offered rate, and a single text's waits."""
+        for way in WAYS:
+            self.closed(self.server.port, way, 0.5)  # warms up
+        rounds = [self.round() for _ in range(self.options.rounds)]
+        rates = {name: median(one[name] for one in rounds) for name in rounds[0]}
+        ratios = {f"{way} / engine": median(one[way] / one["engine"] for one in rounds) for way in WAYS if way != "fill-mask"}
+        ratios["fill-mask cost / embed"] = median(one["json"] / one["fill-mask"] for one in rounds)
+        return {
+            "texts_per_second": rates | {"null": self.closed(self.null, "json", 1.0).rate},
+            "ratios": ratios,
+            "cost": self.cost(),
+            "single": asyncio.run(self.single()),
+            "open_loop": [self.offered(share * rates["json"]) for share in self.options.shares],
+        }
+
+    def round(self) -> dict[str, float]:
+        seconds = self.options.seconds
+        rates = {"engine": asyncio.run(self.engine.rate(self.batches, seconds))}
+        return rates | {way: self.closed(self.server.port, way, seconds).rate for way in WAYS}
+
+    def closed(self, port: int, way: str, seconds: float) -> Stream:
+        return asyncio.run(closed_loop(port, self.streams[way], connections=self.options.connections, seconds=seconds))
+
+    def cost(self) -> dict[str, float]:
+        """Processor time of a request: of the server, of its event loop's thread with and without tokenizing, of this client."""
+        before, mine = Cpu.of(self.server.process.pid), time.process_time()
+        stream = self.closed(self.server.port, "json", 2 * self.options.seconds)
+        client, spent, count = time.process_time() - mine, Cpu.of(self.server.process.pid).since(before), len(stream.waits)
+        return {
+            "server ms": 1e3 * spent.process / count,
+            "loop us": 1e6 * spent.loop / count,
+            "tokenizing us": 1e6 * stream.tokenize_seconds / count,
+            "outside us": 1e6 * (spent.loop - stream.tokenize_seconds) / count,
+            "client us": 1e6 * client / count,
+        }
+
+    async def single(self, *, times: int = 60) -> dict[str, float]:
+        """Milliseconds of one text at a time, turn by turn; the first turns warm up."""
+        alone = self.engine.batches([SINGLE], 1)[0]
+        ask = WAYS["json"](texts_of(self.options.artifact, [SINGLE], count=1)[0])
+        connection, over_http, in_engine = Connection(self.server.port), [], []
+        for _ in range(times):
+            started = time.perf_counter()
+            await self.engine.runtime.run(alone)
+            in_engine.append(time.perf_counter() - started)
+            over_http.append((await connection.ask(ask)).seconds)
+        connection.close()
+        server, engine = percentile(over_http[5:], 0.5), percentile(in_engine[5:], 0.5)
+        return {"engine p50 ms": engine, "server p50 ms": server, "server / engine": server / engine}
+
+    def offered(self, rate: float) -> dict[str, float]:
+        stream = asyncio.run(open_loop(self.server.port, self.requests["json"], rate=rate, seconds=self.options.open_seconds))
+        waits = {f"{name} ms": percentile(stream.waits, share) for name, share in SHARES.items()}
+        return {"offered": rate, "achieved": stream.rate, "answers": len(stream.waits), "refused": stream.refused} | waits
+
+
+def tables(results: dict[str, Any]) -> list[list[tuple[str, dict[str, float]]]]:
+    """Rows of each table, by mix."""
+    found = [[(name, result[part]) for name, result in results.items()] for part in ("texts_per_second", "ratios", "cost", "single")]
+    waits = [(name, row) for name, result in results.items() for row in result["open_loop"]]
+    return [*found, waits] if waits else found
 
 
 def texts_of(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]:
@@ -89,83 +179,24 @@ def texts_of(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]
     return [" ".join(draw.choices(words, k=max(1, lengths[i % len(lengths)] - 2))) for i in range(count)]
 
 
-def engine_rate(artifact: Path, lengths: list[int], size: int, seconds: float) -> float:
-    """Texts a second of the runtime alone, the best of several rounds, in batches of `size`."""
-    opened = open_artifact(artifact)
-    runtime = Runtime(opened, available_cores())
-    runtime.open()
-    work = mixes.texts((lengths * size)[: max(size, len(lengths))], vocabulary=opened.manifest.sizes["vocabulary"])
-    batches = [work[i : i + size] for i in range(0, len(work), size)]
-    best, end = float("inf"), time.monotonic() + seconds
-    with asyncio.Runner() as loop:
-        while time.monotonic() < end or best == float("inf"):
-            started = time.perf_counter()
-            for batch in batches:
-                loop.run(runtime.run(batch))
-            best = min(best, time.perf_counter() - started)
-    runtime.close()
-    return len(work) / best
+def masked(text: str) -> str:
+    return " ".join(["[MASK]", *text.split(" ")[1:]])
 
 
-async def closed_loop(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> tuple[float, int]:
-    """Answers a second, and how many; raises where one is not 200."""
-    end, count = time.monotonic() + seconds, 0
-
-    async def one(number: int) -> int:
-        connection, done = Connection(port), 0
-        while time.monotonic() < end:
-            outcome = await connection.ask(requests[(number + done * connections) % len(requests)])
-            if outcome.status != 200:
-                raise SystemExit(f"the server answered {outcome.status}: {outcome.body[:200]!r}")
-            done += 1
-        connection.close()
-        return done
-
-    started = time.monotonic()
-    count = sum(await asyncio.gather(*(one(i) for i in range(connections))))
-    return count / (time.monotonic() - started), count
-
-
-async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> list[float]:
-    """Seconds from each request's intended moment to its answer."""
-    draw, pool, waits = random.Random(11), Pool(port), []
-
-    async def one(request: bytes, due: float) -> None:
-        outcome = await pool.ask(request)
-        if outcome.status == 200:
-            waits.append(time.monotonic() - due)
-
-    tasks, due = [], time.monotonic()
-    end = due + seconds
-    while due < end:
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-        tasks.append(asyncio.create_task(one(requests[len(tasks) % len(requests)], due)))
-        due += draw.expovariate(rate)
-    await asyncio.gather(*tasks)
-    pool.close()
-    return waits
-
-
-def null_rate(requests: Sequence[bytes], connections: int) -> float:
+@contextmanager
+def null_server() -> Iterator[int]:
+    """Its port."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.null", str(port)])
     try:
-        for _ in range(100):
-            if asyncio.run(Connection(port).ask(requests[0])).status == 200:
-                break
+        while asyncio.run(Connection(port).ask(WAYS["json"]("a"))).status != 200 and process.poll() is None:
             time.sleep(0.1)
-        return asyncio.run(closed_loop(port, requests, connections, 2.0))[0]
+        yield port
     finally:
         process.terminate()
         process.wait()
-
-
-def cpu_seconds(process: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
