@@ -3,6 +3,7 @@
 Needs torch, transformers and onnx (requirements.txt); everything else in this package does without.
 """
 
+import json
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from transformers import AutoModel
 from model_export.batch import Tokens
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+HIDDEN = "last_hidden_state"
 
 
 def pad(sequences: Sequence[Tokens]) -> dict[str, NDArray[np.int64]]:
@@ -46,35 +48,21 @@ class Torch:
 
 
 class Fused:
-    """The padded graph, and proof that the optimizer fused it."""
+    """The padded graph, after ONNX Runtime's optimizer."""
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
-        model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
-        config = model.config
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "padded.onnx"
-            _export(model, path)
-            fusion = FusionOptions("bert")
-            fused = optimize_model(
-                str(path), "bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=0, optimization_options=fusion
-            )
-            self.operators = dict(fused.get_fused_operator_statistics())
-            self._require(config.num_hidden_layers)
-            fused.save_model_to_file(str(path), use_external_data_format=True)
-            self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            path, fused = Path(folder) / "padded.onnx", Path(folder) / "fused.onnx"
+            export_padded(checkpoint, path)
+            write_fused(path, fused, json.loads((checkpoint / "config.json").read_text()))
+            self.session = ort.InferenceSession(fused, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, batch: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         feeds = {i.name: batch[i.name].astype(np.int32 if "int32" in i.type else np.int64) for i in self.session.get_inputs()}
         hidden: NDArray[np.float32] = self.session.run(None, feeds)[0]
         return hidden
-
-    def _require(self, layers: int) -> None:
-        wanted = {"Attention": layers, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 2 * layers, "BiasGelu": layers}
-        found = {name: self.operators.get(name, 0) for name in wanted}
-        if found != wanted:
-            raise SystemExit(f"the padded graph is not fused as it should be: {found}, expected {wanted}; the comparison would flatter us")
 
 
 class _LastHidden(torch.nn.Module):
@@ -86,10 +74,11 @@ class _LastHidden(torch.nn.Module):
         return self.model(input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask).last_hidden_state
 
 
-def _export(model: Any, path: Path) -> None:
-    """With torch's older exporter: the graph of the newer one is not fused."""
+def export_padded(checkpoint: Path, path: Path) -> None:
+    """The graph [batch, sequence] -> last hidden states, with torch's older exporter: the graph of the newer one is not fused."""
+    model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
     example = tuple(torch.ones((2, 8), dtype=torch.int64) for _ in INPUTS)
-    axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, "hidden")}
+    axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, HIDDEN)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -97,8 +86,20 @@ def _export(model: Any, path: Path) -> None:
             example,
             str(path),
             input_names=list(INPUTS),
-            output_names=["hidden"],
+            output_names=[HIDDEN],
             dynamic_axes=axes,
             opset_version=17,
             dynamo=False,
         )
+
+
+def write_fused(padded: Path, path: Path, config: dict[str, int]) -> None:
+    """`padded` after ONNX Runtime's optimizer; raises SystemExit where it did not fuse all layers."""
+    heads, hidden, layers = (config[key] for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
+    graph = optimize_model(str(padded), "bert", num_heads=heads, hidden_size=hidden, opt_level=0, optimization_options=FusionOptions("bert"))
+    operators = graph.get_fused_operator_statistics()
+    wanted = {"Attention": layers, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 2 * layers, "BiasGelu": layers}
+    found = {name: operators.get(name, 0) for name in wanted}
+    if found != wanted:
+        raise SystemExit(f"the padded graph is not fused as it should be: {found}, expected {wanted}; the comparison would flatter us")
+    graph.save_model_to_file(str(path), use_external_data_format=False)

@@ -1,0 +1,69 @@
+"""An environment for each peer and one model folder for all, under build/peers; made once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.checkpoints import checkpoint
+from benchmarks.padded import export_padded, write_fused
+
+BUILD = Path("build/peers").absolute()
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    "INFINITY_ANONYMOUS_USAGE_STATS": "0",
+    "HF_HOME": str(BUILD / "home"),
+}
+MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+POOLING = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+FUSED = "fused.graph"  # a suffix of its own: infinity takes whatever it finds as .onnx
+
+
+def programs(name: str) -> Path:
+    """The bin folder of the environment that `NAME.txt` describes. torch comes first, so that a build that is there already is kept."""
+    folder, wanted = BUILD / name, Path(__file__).parent / f"{name}.txt"
+    made = folder / wanted.name
+    if not made.is_file() or made.read_text() != wanted.read_text():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+        for torch in (line for line in wanted.read_text().splitlines() if line.startswith("torch==")):
+            subprocess.run([*pip, torch], check=True)
+        subprocess.run([*pip, "-r", str(wanted)], check=True)
+        shutil.copy(wanted, made)
+    return folder / "bin"
+
+
+def model(size: str, tokenizer: Path) -> Path:
+    """One folder that all peers read: the checkpoint as sentence-transformers has it (mean, unit length), its export, and that fused."""
+    folder, source = BUILD / f"model-{size}", checkpoint(size)
+    if not (folder / FUSED).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "vocab.txt"):
+            os.link(source / name, folder / name)
+        shutil.copy(tokenizer, folder)
+        _describe(folder, json.loads((folder / "config.json").read_text()))
+        export_padded(source, folder / "model.onnx")
+        write_fused(folder / "model.onnx", folder / FUSED, json.loads((folder / "config.json").read_text()))
+    return folder
+
+
+def _describe(folder: Path, config: dict[str, int]) -> None:
+    longest, hidden = config["max_position_embeddings"], config["hidden_size"]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(MODULES.items())
+    ]
+    files = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
+        "1_Pooling/config.json": POOLING | {"word_embedding_dimension": hidden},
+        "2_Normalize/config.json": {},
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "model_max_length": longest, "do_lower_case": True},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))

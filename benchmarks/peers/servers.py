@@ -1,0 +1,138 @@
+"""The servers that are compared, ours among them: how each is started, asked and read. Only one of them runs at a time; the others are stopped."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from benchmarks.checkpoints import BUILD
+from benchmarks.client import Connection, post
+from benchmarks.peers.environments import FUSED, OFFLINE, programs
+
+HERE = Path(__file__).parent
+START_SECONDS, END_SECONDS = 180, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A row: one server and its dialect. The vector is the mean over the tokens, to unit length."""
+
+    command: Callable[[Path, int], Sequence[str]]  # of the model folder and a port
+    ask: Callable[[str], bytes]
+    vector: Callable[[bytes], list[float]]
+    variables: Callable[[int], Mapping[str, str]] = field(default=lambda port: OFFLINE)
+
+
+def ours(precision: str) -> Peer:
+    return Peer(
+        command=lambda model, port: [sys.executable, "-m", "service"],
+        ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
+        vector=lambda body: orjson.loads(body)[0],
+        variables=lambda port: {"BERT_ARTIFACT": str(BUILD / f"base-{precision}"), "BERT_PORT": str(port)},
+    )
+
+
+def infinity(*options: str) -> Peer:
+    program = ("v2", "--no-model-warmup", "--served-model-name", "model", "--device", "cpu", "--dtype", "float32", "--log-level", "error")
+    return Peer(
+        command=lambda model, port: [f"{programs('infinity')}/infinity_emb", *program, "--model-id", str(model), "--port", str(port), *options],
+        ask=lambda text: post("/embeddings", {"model": "model", "input": text}, **{"content-type": "application/json"}),
+        vector=lambda body: orjson.loads(body)["data"][0]["embedding"],
+    )
+
+
+def small(ask: str, command: Callable[[Path, int], Sequence[str]]) -> Peer:
+    """A server of our own making around somebody's library."""
+    return Peer(
+        command=command,
+        ask=lambda text: post(ask, {"input": text}, **{"content-type": "application/json"}),
+        vector=lambda body: orjson.loads(body)["embedding"],
+    )
+
+
+def _litserve(model: Path, port: int) -> Sequence[str]:
+    return [f"{programs('litserve')}/python", f"{HERE}/litserve_padded.py", f"{model}/{FUSED}", f"{model}/tokenizer.json", str(port)]
+
+
+def _sentence_transformers(model: Path, port: int) -> Sequence[str]:
+    return [f"{programs('sentence_transformers')}/python", f"{HERE}/sentence_transformers_app.py", str(model), str(port)]
+
+
+PEERS: dict[str, Peer] = {
+    "ours fp32": ours("fp32"),
+    "ours int8": ours("int8"),
+    "infinity torch": infinity("--engine", "torch"),
+    "infinity onnx": infinity("--engine", "optimum", "--pooling-method", "mean", "--onnx-do-not-prefer-quantized"),
+    "litserve padded onnx": small("/predict", _litserve),
+    "sentence-transformers": small("/embed", _sentence_transformers),
+}
+
+
+@dataclass(slots=True)
+class Running:
+    """A server with all its processes, in a session of their own."""
+
+    peer: Peer
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @contextmanager
+    def awake(self) -> Iterator[int]:
+        """Its port; before and after, its processes are stopped, so that what it does when idle costs the others nothing."""
+        self.signal(signal.SIGCONT)
+        yield self.port
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    def vector(self, text: str) -> NDArray[np.float32]:
+        with self.awake() as port:
+            outcome = asyncio.run(Connection(port).ask(self.peer.ask(text)))
+        return np.array(self.peer.vector(outcome.body), np.float32)
+
+    def wait_until_ready(self) -> None:
+        """Raises SystemExit where it ends or is not ready in time."""
+        end = time.monotonic() + START_SECONDS
+        while asyncio.run(Connection(self.port).ask(self.peer.ask("a"))).status != 200:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"{self.process.args!r} does not start")
+            time.sleep(0.5)
+        self.signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            self.process.wait(END_SECONDS)
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def start(name: str, model: Path) -> Running:
+    """Ready and stopped."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    peer = PEERS[name]
+    variables = os.environ | peer.variables(port)
+    process = subprocess.Popen(peer.command(model, port), env=variables, start_new_session=True, stdout=subprocess.DEVNULL)
+    running = Running(peer, port, process)
+    try:
+        running.wait_until_ready()
+    except BaseException:
+        running.end()
+        raise
+    return running
