@@ -5,10 +5,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check test lock reference bench-engine clean
+.PHONY: help install dev export serve check test lock reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | export | bench-engine | reference | lock | clean"
+	@echo "make serve | test | check | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -57,6 +57,20 @@ reference: dev
 bench-engine: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.engine
+
+# the whole server beside the engine alone: closed loop, Poisson, MLPerf's LoadGen, cost of a request
+bench-server: dev
+	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.server fp32
+	$(BIN)/python -m benchmarks.server int8
+	$(BIN)/python -m benchmarks.loadgen int8
+	$(BIN)/python -m benchmarks.charts
+
+# the whole server beside others with the same weights (each in an environment of its own under build/peers)
+bench-peers: dev
+	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.charts
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock

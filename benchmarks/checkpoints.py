@@ -57,6 +57,11 @@ def artifact(size: str, precision: str, device: str = "cpu") -> Path:
     return folder
 
 
+def served(name: str) -> Path:
+    """The artifact to serve: of BERT-base with random weights where `name` is a precision, otherwise the folder of that name."""
+    return artifact("base", name) if name in ON_CPU else Path(name)
+
+
 def weights(config: dict[str, int]) -> Arrays:
     """BERT's own initialization, but with biases and norms that are not 0 and 1, so that a forgotten one would be noticed."""
     random = np.random.default_rng(5)

@@ -20,6 +20,7 @@ from typing import Any
 import mlperf_loadgen as loadgen
 
 from benchmarks import mixes
+from benchmarks.checkpoints import served
 from benchmarks.client import Pool
 from benchmarks.machine import table, update
 from benchmarks.server import MIXES, WAYS, texts_of
@@ -37,7 +38,7 @@ WAITS = {"p50 ms": "50.00", "p90 ms": "90.00", "p99 ms": "99.00", "p99.9 ms": "9
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loadgen", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifact", type=Path)
+    parser.add_argument("artifact", type=served, help="a folder, or fp32 or int8: BERT-base with random weights")
     parser.add_argument("--mix", default="STS-B", help="only the mixes whose name contains this")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario, at least")
     parser.add_argument("--share", type=float, default=0.7, help="of the Offline rate, offered in the Server scenario")
@@ -116,7 +117,7 @@ def scenario(kind: str, port: int, requests: Sequence[bytes], *, seconds: float,
 
 def summary(kind: str, said: str) -> dict[str, Any]:
     """Of LoadGen's `name : value` lines: rates, waits in ms, and its verdict on the target latency."""
-    lines = dict((part.strip() for part in line.split(":", 1)) for line in said.splitlines() if ":" in line)
+    lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
     waits = {ours: float(lines[f"{theirs} percentile latency (ns)"]) / 1e6 for ours, theirs in WAITS.items()}
     return {ours: float(lines[theirs]) for ours, theirs in SUMMARY[kind].items()} | waits | {"result": lines["Result is"]}
 

@@ -29,6 +29,7 @@ from tokenizers import Tokenizer
 
 from benchmarks import mixes
 from benchmarks.ceiling import quiet
+from benchmarks.checkpoints import served
 from benchmarks.client import Connection, percentile, post
 from benchmarks.machine import table, update
 from benchmarks.streams import Cpu, Stream, closed_loop, open_loop
@@ -53,7 +54,7 @@ WAYS: dict[str, Bodies] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifact", type=Path)
+    parser.add_argument("artifact", type=served, help="a folder, or fp32 or int8: BERT-base with random weights")
     parser.add_argument("--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")

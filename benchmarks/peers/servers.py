@@ -73,6 +73,7 @@ PEERS: dict[str, Peer] = {
     "ours fp32": ours("fp32"),
     "ours int8": ours("int8"),
     "infinity torch": infinity("--engine", "torch"),
+    "infinity torch padded": infinity("--engine", "torch", "--no-bettertransformer"),
     "infinity onnx": infinity("--engine", "optimum", "--pooling-method", "mean", "--onnx-do-not-prefer-quantized"),
     "litserve padded onnx": small("/predict", _litserve),
     "sentence-transformers": small("/embed", _sentence_transformers),
@@ -107,7 +108,7 @@ class Running:
         end = time.monotonic() + START_SECONDS
         while asyncio.run(Connection(self.port).ask(self.peer.ask("a"))).status != 200:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"{self.process.args!r} does not start")
+                raise SystemExit(f"{self.process.args!r} does not start: build/peers/*.log say why")
             time.sleep(0.5)
         self.signal(signal.SIGSTOP)
 
@@ -122,13 +123,14 @@ class Running:
 
 
 def start(name: str, model: Path) -> Running:
-    """Ready and stopped."""
+    """Ready and stopped; what it says goes to build/peers/NAME.log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     peer = PEERS[name]
     variables = os.environ | peer.variables(port)
-    process = subprocess.Popen(peer.command(model, port), env=variables, start_new_session=True, stdout=subprocess.DEVNULL)
+    with (model.parent / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(peer.command(model, port), env=variables, start_new_session=True, stdout=log, stderr=log)
     running = Running(peer, port, process)
     try:
         running.wait_until_ready()
