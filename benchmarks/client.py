@@ -78,6 +78,14 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
+async def measured(port: int) -> dict[str, float]:
+    """What our server found out at its start: the token budget, its rate."""
+    connection = Connection(port)
+    found: dict[str, float] = orjson.loads((await connection.ask(get("/info"))).body)["measured"]
+    connection.close()
+    return found
+
+
 async def metrics(port: int) -> dict[str, float]:
     connection = Connection(port)
     text = (await connection.ask(get("/metrics"))).body.decode()

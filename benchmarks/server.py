@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from benchmarks import mixes
 from benchmarks.ceiling import quiet
 from benchmarks.checkpoints import served
-from benchmarks.client import Connection, percentile, post
+from benchmarks.client import Connection, measured, percentile, post
 from benchmarks.machine import table, update
 from benchmarks.streams import Cpu, Stream, closed_loop, open_loop
 from model_export.batch import Tokens
@@ -66,13 +66,14 @@ def main() -> None:
     results = {}
     engine = EngineAlone(arguments.artifact)
     with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server, null_server() as null:
-        print("loaded; measuring", flush=True)
+        found = asyncio.run(measured(server.port))
+        print(f"loaded, {found['token_budget']} tokens a batch; measuring", flush=True)
         for name, lengths in mixes.MIXES.items():
             if arguments.mix in name and name.startswith(MIXES):
                 results[name] = Measuring(arguments, engine, server, null, lengths).all()
     print("\n\n".join(table(["mix", *rows[0][1]], [[name, *row.values()] for name, row in rows]) for rows in tables(results)))
     details = {key: getattr(arguments, key) for key in ("connections", "seconds", "rounds", "open_seconds")}
-    update(f"server-{arguments.artifact.name}", results, details={"artifact": arguments.artifact.name} | details)
+    update(f"server-{arguments.artifact.name}", results, details={"artifact": arguments.artifact.name, "measured": found} | details)
 
 
 class EngineAlone:

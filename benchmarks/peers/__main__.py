@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import mixes
 from benchmarks.checkpoints import ON_CPU, artifact
+from benchmarks.client import measured
 from benchmarks.machine import table, update
 from benchmarks.peers.environments import model
 from benchmarks.peers.servers import PEERS, Running, start
@@ -49,6 +50,7 @@ def main() -> None:
             print(f"starting {name}", flush=True)
             running[name] = start(name, folder)
             servers.callback(running[name].end)
+        budgets = {name: token_budget(running[name]) for name in OURS}
         cosines = agreement(running, texts_of(ours, AGREEING, count=len(AGREEING)))
         for name, lengths in mixes.MIXES.items():
             if name.startswith(MIXES) and arguments.mix in name:
@@ -57,7 +59,12 @@ def main() -> None:
     for part in ("texts_per_second", "p50_ms", "ours fp32 / peer", "ours int8 / peer"):
         print("\n" + table([part, *wanted], [[name, *(result[part][peer] for peer in wanted)] for name, result in results.items()]))
     details = {key: getattr(arguments, key) for key in ("connections", "seconds", "least", "rounds", "cores")}
-    update(arguments.output, results, details=details | {"cosines": cosines})
+    update(arguments.output, results, details=details | {"cosines": cosines, "token_budgets": budgets})
+
+
+def token_budget(server: Running) -> float:
+    with server.awake() as port:
+        return run(measured(port))["token_budget"]
 
 
 def agreement(running: Mapping[str, Running], texts: Sequence[str]) -> dict[str, float]:
