@@ -1,6 +1,6 @@
 """`python -m benchmarks.server ARTIFACT`: the whole server over HTTP beside the same engine alone, one text a request.
 
-    engine     the runtime alone, in this process, on batches of as many texts as there are connections
+    engine     the line and the runtime alone, in this process, with twice as many texts as there are connections
     json, ...  as many requests at once as there are connections, each followed by the next: the peak rate, by form of the answer
     fill-mask  the same texts with a mask in place of one word
     null       the same requests to a server that does nothing: a client that were the limit would show here
@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
@@ -28,21 +28,19 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks import mixes
+from benchmarks.alone import Alone
 from benchmarks.ceiling import quiet
 from benchmarks.checkpoints import served
 from benchmarks.client import Connection, measured, percentile, post
 from benchmarks.machine import table, update
 from benchmarks.streams import Cpu, Stream, closed_loop, open_loop
 from model_export.batch import Tokens
-from service.artifact import open_artifact
 from service.cores import available_cores
-from service.runtime import Runtime
 from tests.process import ServiceProcess
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 MIXES = ("mixed", "STS-B", "passages", "long tail")
 SINGLE = 16  # tokens
-Turn = Callable[[], float]  # texts a second
 Bodies = Callable[[str], bytes]  # a text's request
 WAYS: dict[str, Bodies] = {
     "json": lambda text: post("/embed", {"inputs": text}),
@@ -64,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet()
     results = {}
-    engine = EngineAlone(arguments.artifact)
+    engine = Alone(arguments.artifact, available_cores())
     with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server, null_server() as null:
         found = asyncio.run(measured(server.port))
         print(f"loaded, {found['token_budget']} tokens a batch; measuring", flush=True)
@@ -76,36 +74,13 @@ def main() -> None:
     update(f"server-{arguments.artifact.name}", results, details={"artifact": arguments.artifact.name, "measured": found} | details)
 
 
-class EngineAlone:
-    """The runtime in this process: no HTTP, no line, no tokenizer."""
-
-    def __init__(self, artifact: Path) -> None:
-        opened = open_artifact(artifact)
-        self.vocabulary = opened.manifest.sizes["vocabulary"]
-        self.runtime = Runtime(opened, available_cores())
-        self.runtime.open()
-
-    def batches(self, lengths: Sequence[int], size: int) -> list[list[Tokens]]:
-        """All the lengths, at least `size` texts, in batches of `size`."""
-        work = mixes.texts(list(itertools.islice(itertools.cycle(lengths), max(size, len(lengths)))), vocabulary=self.vocabulary)
-        return [work[i : i + size] for i in range(0, len(work), size)]
-
-    async def rate(self, batches: Sequence[Sequence[Tokens]], seconds: float) -> float:
-        started, done = time.perf_counter(), 0
-        while time.perf_counter() - started < seconds:
-            for batch in batches:
-                await self.runtime.run(batch)
-                done += len(batch)
-        return done / (time.perf_counter() - started)
-
-
 class Measuring:
     """One mix: everything that takes turns, and what follows from it."""
 
-    def __init__(self, arguments: argparse.Namespace, engine: EngineAlone, server: ServiceProcess, null: int, lengths: Sequence[int]) -> None:
+    def __init__(self, arguments: argparse.Namespace, engine: Alone, server: ServiceProcess, null: int, lengths: Sequence[int]) -> None:
         self.options, self.engine, self.server, self.null = arguments, engine, server, null
         self.texts = texts_of(arguments.artifact, lengths, count=512)
-        self.batches = engine.batches(lengths, arguments.connections)
+        self.work = self.alone(itertools.islice(itertools.cycle(lengths), max(len(lengths), 2 * arguments.connections)))
         self.requests = {way: [ask(text) for text in self.texts] for way, ask in WAYS.items()}
         self.streams = {way: itertools.cycle(requests) for way, requests in self.requests.items()}
 
@@ -121,14 +96,23 @@ class Measuring:
             "texts_per_second": rates | {"null": self.closed(self.null, "json", 1.0).rate},
             "ratios": ratios,
             "cost": self.cost(),
-            "single": asyncio.run(self.single()),
+            "single": self.single(),
             "open_loop": [self.offered(share * rates["json"]) for share in self.options.shares],
         }
 
     def round(self) -> dict[str, float]:
         seconds = self.options.seconds
-        rates = {"engine": asyncio.run(self.engine.rate(self.batches, seconds))}
-        return rates | {way: self.closed(self.server.port, way, seconds).rate for way in WAYS}
+        return {"engine": self.engine_rate(seconds)} | {way: self.closed(self.server.port, way, seconds).rate for way in WAYS}
+
+    def alone(self, lengths: Iterable[int]) -> list[list[Tokens]]:
+        """A request of one text for each length."""
+        return [[one] for one in mixes.texts(list(lengths), vocabulary=self.engine.runtime.artifact.manifest.sizes["vocabulary"])]
+
+    def engine_rate(self, seconds: float) -> float:
+        spent, done = 0.0, 0
+        while spent < seconds:
+            spent, done = spent + self.engine.seconds(self.work), done + len(self.work)
+        return done / spent
 
     def closed(self, port: int, way: str, seconds: float) -> Stream:
         return asyncio.run(closed_loop(port, self.streams[way], connections=self.options.connections, seconds=seconds))
@@ -146,17 +130,15 @@ class Measuring:
             "client us": 1e6 * client / count,
         }
 
-    async def single(self, *, times: int = 60) -> dict[str, float]:
+    def single(self, *, times: int = 60) -> dict[str, float]:
         """Milliseconds of one text at a time, turn by turn; the first turns warm up."""
-        alone = self.engine.batches([SINGLE], 1)[0]
-        ask = WAYS["json"](texts_of(self.options.artifact, [SINGLE], count=1)[0])
+        alone, ask = self.alone([SINGLE]), WAYS["json"](texts_of(self.options.artifact, [SINGLE], count=1)[0])
         connection, over_http, in_engine = Connection(self.server.port), [], []
-        for _ in range(times):
-            started = time.perf_counter()
-            await self.engine.runtime.run(alone)
-            in_engine.append(time.perf_counter() - started)
-            over_http.append((await connection.ask(ask)).seconds)
-        connection.close()
+        with asyncio.Runner() as loop:
+            for _ in range(times):
+                in_engine.append(self.engine.seconds(alone))
+                over_http.append(loop.run(connection.ask(ask)).seconds)
+            connection.close()
         server, engine = percentile(over_http[5:], 0.5), percentile(in_engine[5:], 0.5)
         return {"engine p50 ms": engine, "server p50 ms": server, "server / engine": server / engine}
 
