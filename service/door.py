@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.errors import TooLarge
@@ -63,21 +64,34 @@ class Door:
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; cancels it and raises Left as soon as the caller is gone. To be called when the body has been read."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_gone(receive))
+    attention = _Attention(asyncio.current_task())
+    watcher = asyncio.ensure_future(attention.watch(receive))
     try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Left
+        return await work
+    except asyncio.CancelledError:
+        if attention.left and attention.task is not None:
+            attention.task.uncancel()
+            raise Left from None
+        raise
     finally:
-        task.cancel()
+        attention.over = True
         watcher.cancel()
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+@dataclass(slots=True)
+class _Attention:
+    """Work is done on the request's own task: one task a request watches, none waits for the two."""
+
+    task: asyncio.Task[Any] | None
+    left: bool = False
+    over: bool = False
+
+    async def watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if self.task is not None and not self.over:
+            self.left = True
+            self.task.cancel()
 
 
 def _request_id(stated: bytes) -> bytes:
