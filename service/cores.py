@@ -1,10 +1,14 @@
-"""How many cores this process may really use: its affinity mask and its control group's quota, not the host's count."""
+"""How many cores this process may really use (its affinity mask and its control group's quota, not the host's count), and who goes first on them."""
 
 import math
 import os
+import platform
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # control groups v2: "max 100000" or "quota period", in microseconds
+LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model, or tokenize, stand than the event loop
 
 
 def available_cores(quota_file: Path = QUOTA) -> int:
@@ -15,3 +19,10 @@ def available_cores(quota_file: Path = QUOTA) -> int:
     except (OSError, ValueError):
         return allowed
     return allowed if quota == "max" else max(1, min(allowed, math.floor(int(quota) / int(period))))
+
+
+def stand_back() -> None:
+    """The event loop goes before the calling thread. A thread's priority is its own on Linux, and threads that it starts inherit it."""
+    if platform.system() == "Linux":
+        with suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + LOWER))

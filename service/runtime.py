@@ -23,7 +23,7 @@ from service.plan import ONE_BY_ONE, Plan
 from service.session import DeviceError, Session, open_session, prepare_thread
 
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
-LANE_BUDGETS = BUDGETS[2:5]  # smaller ones are handed over too often, and one core is at its full speed by the largest
+LANE_BUDGETS = (128, 256)  # smaller ones are handed over too often; one core gains nothing by larger ones
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32

@@ -6,9 +6,7 @@ Knows devices, libraries and providers; knows nothing of sequences.
 import contextlib
 import ctypes
 import io
-import os
 import platform
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,8 +15,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from service.cores import stand_back
+
 Arrays = Mapping[str, NDArray[np.generic]]
-LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model stand than the event loop
 FLUSH = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
 CUDA = "CUDAExecutionProvider"
 CUDA_OPTIONS: Mapping[str, str] = {
@@ -115,14 +114,9 @@ def cuda_fault() -> str:
 
 
 def prepare_thread() -> None:
-    """Makes the calling thread one that runs the model: denormals count as zero, and the event loop goes first.
-
-    A thread's priority is its own on Linux, and threads that it starts inherit it.
-    """
+    """Makes the calling thread one that runs the model: denormals count as zero, and the event loop goes first."""
     flush_denormals()
-    if platform.system() == "Linux":
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + LOWER))
+    stand_back()
 
 
 def flush_denormals() -> None:

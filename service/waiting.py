@@ -126,12 +126,14 @@ class Waiting:
 
         At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
         leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
-        nothing short waits behind it.
+        nothing short waits behind it. Who has more than a batch left fills the half of one that somebody small is in, no more:
+        the small one's answer does not wait for the rest.
         """
         jobs: list[Job] = []
         late: list[Caller] = []
         passed: list[Caller] = []
         room = self.token_budget if share is None else min(share, self.token_budget)
+        kept, small = room // 2, False
         while self._ring and room > 0 and len(passed) < LOOK_PAST:
             caller = next(iter(self._ring))
             self._leave(caller)
@@ -142,9 +144,12 @@ class Waiting:
                 return Taken([_send(caller) for _ in caller.work], late)
             if caller.credit <= 0:
                 caller.credit += self.quantum
-            while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room):
+            bulk = caller.waiting_tokens > self.token_budget
+            reserved = kept if bulk and small else 0
+            while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room - reserved):
                 room -= caller.next_length
                 jobs.append(_send(caller))
+            small = small or not bulk
             if not caller.next_length:
                 continue
             if caller.credit > 0:
