@@ -46,9 +46,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20, help="SIGTERM is sent")
     parser.add_argument("--answers", type=int, default=100_000, help="compared with the table")
     parser.add_argument("--singles", type=int, default=500, help="single texts timed")
+    parser.add_argument("--pause", type=float, default=0, help="seconds at most between two requests of a client, in memory")
     parser.add_argument("--output", default="line", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
-    plan = loads.Plan(**{name: getattr(arguments, name) for name in ("seconds", "minutes", "times", "answers", "singles")})
+    plan = loads.Plan(**{name: getattr(arguments, name) for name in ("seconds", "minutes", "times", "answers", "singles", "pause")})
     random.seed(5)
     findings: list[loads.Finding] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 """The HTTP side: routes, the one error shape, documentation. A route reads a body, asks a task, and sends bytes."""
 
 import asyncio
+import gc
 import hmac
 import logging
 import time
@@ -100,6 +101,8 @@ def create_app(engine: Serving, *, on_failure: Callable[[], None] = lambda: None
         async def load() -> None:
             try:
                 await engine.open()
+                gc.collect()
+                gc.freeze()  # what is here now stays: collecting goes through what requests leave behind, not through the libraries each time
             except Exception:
                 log.exception("the model cannot be loaded")
                 on_failure()

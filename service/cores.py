@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # control groups v2: "max 100000" or "quota period", in microseconds
-LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model, or tokenize, stand than the event loop
+LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model stand than the event loop
 
 
 def available_cores(quota_file: Path = QUOTA) -> int:

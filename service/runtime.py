@@ -8,8 +8,9 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,9 +23,10 @@ from service.errors import OutOfMemory, RunFailed
 from service.plan import ONE_BY_ONE, Plan
 from service.session import DeviceError, Session, open_session, prepare_thread
 
-BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start
-LANE_BUDGETS = (128, 256)  # smaller ones are handed over too often; one core gains nothing by larger ones
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start; smaller ones are handed over too often
+LANE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
+WORTH_IN_LANES = 0.9  # there the rates of two sizes differ by less than they do from start to start, and the larger one doubles everyone's wait
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32
 SMALL_BYTES = 2**27  # of weights: up to here another copy of them is cheap, and batches run in lanes in fp32 too
@@ -78,29 +80,33 @@ class Runtime:
     async def run(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
         """A row per sequence, None where it is not finite; computed on all cores, or in a lane.
 
-        Raises OutOfMemory, or whatever ONNX Runtime raises: nothing of the run counts then.
+        Raises OutOfMemory, or whatever ONNX Runtime raises: nothing of the run counts then. The batches of lanes are small, and packed
+        here: a lane that held the interpreter while it waits for its core would hold up the event loop.
         """
-        run = partial(self.run_here, sequences, whole=whole)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        loop = asyncio.get_running_loop()
+        if not self.plan.lanes:
+            return await loop.run_in_executor(self._threads, partial(self.run_here, sequences, whole=whole))
+        with _memory_told():
+            batch = self._packed(sequences)
+            outputs = await loop.run_in_executor(self._threads, self._compute, batch, whole)
+            return _rows(batch, outputs)
 
     def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
-        try:
-            return self._run(self._session if whole else self._lane_session, sequences)
-        except Exception as error:
-            if out_of_memory(error):
-                raise OutOfMemory("the model's memory could not be had: send shorter or fewer texts") from error
-            raise
+        """As `run`, on the calling thread."""
+        with _memory_told():
+            batch = self._packed(sequences)
+            return _rows(batch, self._compute(batch, whole))
 
-    def _run(self, session: Session, sequences: Sequence[Tokens]) -> tuple[list[Row | None], Batch]:
+    def _packed(self, sequences: Sequence[Tokens]) -> Batch:
         batch = pack(sequences, self.artifact.manifest.layout)
         self._check_bounds(batch)
-        names = sorted(batch.outputs)
+        return batch
+
+    def _compute(self, batch: Batch, whole: bool) -> list[NDArray[np.generic]]:
+        """The batch's outputs, in the order of their names."""
+        session = self._session if whole else self._lane_session
         with self._turns:
-            outputs = session.run(names, batch.feeds)
-        rows = split(batch, dict(zip(names, outputs, strict=True)))
-        if all(np.isfinite(array).all() for array in outputs):
-            return list(rows), batch
-        return [row if is_finite(row) else None for row in rows], batch
+            return session.run(sorted(batch.outputs), batch.feeds)
 
     def _check_bounds(self, batch: Batch) -> None:
         """On a GPU an index outside its table is fatal for the process, so none ever gets there."""
@@ -142,7 +148,7 @@ class Runtime:
         rates = self._rates((token_budget,) if token_budget else LANE_BUDGETS if self.plan.lanes else BUDGETS)
         return Facts(
             smallest_cosine=self.self_test(),
-            token_budget=token_budget or smallest_good(rates),
+            token_budget=token_budget or smallest_good(rates, WORTH_IN_LANES if self.plan.lanes else WORTH),
             tokens_per_second=max(rates.values()),
             batch_invariant=bool(np.array_equal(alone, together)),
             canary_error=float(np.abs(alone - np.array(canary.cls)).max()),
@@ -216,10 +222,28 @@ def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
 
-def smallest_good(rates: Mapping[int, float]) -> int:
-    """The smallest budget whose rate reaches 95 % of the best."""
+def smallest_good(rates: Mapping[int, float], worth: float = WORTH) -> int:
+    """The smallest budget whose rate reaches the share `worth` of the best."""
     best = max(rates.values())
-    return min(budget for budget, rate in rates.items() if rate >= WORTH * best)
+    return min(budget for budget, rate in rates.items() if rate >= worth * best)
+
+
+def _rows(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> tuple[list[Row | None], Batch]:
+    rows = split(batch, dict(zip(sorted(batch.outputs), outputs, strict=True)))
+    if all(np.isfinite(array).all() for array in outputs):
+        return list(rows), batch
+    return [row if is_finite(row) else None for row in rows], batch
+
+
+@contextmanager
+def _memory_told() -> Iterator[None]:
+    """Raises OutOfMemory where memory could not be had, and anything else as it is."""
+    try:
+        yield
+    except Exception as error:
+        if out_of_memory(error):
+            raise OutOfMemory("the model's memory could not be had: send shorter or fewer texts") from error
+        raise
 
 
 def is_finite(row: Row) -> bool:

@@ -12,7 +12,7 @@ from service.receipt import Gate, Receipt
 from service.serving import Serving
 from service.settings import Settings
 
-LINGER_SECONDS = 0.2  # after SIGTERM the door stays open so long at least: who was on the way is told 503, not reset
+LINGER_SECONDS = 1.0  # after SIGTERM the door stays open so long at least: who was about to send on a connection that is kept is told 503, not reset
 GRACE_SECONDS = 5  # after the drain, for the last answers to reach their callers
 SWITCH_SECONDS = (
     0.0005  # a hop to the runtime and back, while a thread tokenizes a bulk, waits 3 ms for the interpreter at the default 0.005, 1 ms so
@@ -72,6 +72,7 @@ def build(settings: Settings, engine: Serving) -> Server:
         ws="none",
         log_level=settings.log_level,
         access_log=False,
+        proxy_headers=False,  # nobody asks where a request comes from
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         date_header=False,

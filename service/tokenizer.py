@@ -18,7 +18,6 @@ from tokenizers import Tokenizer as Pieces
 
 from model_export.batch import Ints
 from service.artifact import Artifact
-from service.cores import stand_back
 from service.errors import Invalid
 
 Text = str | tuple[str, str]
@@ -56,7 +55,7 @@ class Tokenizer:
         self._plain = Pieces.from_file(str(self.artifact.tokenizer))
         self._plain.encode_special_tokens = True
         self._masking = only_mask(self.artifact.tokenizer, self.mask_id)
-        self._thread = ThreadPoolExecutor(1, "tokenizer", initializer=stand_back)
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

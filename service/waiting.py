@@ -10,6 +10,7 @@ from service.errors import Overloaded, TooLarge
 
 QUANTUM = 64  # tokens that a caller may send at each of its turns; what it sends beyond, it pays with its next turns
 TURNS = 4  # callers that find room in a batch even when everyone sends as much as it may
+LATELY = 32  # batches
 LOOK_PAST = 32  # callers whose next sequence does not fit the rest of a batch and are looked past before it leaves
 BULK_SHARE = 0.9  # of the line for requests larger than a batch: the rest stays free for small ones
 GOLDEN = 0.618  # its multiples spread evenly: refused callers do not all come back at once
@@ -74,6 +75,7 @@ class Waiting:
     _round: int = 0  # tokens that leave before a newcomer's first turn: the sum of the callers' turns
     _lasting: int = 0  # at most so many tokens leave in the round after that
     _sizes: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * 64)  # callers and their tokens, by the bits of what each still has
+    _batches_since_small: int = 10**6
     _refusals: int = 0
     _ring: OrderedDict[Caller, None] = field(default_factory=OrderedDict)
 
@@ -126,14 +128,15 @@ class Waiting:
 
         At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
         leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
-        nothing short waits behind it. Who has more than a batch left fills the half of one that somebody small is in, no more:
-        the small one's answer does not wait for the rest.
+        nothing short waits behind it. While somebody small has been here lately, who has more than a batch left fills half of one,
+        no more: the next small one neither waits for a full batch to end nor shares one.
         """
         jobs: list[Job] = []
         late: list[Caller] = []
         passed: list[Caller] = []
         room = self.token_budget if share is None else min(share, self.token_budget)
-        kept, small = room // 2, False
+        kept = room // 2
+        self._batches_since_small += 1
         while self._ring and room > 0 and len(passed) < LOOK_PAST:
             caller = next(iter(self._ring))
             self._leave(caller)
@@ -145,11 +148,12 @@ class Waiting:
             if caller.credit <= 0:
                 caller.credit += self.quantum
             bulk = caller.waiting_tokens > self.token_budget
-            reserved = kept if bulk and small else 0
+            reserved = kept if bulk and self._batches_since_small < LATELY else 0
             while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room - reserved):
                 room -= caller.next_length
                 jobs.append(_send(caller))
-            small = small or not bulk
+            if not bulk:
+                self._batches_since_small = 0
             if not caller.next_length:
                 continue
             if caller.credit > 0:

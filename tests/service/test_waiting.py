@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from service.errors import Overloaded, TooLarge
-from service.waiting import Caller, Taken, Waiting
+from service.waiting import LATELY, Caller, Taken, Waiting
 from tests.service.fakes import line, sequence
 
 FOREVER = 1e9
@@ -54,14 +54,14 @@ def test_a_newcomer_waits_for_one_turn_of_a_bulk_request_and_not_for_all_of_it()
     assert 2 in numbers(waiting.take(0))
 
 
-def test_bulk_fills_no_more_than_half_of_a_batch_that_somebody_small_is_in():
+def test_bulk_fills_no_more_than_half_of_a_batch_while_somebody_small_has_been_here_lately():
     waiting = line(token_budget=128, max_tokens=100_000)
     admit(waiting, caller(*[10] * 2000, number=1), caller(*[10] * 2000, number=2))
     assert len(numbers(waiting.take(0))) == 12
     admit(waiting, caller(10, number=3))
-    taken = [numbers(waiting.take(0)) for _ in range(2)]
-    assert [3 in one for one in taken] == [True, False]
-    assert [len(one) for one in taken] == [6, 12]
+    taken = [numbers(waiting.take(0)) for _ in range(LATELY + 1)]
+    assert [number for number, one in enumerate(taken) if 3 in one] == [0]
+    assert [len(one) for one in taken] == [6] * LATELY + [12]
 
 
 def test_long_and_short_texts_get_the_same_share_in_tokens():
