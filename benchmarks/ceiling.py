@@ -38,6 +38,7 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
     g.output("y", y, "float32", ["rows", out])
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends: the next contender has the cores
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "product.onnx"
         g.save(path, producer_version="0", written=lambda size: None)

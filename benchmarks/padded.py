@@ -53,6 +53,7 @@ class Fused:
     def __init__(self, checkpoint: Path, threads: int) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends: the next contender has the cores
         with tempfile.TemporaryDirectory() as folder:
             path, fused = Path(folder) / "padded.onnx", Path(folder) / "fused.onnx"
             export_padded(checkpoint, path)
