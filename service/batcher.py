@@ -7,44 +7,19 @@ knows nothing of HTTP, tasks or ONNX Runtime.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from model_export.batch import Batch, Row, Tokens
+from model_export.batch import Row, Tokens
 from service.errors import Expired, NotFinite, OutOfMemory, RunFailed, ServiceError, Unavailable
 from service.plan import ONE_BY_ONE, Plan
+from service.promise import Answer, Promise, Run
 from service.reports import BatchReport, Counts, Faults
 from service.waiting import Caller, Job, Waiting
 from service.watchdog import Clock, Watchdog
 
 NEWEST = 0.2  # weight of the newest run in the measured rate
 SICK = 16  # failures in a row, with no success between, after which a failing batch is no longer split
-
-
-class Run(Protocol):
-    """A row per sequence, None where the answer was not finite. `whole`: nothing else runs or waits, so all cores are for this batch."""
-
-    def __call__(self, sequences: Sequence[Tokens], *, whole: bool) -> Awaitable[tuple[Sequence[Row | None], Batch]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    rows: list[Row]
-    queue_seconds: float
-    forward_seconds: float  # of the runs this request had a part in
-
-
-@dataclass(slots=True, eq=False)
-class _Promise:
-    future: asyncio.Future[None]
-    forward_seconds: float = 0.0
-    counted_until: float = float("-inf")  # runs side by side count once
-
-    def count(self, began: float, ended: float) -> None:
-        """One more run with a part of this request, in the order in which they end."""
-        self.forward_seconds += ended - max(began, self.counted_until)
-        self.counted_until = ended
 
 
 @dataclass(eq=False)
@@ -59,7 +34,7 @@ class Batcher:
     faults: Faults = field(default_factory=Faults)
     last_answer: float = float("-inf")  # when a run last went well
     failures_in_a_row: int = 0  # runs
-    _promises: dict[Caller, _Promise] = field(default_factory=dict)
+    _promises: dict[Caller, Promise] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: str = ""
     _whole: bool = False  # the batch under way has all cores
@@ -149,7 +124,7 @@ class Batcher:
     async def _accompany(self, caller: Caller) -> Answer:
         """Waits with a caller who was admitted, until it ends one way or another; counts how."""
         loop = asyncio.get_running_loop()
-        promise = self._promises[caller] = _Promise(loop.create_future())
+        promise = self._promises[caller] = Promise(loop.create_future())
         timer = loop.call_later(caller.deadline - caller.arrived, self._expire, caller)
         self._arrived.set()
         try:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from model_export.batch import Tokens
-from service.batcher import Answer
 from service.errors import Overloaded, ServiceError, TooLarge, Unavailable
 from service.parcels import Parcel, Reply, by_size, pack_work, unpack_rows
+from service.promise import Answer
 from service.wire import (
     MAX_HELLO_BYTES,
     VERSION,

@@ -5,10 +5,9 @@ Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 
 import asyncio
 import math
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,18 +18,14 @@ from numpy.typing import NDArray
 
 from model_export.batch import Batch, Row, Tokens, pack, split
 from service.artifact import Artifact
+from service.budget import BUDGETS, LANE_BUDGETS, WORTH, WORTH_IN_LANES, best_seconds, smallest_good
 from service.errors import OutOfMemory, RunFailed
 from service.plan import ONE_BY_ONE, Plan
 from service.session import DeviceError, Session, open_session, prepare_thread
 
-BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch that are tried at start; smaller ones are handed over too often
-LANE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
-WORTH = 0.95  # the smallest budget that reaches this share of the best rate is taken
-WORTH_IN_LANES = 0.9  # there the rates of two sizes differ by less than they do from start to start, and the larger one doubles everyone's wait
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32
 SMALL_BYTES = 2**27  # of weights: up to here another copy of them is cheap, and batches run in lanes in fp32 too
-ROUNDS = 6  # the first warms up
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
 
@@ -197,35 +192,9 @@ def plan_for(artifact: Artifact, threads: int) -> Plan:
     return ONE_BY_ONE
 
 
-def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
-    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; sizes that do not fit are left out.
-
-    What else the machine does makes a run slower, never faster: the best of several is the machine's own time. The sizes take
-    turns, in an order that changes, so that what happens now and then does not single one out.
-    """
-    best: dict[int, float] = {}
-    left, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
-    for _ in range(ROUNDS):
-        for i in order:
-            expected = best.get(budgets[i]) or 2 * best.get(budgets[i - 1], math.inf)
-            if best and expected > left:
-                continue
-            seconds = run(budgets[i])
-            left -= seconds
-            best[budgets[i]] = min(seconds, best.get(budgets[i], math.inf))
-        shuffle(order)
-    return best
-
-
 def cosine(vector: NDArray[np.generic], known: Sequence[float]) -> float:
     one, other = vector.astype(np.float64), np.array(known)
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
-
-
-def smallest_good(rates: Mapping[int, float], worth: float = WORTH) -> int:
-    """The smallest budget whose rate reaches the share `worth` of the best."""
-    best = max(rates.values())
-    return min(budget for budget, rate in rates.items() if rate >= worth * best)
 
 
 def _rows(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> tuple[list[Row | None], Batch]:

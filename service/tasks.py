@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from model_export.batch import Row, Tokens
 from service.artifact import Manifest
-from service.batcher import Answer
 from service.errors import Invalid, NoSuchHead, TooLarge
+from service.promise import Answer
 from service.schemas import EmbedRequest, FillMaskRequest, NspRequest, Pair
 from service.tokenizer import Cut, Encoded, Text, Tokenizer
 

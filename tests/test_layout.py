@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = {
     "service": [
-        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog", "plan", "pulse"},
+        {"errors", "settings", "schemas", "cores", "answers", "reports", "health", "watchdog", "plan", "pulse", "budget", "promise"},
         {"artifact", "door", "documentation", "receipt", "wire"},
         {"session", "parcels"},
         {"tokenizer", "waiting", "runtime", "device"},

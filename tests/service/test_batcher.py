@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.batcher import Answer, Batcher
+from service.batcher import Batcher
 from service.errors import Expired, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, Unavailable
 from service.plan import Plan
+from service.promise import Answer
 from service.reports import BatchReport
 from service.waiting import Waiting
 from service.watchdog import Watchdog

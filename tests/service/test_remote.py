@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import pytest
 
 from service import wire
-from service.batcher import Answer, Batcher
+from service.batcher import Batcher
 from service.engine_server import EngineServer
 from service.errors import Expired, Overloaded, RunFailed, ServiceError, TooLarge, Unavailable
+from service.promise import Answer
 from service.pulse import pipe
 from service.remote import RemoteBatcher
 from service.waiting import Waiting

@@ -12,9 +12,10 @@ import pytest
 
 from model_export.batch import Row, Tokens
 from service.artifact import Artifact, open_artifact
+from service.budget import BUDGETS, best_seconds, smallest_good
 from service.errors import RunFailed
 from service.plan import Plan
-from service.runtime import BUDGETS, SMALL_BYTES, Runtime, best_seconds, out_of_memory, plan_for, smallest_good
+from service.runtime import SMALL_BYTES, Runtime, out_of_memory, plan_for
 from tests.poison import poison_word
 
 
