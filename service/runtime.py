@@ -1,4 +1,4 @@
-"""One ONNX Runtime session: sequences in, one row of answers per sequence out, on threads of its own.
+"""ONNX Runtime: sequences in, one row of answers per sequence out, on threads of its own.
 
 Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 """
