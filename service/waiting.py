@@ -27,13 +27,15 @@ class Caller:
     left: int = 0  # sequences that have gone into a batch
     answered: int = 0
     credit: int = 0  # tokens; see QUANTUM
+    size: int = field(init=False)  # tokens of all its sequences
     waiting_tokens: int = field(init=False)  # of the sequences that have not left
     longest: int = field(init=False)  # tokens of the longest sequence
     rows: list[Row | None] = field(init=False)
 
     def __post_init__(self) -> None:
         lengths = [len(tokens) for tokens in self.work]
-        self.waiting_tokens, self.longest = sum(lengths), max(lengths)
+        self.size = self.waiting_tokens = sum(lengths)
+        self.longest = max(lengths)
         self.rows = [None] * len(self.work)
 
     @property
@@ -128,7 +130,7 @@ class Waiting:
 
         At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
         leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
-        nothing short waits behind it. While somebody small has been here lately, who has more than a batch left fills half of one,
+        nothing short waits behind it. While somebody small has been here lately, who came with more than a batch fills half of one,
         no more: the next small one neither waits for a full batch to end nor shares one.
         """
         jobs: list[Job] = []
@@ -147,7 +149,7 @@ class Waiting:
                 return Taken([_send(caller) for _ in caller.work], late)
             if caller.credit <= 0:
                 caller.credit += self.quantum
-            bulk = caller.waiting_tokens > self.token_budget
+            bulk = caller.size > self.token_budget  # to its end: the rest of a bulk request is nobody small
             reserved = kept if bulk and self._batches_since_small < LATELY else 0
             while caller.credit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room - reserved):
                 room -= caller.next_length

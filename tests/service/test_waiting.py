@@ -64,6 +64,12 @@ def test_bulk_fills_no_more_than_half_of_a_batch_while_somebody_small_has_been_h
     assert [len(one) for one in taken] == [6] * LATELY + [12]
 
 
+def test_the_last_texts_of_a_bulk_request_are_nobody_small():
+    waiting = line(token_budget=128, max_tokens=100_000)
+    admit(waiting, caller(*[10] * 15, number=1), caller(*[10] * 2000, number=2))
+    assert [len(numbers(waiting.take(0))) for _ in range(8)] == [12] * 8
+
+
 def test_long_and_short_texts_get_the_same_share_in_tokens():
     waiting = line(token_budget=128, max_tokens=100_000)
     admit(waiting, caller(*[256] * 100, number=1), caller(*[8] * 3000, number=2))
