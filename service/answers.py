@@ -40,3 +40,12 @@ def openai_embeddings(vectors: NDArray[np.float32], *, model: str, tokens: int, 
         "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
+
+
+def error_bytes(path: str, request_id: str, status: int, message: str, code: str, index: int | None = None) -> bytes:
+    """The one shape of errors; under /v1 OpenAI's."""
+    if path.startswith("/v1/"):
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    content: dict[str, Any] = {"error": message, "code": code, "request_id": request_id}
+    return orjson.dumps(content | ({"index": index} if index is not None else {}))

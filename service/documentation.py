@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service import schemas
+from service.routes import TASKS, Task
 
 MODELS = (
     schemas.EmbedRequest,
@@ -35,19 +36,24 @@ STATUSES = {
 }
 
 
-def body_of(schema: type[BaseModel]) -> dict[str, Any]:
-    """The request body of a route that parses its own bytes."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _reference(schema)}}}}
-
-
 def openapi(app: FastAPI) -> dict[str, Any]:
     page = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
     _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=REFERENCE)
     page.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-    errors = {status: {"description": text, "content": _json(_reference(schemas.ErrorBody))} for status, text in STATUSES.items()}
-    for path, answer in _answers().items():
-        page["paths"][path]["post"]["responses"] = {"200": {"description": "The answer", "content": answer}} | errors
+    answers = _answers()
+    page["paths"] = {path: {"post": _task(task, answers[path])} for path, task in TASKS.items()} | page["paths"]
     return page
+
+
+def _task(task: Task, answer: dict[str, Any]) -> dict[str, Any]:
+    """A route that parses its own bytes."""
+    errors = {status: {"description": text, "content": _json(_reference(schemas.ErrorBody))} for status, text in STATUSES.items()}
+    return {
+        "summary": task.summary,
+        "operationId": task.name,
+        "requestBody": {"required": True, "content": _json(_reference(task.body))},
+        "responses": {"200": {"description": "The answer", "content": answer}} | errors,
+    }
 
 
 def _answers() -> dict[str, Any]:

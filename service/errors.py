@@ -1,5 +1,7 @@
 """What a caller can be told: every error knows its HTTP status and a stable code; its message has the number, the limit and the way out."""
 
+UNEXPECTED = "something went wrong in the server; its log has the details under this request_id"
+
 
 class ServiceError(Exception):
     status = 500
@@ -11,6 +13,10 @@ class ServiceError(Exception):
         self.code = code or self.code
         self.index = index  # of the input that is to blame
         self.retry_after = retry_after  # seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
 
 
 class BadRequest(ServiceError):

@@ -94,9 +94,7 @@ class Metrics:
         self._degraded = Gauge(
             "bert_degraded", "1 where the CPU is used though there is an artifact for the GPU", registry=registry, multiprocess_mode="max"
         )
-        for task in TASKS:
-            self._requests.labels(task, "200")
-            self._seconds.labels(task)
+        self._answered = {task: (self._requests.labels(task, "200"), self._seconds.labels(task)) for task in TASKS}
         for reason in REASONS:
             self._errors.labels(reason)
 
@@ -114,8 +112,9 @@ class Metrics:
         self._wait.observe(report.waited_seconds)
 
     def answered(self, task: str, *, seconds: float, truncated: int) -> None:
-        self._requests.labels(task, "200").inc()
-        self._seconds.labels(task).observe(seconds)
+        count, histogram = self._answered[task]
+        count.inc()
+        histogram.observe(seconds)
         if truncated:
             self._truncated.inc(truncated)
 

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.presence import PRESENCE, Presence
+
 PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
@@ -29,6 +31,7 @@ class Receipt(HttpToolsProtocol):
     gate: ClassVar[Gate]
     _due: asyncio.TimerHandle | None = None
     _in_head = False
+    _arriving = False  # a request has begun and is not whole
     _head_bytes = 0
     _refused = False
 
@@ -44,11 +47,13 @@ class Receipt(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.presence = Presence()
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
         super().connection_lost(exc)
+        self.presence.leave()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -58,11 +63,14 @@ class Receipt(HttpToolsProtocol):
         if self._in_head and not self._refused:
             self._head_bytes += len(data) if continued else 0
             self._check_head(self._head_bytes)
+        if self._arriving and self._due is None and not self._refused:
+            self._start_clock()  # most requests come whole, and need none
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-        self._start_clock()
+        self.scope["state"][PRESENCE] = self.presence
+        self._in_head, self._arriving, self._head_bytes = True, True, 0
+        self._stop_clock()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -78,6 +86,7 @@ class Receipt(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._arriving = False
         self._stop_clock()
         if not self._refused:
             super().on_message_complete()

@@ -1,0 +1,140 @@
+"""The tasks' routes: a body's bytes in, the task's answer in the form that was asked for out."""
+
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from service import labels, schemas
+from service.answers import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
+from service.call import Call, Header, Receive, Scope, Send
+from service.errors import UNEXPECTED, BadRequest, Invalid, ServiceError
+from service.presence import Left
+from service.serving import Serving
+from service.tasks import Done, Tasks
+
+B = TypeVar("B", bound=BaseModel)
+log = logging.getLogger("service")
+Answered = tuple[Done, bytes, str]  # what was done, the body, its media type
+Handler = Callable[[Call, Tasks, bytes, float], Coroutine[Any, Any, Answered]]
+
+
+async def embed(call: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await tasks.embed(parse(schemas.EmbedRequest, body), timeout_seconds=timeout_seconds)
+    if call.headers.get(b"accept") == NPY.encode():
+        return done, npy_bytes(done.value), NPY
+    return done, await json_bytes(done.value), JSON
+
+
+async def fill_mask(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await tasks.fill_mask(parse(schemas.FillMaskRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+async def nsp(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await tasks.next_sentence(parse(schemas.NspRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+async def embeddings(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    asked = parse(schemas.EmbeddingsRequest, body)
+    kept = asked.model_dump(include={"pooling", "normalize", "dimensions"})
+    inner = schemas.EmbedRequest.model_validate({"inputs": asked.input} | kept)
+    done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
+    shape = openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=asked.encoding_format == "base64")
+    return done, await json_bytes(shape), JSON
+
+
+async def predict(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+async def tag(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
+    done = await labels.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
+    return done, await json_bytes(done.value), JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A route: its name in /metrics, what answers it, what its body holds, a line for the documentation."""
+
+    name: str
+    handler: Handler
+    body: type[BaseModel]
+    summary: str
+
+
+TASKS = {
+    "/embed": Task("embed", embed, schemas.EmbedRequest, "Vectors of texts, always a list of lists: raw [CLS] unless asked otherwise"),
+    "/fill-mask": Task("fill_mask", fill_mask, schemas.FillMaskRequest, "Words for the masks, as transformers' FillMaskPipeline gives them"),
+    "/nsp": Task("nsp", nsp, schemas.NspRequest, "Whether the second text follows the first"),
+    "/v1/embeddings": Task(
+        "embeddings", embeddings, schemas.EmbeddingsRequest, "OpenAI's embeddings route: [CLS], to unit length unless asked otherwise"
+    ),
+    "/predict": Task(
+        "predict", predict, schemas.PredictRequest, "A classifier's labels for a text or a pair, as text-embeddings-inference gives them"
+    ),
+    "/tag": Task("tag", tag, schemas.TagRequest, "A classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A task as an ASGI application of its own."""
+
+    serving: Serving
+    task: Task
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call, metrics, name = Call.of(scope, receive, send), self.serving.metrics, self.task.name
+        started = time.perf_counter()
+        try:
+            done, content, media_type = await self._answered(call)
+        except ServiceError as error:
+            metrics.refused(name, error.status, error.code)
+            await call.refuse(error)
+        except Left:
+            metrics.refused(name, 499, "left")
+            await call.answer(499, b"", JSON)  # nobody hears it
+        except Exception:
+            log.exception("request %s to %s failed", call.id.decode(), scope["path"])
+            metrics.refused(name, ServiceError.status, ServiceError.code)
+            await call.refuse(ServiceError(UNEXPECTED))
+        else:
+            metrics.answered(name, seconds=time.perf_counter() - started, truncated=done.truncated)
+            await call.answer(200, content, media_type, *_told(done))
+
+    async def _answered(self, call: Call) -> Answered:
+        serving = self.serving
+        limit = serving.settings.max_body_bytes
+        call.check_key(serving.settings.api_key)
+        if serving.draining:
+            await call.body(limit)  # the connection closes after this answer: closed with an unread body, it would be reset and the answer lost
+        serving.check_open(call.stated_length)
+        body = await call.body(limit)
+        work = self.task.handler(call, serving.tasks, body, call.timeout_seconds(serving.settings.timeout_ms))
+        return await call.presence.attend(work)
+
+
+def parse(schema: type[B], body: bytes) -> B:
+    """Raises BadRequest where the body is not JSON, Invalid where it is not what the route takes."""
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        first = max(error.errors(include_url=False), key=lambda e: len(e["loc"]))
+        if first["type"] == "json_invalid":
+            raise BadRequest(f"the body is not valid JSON in UTF-8: {first['msg']}") from None
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        index = next((part for part in first["loc"] if isinstance(part, int)), None)
+        raise Invalid(f"{where}: {first['msg']}", index=index) from None
+
+
+def _told(done: Done) -> list[Header]:
+    """What the answer's head says of its cost, in milliseconds."""
+    costs = (1e3 * done.tokenize_seconds, 1e3 * done.queue_seconds, 1e3 * done.forward_seconds, 1e3 * done.format_seconds)
+    headers = [(b"server-timing", b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % costs)]
+    return [*headers, (b"x-truncated-inputs", b"%d" % done.truncated)] if done.truncated else headers

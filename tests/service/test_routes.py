@@ -1,0 +1,94 @@
+"""A task's route as plain ASGI, before a tokenizer or a line: bodies over the limit, callers who leave, and what nobody foresaw."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from service.metrics import Metrics
+from service.presence import PRESENCE, Presence
+from service.routes import TASKS, Route
+from service.settings import Settings
+
+
+class Loading:
+    """A service whose model is not there: whoever gets so far is told, by an error that nobody foresaw."""
+
+    draining = False
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings.model_validate({"artifact": "."} | settings)
+        self.metrics = Metrics()
+
+    @property
+    def tasks(self) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    def check_open(self, body_bytes: int) -> None: ...
+
+
+class Visit:
+    """One POST to /embed, and what came of it."""
+
+    def __init__(self, serving: Loading, *, parts: Sequence[bytes] = (b"{}",), leaves: bool = False, **headers: bytes) -> None:
+        self.serving, self.presence = serving, Presence()
+        self.messages = [{"type": "http.request", "body": part, "more_body": leaves or n + 1 < len(parts)} for n, part in enumerate(parts)]
+        self.sent: list[Any] = []
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/embed", "state": {PRESENCE: self.presence}}
+        scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+        route = Route(serving, TASKS["/embed"])  # type: ignore[arg-type]  # a service is more than a route asks of it
+        asyncio.run(route(scope, self.receive, self.send))
+
+    async def receive(self) -> Any:
+        return self.messages.pop(0) if self.messages else {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def error(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.sent[1]["body"])
+        return content
+
+    def counted(self, reason: str) -> bool:
+        return f'bert_errors_total{{reason="{reason}"}} 1.0' in self.serving.metrics.text().decode()
+
+
+def test_a_stated_length_over_the_limit_is_refused_before_a_byte_is_read():
+    visit = Visit(Loading(max_body_bytes=100), content_length=b"101", parts=[b"x"])
+    assert (visit.status, visit.error["code"]) == (413, "body_too_large")
+    assert "101 bytes" in visit.error["error"]
+    assert len(visit.messages) == 1
+
+
+def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
+    visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60] * 5)
+    assert (visit.status, visit.error["code"]) == (413, "body_too_large")
+    assert len(visit.messages) == 3
+
+
+def test_a_body_in_parts_up_to_the_limit_is_read_to_its_end():
+    visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60, b"y" * 40])
+    assert visit.status == 500  # so far: the tasks were asked for
+    assert not visit.messages
+
+
+def test_a_caller_who_leaves_before_the_body_is_whole_has_left():
+    visit = Visit(Loading(), parts=[b"{"], leaves=True)
+    assert visit.status == 499
+    assert visit.counted("left")
+
+
+def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog: pytest.LogCaptureFixture):
+    visit = Visit(Loading(), x_request_id=b"mine")
+    assert (visit.status, visit.error["code"], visit.error["request_id"]) == (500, "internal", "mine")
+    assert "foresaw" not in visit.error["error"]
+    assert "nobody foresaw this" in caplog.text
+    assert "mine" in caplog.text
+    assert visit.counted("internal")
