@@ -6,6 +6,7 @@ rows, into which several short sequences are packed side by side. NumPy only; kn
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ OUTPUTS = {  # graph output -> what one row of it belongs to
     "log_sum_exp": MASK,
     "target_logits": TARGET,
 }
+ONLY_FIRST = np.zeros(1, np.int32)  # [CLS] alone leaves the last layer
+
+
+@lru_cache(maxsize=1024)
+def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
+    """What the rows of `outputs` belong to."""
+    return frozenset(OUTPUTS[name] for name in outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +53,6 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def asks(self, kind: str) -> bool:
-        return any(OUTPUTS[name] == kind for name in self.outputs)
 
 
 Row = dict[str, NDArray[np.generic]]  # output name -> this sequence's part of it
@@ -72,7 +77,7 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
     """Lays `sequences` side by side. Raises ValueError on none, since a run needs at least one token."""
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
-    lengths = np.array([len(s) for s in sequences], np.int32)
+    lengths = np.array([len(s.ids) for s in sequences], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     feeds: dict[str, NDArray[np.generic]] = {
         "ids": np.concatenate([s.ids for s in sequences]),
@@ -81,7 +86,7 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
     }
     chosen = [_chosen(s) for s in sequences]
     heads, spans = _head_feeds(sequences, chosen)
-    flat = np.concatenate([rows + start for rows, start in zip(chosen, starts, strict=True)]).astype(np.int32)
+    flat = np.concatenate(chosen) + np.repeat(starts, [len(rows) for rows in chosen])
     attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
     feeds |= heads | attention | _mean_feeds(sequences, chosen, lengths)
     wanted = frozenset().union(*(s.outputs for s in sequences))
@@ -96,33 +101,36 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
 
 def _chosen(tokens: Tokens) -> Ints:
     """The positions that must leave the last layer, ascending: all, or [CLS] and the masks."""
-    if tokens.asks(TOKEN) or tokens.asks(POOLED):
+    kinds = kinds_of(tokens.outputs)
+    if TOKEN in kinds or POOLED in kinds:
         return np.arange(len(tokens), dtype=np.int32)
-    first = (0,) if tokens.asks(SEQUENCE) else ()
+    if not tokens.masks and SEQUENCE in kinds:
+        return ONLY_FIRST
+    first = (0,) if SEQUENCE in kinds else ()
     return np.array(sorted({*first, *tokens.masks}), np.int32)
 
 
 def _head_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints]) -> tuple[dict[str, NDArray[np.generic]], dict[str, list[slice]]]:
     """Which of the chosen rows each head reads, and which rows of each head's answer belong to which sequence."""
-    kinds = (SEQUENCE, TOKEN, POOLED, MASK, TARGET)
-    index: dict[str, list[int]] = {kind: [] for kind in (*kinds, "mask of target")}
-    spans: dict[str, list[slice]] = {kind: [] for kind in kinds}
+    index: dict[str, list[int]] = {kind: [] for kind in (SEQUENCE, TOKEN, POOLED, MASK, TARGET, "mask of target")}
+    spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*(kinds_of(s.outputs) for s in sequences))}
     base = 0
     for i, (tokens, rows) in enumerate(zip(sequences, chosen, strict=True)):
-        before = [len(index[kind]) for kind in kinds]
-        if tokens.asks(SEQUENCE):
+        asked = kinds_of(tokens.outputs)
+        before = [len(index[kind]) for kind in spans]
+        if SEQUENCE in asked:
             index[SEQUENCE].append(base)
-        if tokens.asks(TOKEN):
+        if TOKEN in asked:
             index[TOKEN] += range(base, base + len(rows))
-        if tokens.asks(POOLED):
+        if POOLED in asked:
             index[POOLED].append(i)
         for offset in np.searchsorted(rows, tokens.masks).tolist() if tokens.masks else ():
             index["mask of target"] += [len(index[MASK])] * len(tokens.targets)
             index[TARGET] += tokens.targets
             index[MASK].append(base + offset)
         base += len(rows)
-        for kind, start in zip(kinds, before, strict=True):
-            spans[kind].append(slice(start, len(index[kind])))
+        for (kind, slices), start in zip(spans.items(), before, strict=True):
+            slices.append(slice(start, len(index[kind])))
     feeds: dict[str, NDArray[np.generic]] = {
         "cls_index": np.array(index[SEQUENCE], np.int32),
         "token_index": np.array(index[TOKEN], np.int32),
@@ -135,7 +143,7 @@ def _head_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints]) -> tuple[di
 
 def _mean_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints], lengths: Ints) -> dict[str, NDArray[np.generic]]:
     """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention."""
-    pooled = [i for i, tokens in enumerate(sequences) if tokens.asks(POOLED)]
+    pooled = [i for i, tokens in enumerate(sequences) if POOLED in kinds_of(tokens.outputs)]
     if not pooled:
         return {"mean_slots": np.zeros((1, 1), np.int32), "mean_weights": np.zeros((1, 2, 1), np.float32), "mean_back": np.zeros(0, np.int32)}
     width = row_width(lengths[pooled])
