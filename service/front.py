@@ -14,6 +14,7 @@ from service.artifact import Artifact
 from service.child import Post, counts_in
 from service.errors import Unavailable
 from service.metrics import Metrics, gathered
+from service.pulse import beat
 from service.remote import RemoteBatcher
 from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
 from service.settings import Settings
@@ -38,7 +39,7 @@ class Front:
     batcher: RemoteBatcher = field(init=False)
     tokenizer: Tokenizer = field(init=False)
     _tasks: Tasks | None = None
-    _connection: "asyncio.Task[None] | None" = None
+    _background: "list[asyncio.Task[None]]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.batcher = RemoteBatcher(
@@ -57,8 +58,9 @@ class Front:
 
     async def open(self) -> None:
         settings = self.settings
-        self._connection = asyncio.create_task(self.batcher.keep_connected())
+        self._background.append(asyncio.create_task(self.batcher.keep_connected()))
         await asyncio.to_thread(self.tokenizer.open)
+        self._background.append(asyncio.create_task(beat(self.post.pulse)))
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
         self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits)
         with suppress(TimeoutError):
@@ -67,9 +69,10 @@ class Front:
     async def close(self) -> None:
         self.drain()
         self.give_up()
-        if self._connection is not None:
-            self._connection.cancel()
-            await asyncio.wait((self._connection,))
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
         if self._tasks is not None:
             self.tokenizer.close()
 

@@ -237,11 +237,12 @@ def test_strangers_on_the_engines_socket_are_dropped_and_nobody_else_is_concerne
     assert set(ends) == {200}
 
 
-def test_an_api_process_that_is_killed_takes_only_its_own_callers_along_and_has_a_successor(service: Service) -> None:
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_an_api_process_that_ends_or_hangs_takes_only_its_own_callers_along_and_has_a_successor(service: Service, fault: signal.Signals) -> None:
     before = service.children
     answered = service.count("bert_requests_total")
     with load(service) as (ends, others):
-        os.kill(before["api-0"], signal.SIGKILL)
+        os.kill(before["api-0"], fault)
         until(lambda: service.children.get("api-0", before["api-0"]) != before["api-0"])
         done = ends[200]
         until(lambda: ends[200] >= done + 20)
