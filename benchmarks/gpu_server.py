@@ -61,9 +61,10 @@ def requests(texts: int) -> list[bytes]:
 
 
 def latency(one: ServiceProcess, rate: float, seconds: float, clients: Crowd) -> dict[str, float]:
-    clients.poisson(one.port, requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
-    waits = clients.poisson(one.port, requests(1), rate=rate, seconds=seconds)
-    return {"offered": rate, "achieved": len(waits) / seconds} | {f"{name} ms": percentile(waits, share) for name, (share, _) in LIMITS_MS.items()}
+    clients.open_loop(one.port, requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
+    stream = clients.open_loop(one.port, requests(1), rate=rate, seconds=seconds)
+    waits = {f"{name} ms": percentile(stream.answered, share) for name, (share, _) in LIMITS_MS.items()}
+    return {"offered": rate, "achieved": stream.rate} | waits
 
 
 def show(found: dict[str, Any]) -> dict[str, Any]:

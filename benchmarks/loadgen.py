@@ -48,7 +48,7 @@ def main() -> None:
         for name, lengths in mixes.MIXES.items():
             if name.startswith(MIXES) and arguments.mix in name:
                 requests = [WAYS["npy"](text) for text in texts_of(arguments.artifact, lengths, count=512)]
-                guess = asyncio.run(closed_loop(server.port, itertools.cycle(requests), connections=AT_ONCE, seconds=3.0)).rate
+                guess = asyncio.run(closed_loop(server.port, itertools.cycle(requests), connections=AT_ONCE, seconds=3.0)).must_be().rate
                 offline = scenario("Offline", server.port, requests, seconds=arguments.seconds, rate=1.2 * guess)
                 rate = arguments.share * offline["samples/s"]
                 results[name] = {"Offline": offline, "Server": scenario("Server", server.port, requests, seconds=arguments.seconds, rate=rate)}

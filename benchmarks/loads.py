@@ -1,8 +1,8 @@
 """The loads of `benchmarks.line` that share a running server."""
 
 import asyncio
-import gc
 import io
+import itertools
 import multiprocessing
 import random
 import re
@@ -14,9 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.client import RESET, Connection, Outcome, Pool, metrics, percentile, post
+from benchmarks.client import RESET, Connection, Outcome, metrics, percentile, post
+from benchmarks.streams import closed_loop, open_loop
 
 WORDS = ["the", "river", "flows", "through", "city", "and", "it", "is", "long", "wide", "my", "dog", "was", "hairy", "old", "house", "near", "sea"]
+BULK_SECONDS = 600.0  # at most; it is ended when the singles have been timed
+KNEE_SECONDS = 8.0
 SETTINGS = {"overload": {"BERT_MAX_WAIT_SECONDS": "1"}}  # the setting is the promise: all is normal again after so long
 
 
@@ -60,9 +63,9 @@ async def idle(target: Target, plan: Plan) -> list[Finding]:
             while not answer.endswith(b"]]"):
                 answer += connection.recv(2**20)
             total = 1000 * (time.perf_counter() - began)
-            parts = {name: float(ms) for name, ms in re.findall(rb"(\w+);dur=([\d.]+)", answer.partition(b"\r\n\r\n")[0])}
+            timing = Outcome(200, total, *answer.split(b"\r\n\r\n", 1)).timing
             totals.append(total)
-            others.append(total - parts[b"tokenize"] - parts[b"forward"])
+            others.append(total - timing[b"tokenize"] - timing[b"forward"])
     median = float(np.median(others[len(others) // 5 :]))
     return [
         Finding("idle", "ms of a single request, median", float(np.median(totals[len(totals) // 5 :]))),
@@ -104,67 +107,30 @@ async def _singles(port: int, count: int) -> list[float]:
 
 def _bulk_client(port: int) -> None:
     """In a process of its own: reading 2 MB of answer would hold up the singles' clock."""
-    bodies = [post("/embed", {"inputs": [text(20) for _ in range(2000)]}, accept="application/x-npy") for _ in range(4)]
-
-    async def client() -> None:
-        connection = Connection(port)
-        while True:
-            await connection.ask(random.choice(bodies))
-
-    asyncio.run(client())
+    requests = [post("/embed", {"inputs": [text(20) for _ in range(2000)]}, accept="application/x-npy") for _ in range(4)]
+    asyncio.run(closed_loop(port, itertools.cycle(requests), connections=1, seconds=BULK_SECONDS))
 
 
 async def overload(target: Target, plan: Plan) -> list[Finding]:
     """Requests of 32 texts of 60 words, so that the model is the limit and not the client."""
     requests = [post("/embed", {"inputs": [text(60) for _ in range(32)]}, accept="application/x-npy") for _ in range(16)]
-    knee = await _knee(target.port, requests)
+    knee = (await closed_loop(target.port, itertools.cycle(requests), connections=8, seconds=KNEE_SECONDS)).rate
     normal = percentile(await _singles(target.port, 50), 0.5)
-    outcomes = await _open_loop(target.port, requests, rate=10 * knee, seconds=plan.seconds)
+    stream = await open_loop(target.port, requests, rate=10 * knee, seconds=plan.seconds)
     recovery = await _until_normal(target.port, 2 * normal + 2)
-    statuses = Counter(outcome.status for outcome in outcomes)
-    goodput = statuses[200] / plan.seconds / knee
-    refusal = percentile([o.seconds for o in outcomes if o.status == 429], 0.99)
-    unanswered = len(outcomes) - statuses[200] - statuses[429]
+    goodput, refused = stream.rate / knee, stream.waits[429]
+    refusal = percentile(refused, 0.99)
+    unanswered = stream.asked - len(stream.answered) - len(refused)
     return [
         Finding("overload", "requests/s at the knee", knee),
-        Finding("overload", "requests sent", float(len(outcomes))),
+        Finding("overload", "requests sent", float(stream.asked)),
         Finding("overload", "neither 200 nor 429", float(unanswered), "0", unanswered == 0),
         Finding("overload", "goodput / knee", goodput, ">= 0.9", goodput >= 0.9),
-        Finding("overload", "ms, p99 of the answered", percentile([o.seconds for o in outcomes if o.status == 200], 0.99)),
-        Finding("overload", "ms, p50 of refusals", percentile([o.seconds for o in outcomes if o.status == 429], 0.5)),
+        Finding("overload", "ms, p99 of the answered", percentile(stream.answered, 0.99)),
+        Finding("overload", "ms, p50 of refusals", percentile(refused, 0.5)),
         Finding("overload", "ms, p99 of refusals", refusal, "<= 5", refusal <= 5),
         Finding("overload", "s until singles are normal again", recovery, "<= 2", recovery <= 2),
     ]
-
-
-async def _knee(port: int, requests: list[bytes], *, clients: int = 8, seconds: float = 8) -> float:
-    """Requests per second, closed loop."""
-    end, done = time.monotonic() + seconds, 0
-
-    async def client() -> None:
-        nonlocal done
-        connection = Connection(port)
-        while time.monotonic() < end:
-            outcome = await connection.ask(random.choice(requests))
-            done += outcome.status == 200
-        connection.close()
-
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return done / seconds
-
-
-async def _open_loop(port: int, requests: list[bytes], *, rate: float, seconds: float) -> list[Outcome]:
-    gc.collect()
-    gc.freeze()  # the client's own pauses are not the server's
-    pool, began = Pool(port), time.monotonic()
-    sent: list[asyncio.Task[Outcome]] = []
-    while (now := time.monotonic() - began) < seconds:
-        while len(sent) < now * rate:
-            sent.append(asyncio.create_task(pool.ask(random.choice(requests))))
-        await asyncio.sleep(0.002)
-    outcomes = await asyncio.gather(*sent)
-    pool.close()
-    return outcomes
 
 
 async def _until_normal(port: int, milliseconds: float) -> float:

@@ -1,6 +1,10 @@
-"""`python -m benchmarks.null PORT`: a server that does nothing: what it answers is ready. Shows what the client is able to ask."""
+"""`BERT_PORT=PORT python -m benchmarks.null`: a bare ASGI server that reads a request and answers bytes that are ready.
 
-import sys
+`POST /8000` is answered with 8,000 bytes, any other path with a vector of 768 numbers as JSON. It shows what the client is able to ask, and what
+of a request's cost belongs to the socket and the HTTP parser: uvicorn, its event loop and its protocol are those of the service.
+"""
+
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,17 +12,19 @@ import numpy as np
 import orjson
 import uvicorn
 
-BODY = orjson.dumps(np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
-START = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(len(BODY)).encode())]}
+VECTOR: bytes = orjson.dumps(np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 async def application(scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
     if scope["type"] == "http":
         while (await receive()).get("more_body"):
             pass
-        await send(START)
-        await send({"type": "http.response.body", "body": BODY})
+        size = scope["path"][1:]
+        body = bytes(int(size)) if size.isdigit() else VECTOR
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
 
 
 if __name__ == "__main__":
-    uvicorn.run(application, host="127.0.0.1", port=int(sys.argv[1]), http="httptools", log_level="warning", access_log=False, lifespan="off")
+    options: dict[str, Any] = {"http": "httptools", "ws": "none", "log_level": "warning", "access_log": False, "lifespan": "off"}
+    uvicorn.run(application, host="127.0.0.1", port=int(os.environ["BERT_PORT"]), date_header=False, server_header=False, **options)

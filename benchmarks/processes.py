@@ -7,7 +7,6 @@ how many of them an engine can feed before its own share of a request makes it t
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +15,11 @@ from pathlib import Path
 from benchmarks.client import post
 from benchmarks.crowd import Crowd, crowd
 from benchmarks.machine import table, write
+from benchmarks.streams import Cpu
 from model_export.export import export
 from tests.process import ServiceProcess
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "bert"
-TICKS = os.sysconf("SC_CLK_TCK")
 WARMING_SECONDS = 1.0
 
 
@@ -73,16 +72,17 @@ class Load:
 def measure(service: ServiceProcess, processes: int, load: Load, clients: Crowd) -> Finding:
     pids = children(service.process.pid)
     engine = pids.pop("engine", service.process.pid)
-    clients.closed(service.port, load.requests, connections=load.connections, seconds=WARMING_SECONDS)
-    before = {pid: processor_seconds(pid) for pid in (engine, *pids.values())}
-    answered = clients.closed(service.port, load.requests, connections=load.connections, seconds=load.seconds)
-    used = {pid: processor_seconds(pid) - before[pid] for pid in before}
+    clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=WARMING_SECONDS)
+    before = {pid: Cpu.of(pid) for pid in (engine, *pids.values())}
+    stream = clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=load.seconds)
+    used = {pid: Cpu.of(pid).since(before[pid]).process for pid in before}
+    answered = len(stream.answered)
     apis = [used[pid] for pid in pids.values()]
     return Finding(
         api_processes=processes,
         texts=load.texts,
         connections=load.connections,
-        requests_per_second=answered / load.seconds,
+        requests_per_second=stream.rate,
         engine_us=used[engine] / answered * 1e6,
         api_us=sum(apis) / answered * 1e6,
         busiest=max(apis) / sum(apis) if apis else 1.0,
@@ -98,11 +98,6 @@ def children(pid: int) -> dict[str, int]:
         if named:
             found[named.split('"')[3]] = int(child)
     return found
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 if __name__ == "__main__":

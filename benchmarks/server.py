@@ -15,12 +15,8 @@ import argparse
 import asyncio
 import itertools
 import random
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,12 +59,12 @@ def main() -> None:
     quiet()
     results = {}
     engine = Alone(arguments.artifact, available_cores())
-    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server, null_server() as null:
+    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server, ServiceProcess({}, module="benchmarks.null") as null:
         found = asyncio.run(measured(server.port))
         print(f"loaded, {found['token_budget']} tokens a batch; measuring", flush=True)
         for name, lengths in mixes.MIXES.items():
             if arguments.mix in name and name.startswith(MIXES):
-                results[name] = Measuring(arguments, engine, server, null, lengths).all()
+                results[name] = Measuring(arguments, engine, server, null.port, lengths).all()
     print("\n\n".join(table(["mix", *rows[0][1]], [[name, *row.values()] for name, row in rows]) for rows in tables(results)))
     details = {key: getattr(arguments, key) for key in ("connections", "seconds", "rounds", "open_seconds")}
     update(f"server-{arguments.artifact.name}", results, details={"artifact": arguments.artifact.name, "measured": found} | details)
@@ -115,13 +111,13 @@ class Measuring:
         return done / spent
 
     def closed(self, port: int, way: str, seconds: float) -> Stream:
-        return asyncio.run(closed_loop(port, self.streams[way], connections=self.options.connections, seconds=seconds))
+        return asyncio.run(closed_loop(port, self.streams[way], connections=self.options.connections, seconds=seconds)).must_be()
 
     def cost(self) -> dict[str, float]:
         """Processor time of a request: of the server, of its event loop's thread with and without tokenizing, of this client."""
         before, mine = Cpu.of(self.server.process.pid), time.process_time()
         stream = self.closed(self.server.port, "json", 2 * self.options.seconds)
-        client, spent, count = time.process_time() - mine, Cpu.of(self.server.process.pid).since(before), len(stream.waits)
+        client, spent, count = time.process_time() - mine, Cpu.of(self.server.process.pid).since(before), len(stream.answered)
         return {
             "server ms": 1e3 * spent.process / count,
             "loop us": 1e6 * spent.loop / count,
@@ -144,8 +140,8 @@ class Measuring:
 
     def offered(self, rate: float) -> dict[str, float]:
         stream = asyncio.run(open_loop(self.server.port, self.requests["json"], rate=rate, seconds=self.options.open_seconds))
-        waits = {f"{name} ms": percentile(stream.waits, share) for name, share in SHARES.items()}
-        return {"offered": rate, "achieved": stream.rate, "answers": len(stream.waits), "refused": stream.refused} | waits
+        waits = {f"{name} ms": percentile(stream.answered, share) for name, share in SHARES.items()}
+        return {"offered": rate, "achieved": stream.rate, "answers": len(stream.answered), "refused": stream.asked - len(stream.answered)} | waits
 
 
 def tables(results: dict[str, Any]) -> list[list[tuple[str, dict[str, float]]]]:
@@ -165,22 +161,6 @@ def texts_of(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]
 
 def masked(text: str) -> str:
     return " ".join(["[MASK]", *text.split(" ")[1:]])
-
-
-@contextmanager
-def null_server() -> Iterator[int]:
-    """Its port."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.null", str(port)])
-    try:
-        while asyncio.run(Connection(port).ask(WAYS["json"]("a"))).status != 200 and process.poll() is None:
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -4,86 +4,116 @@ Knows HTTP and clocks; knows nothing of models.
 """
 
 import asyncio
+import gc
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from benchmarks.client import Connection, Outcome, Pool
 
-TIMING = "server-timing"  # the header in which our server says what a request cost it
+Waits = defaultdict[int, list[float]]
+GRACE_SECONDS = 180.0  # for the last answers: a server that hangs ends the measurement with TimeoutError
 
 
 @dataclass(slots=True)
 class Stream:
-    """What came of a stream: answers with status 200, in `seconds`."""
+    """What came of a stream."""
 
-    seconds: float = 0.0
-    waits: list[float] = field(default_factory=list)  # seconds from each request's moment to its answer
-    refused: int = 0
+    seconds: float = 0.0  # to the last answer
+    waits: Waits = field(default_factory=lambda: defaultdict(list))  # by status: seconds from each request's moment to its answer
+    complaint: bytes = b""  # what the newest answer with another status than 200 said
     tokenize_seconds: float = 0.0  # as the server says, where it does
 
     @property
+    def answered(self) -> list[float]:
+        """The waits for answers with status 200."""
+        return self.waits[200]
+
+    @property
+    def asked(self) -> int:
+        return sum(map(len, self.waits.values()))
+
+    @property
     def rate(self) -> float:
-        """Answers a second."""
-        return len(self.waits) / self.seconds
+        """Answers with status 200, a second."""
+        return len(self.answered) / self.seconds
 
     def note(self, outcome: Outcome, wait: float) -> None:
-        if outcome.status != 200:
-            self.refused += 1
-            return
-        self.waits.append(wait)
-        if TIMING in outcome.headers:
-            self.tokenize_seconds += tokenize_seconds(outcome.headers[TIMING])
+        self.waits[outcome.status].append(wait)
+        if outcome.status == 200:
+            self.tokenize_seconds += outcome.timing.get(b"tokenize", 0.0) / 1000
+        else:
+            self.complaint = outcome.body[:200]
+
+    def join(self, others: Iterable["Stream"]) -> Self:
+        """Itself, with what came of streams that ran beside it."""
+        for other in others:
+            self.seconds = max(self.seconds, other.seconds)
+            self.tokenize_seconds += other.tokenize_seconds
+            self.complaint = self.complaint or other.complaint
+            for status, waits in other.waits.items():
+                self.waits[status] += waits
+        return self
+
+    def must_be(self, status: int = 200) -> Self:
+        """Itself; raises SystemExit where an answer had another status: a refusal is quick, and would count as speed."""
+        if others := {found: len(waits) for found, waits in self.waits.items() if waits and found != status}:
+            raise SystemExit(f"{sum(others.values())} of {self.asked} answers are not {status} (so many of each: {others}): {self.complaint!r}")
+        return self
 
 
 async def closed_loop(port: int, requests: Iterator[bytes], *, connections: int, seconds: float, least: int = 0) -> Stream:
-    """As many requests at once as there are connections, each followed by the next, for so long and at least so many.
-
-    The time counts to the last answer. Raises SystemExit where one is not 200.
-    """
+    """As many requests at once as there are connections, each followed by the next, for so long and at least so many."""
     started, stream, asked = time.monotonic(), Stream(), itertools.count()
 
     async def one() -> None:
         connection = Connection(port)
         while next(asked) < least or time.monotonic() < started + seconds:
             outcome = await connection.ask(next(requests))
-            if outcome.status != 200:
-                raise SystemExit(f"the server answered {outcome.status}: {outcome.body[:200]!r}")
             stream.note(outcome, outcome.seconds)
         connection.close()
 
-    await asyncio.gather(*(one() for _ in range(connections)))
+    async with asyncio.timeout(seconds + GRACE_SECONDS):
+        await asyncio.gather(*(one() for _ in range(connections)))
     stream.seconds = time.monotonic() - started
     return stream
 
 
-async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, seconds: float) -> Stream:
+async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, seconds: float, seed: int = 11) -> Stream:
     """A Poisson stream; a wait counts from the moment the request was meant to be sent."""
-    draw, pool, stream = random.Random(11), Pool(port), Stream()
+    draw, pool, stream = random.Random(seed), Pool(port), Stream()
 
     async def one(request: bytes, due: float) -> None:
         outcome = await pool.ask(request)
         stream.note(outcome, time.monotonic() - due)
 
     tasks: list[asyncio.Task[None]] = []
-    due = started = time.monotonic()
-    while due < started + seconds:
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-        tasks.append(asyncio.create_task(one(requests[len(tasks) % len(requests)], due)))
-        due += draw.expovariate(rate)
-    await asyncio.gather(*tasks)
+    with _no_pauses():
+        due = started = time.monotonic()
+        while due < started + seconds:
+            await asyncio.sleep(due - time.monotonic())
+            tasks.append(asyncio.create_task(one(requests[len(tasks) % len(requests)], due)))
+            due += draw.expovariate(rate)
+        async with asyncio.timeout(GRACE_SECONDS):
+            await asyncio.gather(*tasks)
     pool.close()
     stream.seconds = time.monotonic() - started
     return stream
 
 
-def tokenize_seconds(timing: str) -> float:
-    """Of a Server-Timing header: `tokenize;dur=0.033, queue;dur=...`, in milliseconds there."""
-    parts = dict(part.split(";dur=", 1) for part in timing.split(", ") if ";dur=" in part)
-    return float(parts.get("tokenize", 0.0)) / 1000
+@contextmanager
+def _no_pauses() -> Iterator[None]:
+    """What is here now is left out of garbage collection: the client's own pauses are not the server's."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The service as a process of its own, on a free port of this machine."""
+"""A server as a process of its own, on a free port of this machine: the service, or one that benchmarks set beside it."""
 
 import os
 import signal
@@ -15,20 +15,25 @@ START_SECONDS = 60
 PAUSE_SECONDS = 0.05
 
 
-class ServiceProcess:
-    """Started and ready inside the `with`, ended by SIGTERM after it."""
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+
+class ServiceProcess:
+    """`python -m MODULE`, which listens on BERT_PORT: started and ready inside the `with`, ended by SIGTERM after it."""
+
+    def __init__(self, settings: Mapping[str, str], *, module: str = "service") -> None:
+        self.port, self._module = free_port(), module
         self.url = f"http://127.0.0.1:{self.port}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
 
     def start(self) -> None:
         """Not ready yet."""
-        self.process = subprocess.Popen([sys.executable, "-m", "service"], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen([sys.executable, "-m", self._module], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> Self:
         self.start()

@@ -84,13 +84,14 @@ def measure(running: Mapping[str, Running], texts: Sequence[str], arguments: arg
     waits: list[dict[str, float]] = []
     for name, server in running.items():
         with server.awake() as port:  # warms up
-            run(closed_loop(port, requests[name], connections=arguments.connections, seconds=0.0, least=arguments.connections))
+            run(closed_loop(port, requests[name], connections=arguments.connections, seconds=0.0, least=arguments.connections)).must_be()
     for _ in range(arguments.rounds):
         rates, p50 = {}, {}
         for name, server in running.items():
             with server.awake() as port:
-                stream = run(closed_loop(port, requests[name], connections=arguments.connections, seconds=arguments.seconds, least=arguments.least))
-            rates[name], p50[name] = stream.rate, 1000 * median(stream.waits)
+                turn = closed_loop(port, requests[name], connections=arguments.connections, seconds=arguments.seconds, least=arguments.least)
+                stream = run(turn).must_be()
+            rates[name], p50[name] = stream.rate, 1000 * median(stream.answered)
         rounds.append(rates)
         waits.append(p50)
     ratios = {f"{mine} / peer": {name: median(one[mine] / one[name] for one in rounds) for name in running} for mine in OURS}

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.checkpoints import BUILD
 from benchmarks.client import Connection, post
 from benchmarks.peers.environments import FUSED, OFFLINE, programs
+from tests.process import free_port
 
 HERE = Path(__file__).parent
 START_SECONDS, END_SECONDS = 180, 10
@@ -124,10 +124,7 @@ class Running:
 
 def start(name: str, model: Path) -> Running:
     """Ready and stopped; what it says goes to build/peers/NAME.log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    peer = PEERS[name]
+    peer, port = PEERS[name], free_port()
     variables = os.environ | peer.variables(port)
     with (model.parent / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(peer.command(model, port), env=variables, start_new_session=True, stdout=log, stderr=log)
