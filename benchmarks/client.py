@@ -45,6 +45,9 @@ class Connection:
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return Outcome(RESET, time.perf_counter() - began, b"", b"")
+        except asyncio.CancelledError:
+            self.close()  # its answer may still come: nobody else's request may meet it
+            raise
         if b"\r\nconnection: close" in head:
             self.close()
         return Outcome(int(head[9:12]), time.perf_counter() - began, head, body)

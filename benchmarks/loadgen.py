@@ -24,7 +24,7 @@ from benchmarks.checkpoints import served
 from benchmarks.client import Pool
 from benchmarks.machine import table, update
 from benchmarks.server import MIXES, WAYS, texts_of
-from benchmarks.streams import closed_loop
+from benchmarks.streams import GRACE_SECONDS, closed_loop
 from tests.process import ServiceProcess
 
 AT_ONCE = 64  # requests of the Offline scenario, where all texts are there from the start; the Server scenario has no limit
@@ -77,9 +77,18 @@ class Client:
             task.add_done_callback(self.tasks.discard)
 
     async def _ask(self, number: int, request: bytes) -> None:
+        """After the first refusal nothing more is asked: the run counts for nothing, and LoadGen waits for every answer."""
         async with self.room:
-            self.refused += (await self.pool.ask(request)).status != 200
+            if not self.refused:
+                self.refused += await self._is_refused(request)
         loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(number, 0, 0)])
+
+    async def _is_refused(self, request: bytes) -> bool:
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                return (await self.pool.ask(request)).status != 200
+        except TimeoutError:
+            return True
 
     @contextmanager
     def running(self) -> Any:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 START_SECONDS = 60
+READY_SECONDS = 300
 PAUSE_SECONDS = 0.05
 
 
@@ -36,8 +38,13 @@ class ServiceProcess:
         self.process = subprocess.Popen([sys.executable, "-m", self._module], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> Self:
+        """Raises TimeoutError where it is not ready in time; one that ends by itself has an exit code."""
         self.start()
+        end = time.monotonic() + READY_SECONDS
         while self.process.poll() is None and not self._is_ready():
+            if time.monotonic() > end:
+                self.process.kill()
+                raise TimeoutError(f"{self._module} is not ready after {READY_SECONDS} s")
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(PAUSE_SECONDS)
         return self
