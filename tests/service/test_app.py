@@ -9,6 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.pipelines import same
+
 GOLDEN_HIDDEN = 32
 
 
@@ -27,22 +29,10 @@ def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     return body
 
 
-def assert_same_candidates(found: Any, expected: Any) -> None:
-    """Equal in every shape, id, word and sequence; scores to 1e-5."""
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_same_candidates(one, other)
-        return
-    assert list(found) == ["score", "token", "token_str", "sequence"]
-    assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
-    assert {k: v for k, v in found.items() if k != "score"} == {k: v for k, v in expected.items() if k != "score"}
-
-
 def test_fill_mask_equals_the_pipeline(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
     for case in bert_answers["fill_mask"]:
         nested = post(server, "/fill-mask", {"inputs": case["inputs"], "parameters": case["parameters"]}).json()
-        assert_same_candidates(nested, case["answer"])
+        same(nested, case["answer"])
         assert post(server, "/fill-mask", {"inputs": case["inputs"]} | case["parameters"]).json() == nested
 
 

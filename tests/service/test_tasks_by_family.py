@@ -18,6 +18,7 @@ from service.metrics import Metrics
 from service.schemas import FillMaskRequest, NspRequest, PredictRequest, TagRequest
 from service.settings import Settings
 from service.tasks import Done, Tasks
+from tests.pipelines import same
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 Ask = Callable[[Tasks], Awaitable[list[Done]]]
@@ -53,18 +54,6 @@ async def _asked(engine: Engine, question: Ask) -> list[Any]:
         return [done.value for done in await question(engine.tasks)]
     finally:
         await engine.close()
-
-
-def same(found: Any, expected: Any) -> None:
-    """Equal in every shape, key, order and word; scores to 1e-5."""
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            same(one, other)
-        return
-    assert list(found) == list(expected)
-    assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
-    assert found | {"score": 0} == expected | {"score": 0}
 
 
 @pytest.mark.parametrize("name", having("fill_mask"))
