@@ -63,6 +63,7 @@ bench-server: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.server fp32
 	$(BIN)/python -m benchmarks.server int8
+	$(BIN)/python -m benchmarks.overhead fp32
 	$(BIN)/python -m benchmarks.loadgen int8
 	$(BIN)/python -m benchmarks.charts
 

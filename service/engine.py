@@ -16,6 +16,7 @@ from service.cores import available_cores
 from service.errors import RunFailed, ServiceError, Unavailable
 from service.health import Health
 from service.metrics import Metrics
+from service.plan import Plan
 from service.reports import BatchReport
 from service.runtime import Facts, Runtime, plan_for
 from service.serving import BYTES_PER_TOKEN, SHUTTING_DOWN
@@ -42,6 +43,7 @@ class Engine:
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
     shut_seconds: float = 0.0
     on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
+    make_runtime: Callable[[Artifact, int, Plan], Runtime] = Runtime  # benchmarks/null_model.py has one that computes nothing
     facts: Facts | None = None
     health: Health = field(init=False)
     runtime: Runtime = field(init=False)
@@ -68,7 +70,7 @@ class Engine:
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         threads = self.settings.threads or available_cores()
-        self.runtime = Runtime(self.artifact, threads, plan_for(self.artifact, threads))
+        self.runtime = self.make_runtime(self.artifact, threads, plan_for(self.artifact, threads))
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
         self.facts = await asyncio.to_thread(self._load)
         self.batcher = self._line(self.facts)

@@ -1,0 +1,30 @@
+"""The model that computes nothing, beside which `benchmarks.overhead` measures what a request costs, stands in for the real one."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.null_model import NullRuntime
+from model_export.batch import MASK, OUTPUTS, TARGET, Tokens
+from service.artifact import open_artifact
+from service.runtime import Runtime
+
+
+@pytest.mark.parametrize("output", sorted(OUTPUTS))
+def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str):
+    artifact = open_artifact(bert_artifact)
+    if output not in artifact.manifest.outputs:
+        pytest.skip("the golden BERT has no such head")
+    masks, targets = ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()), ((7, 8, 9) if OUTPUTS[output] == TARGET else ())
+    one = Tokens(ids=np.arange(6, dtype=np.int32), types=np.zeros(6, np.int32), outputs=frozenset({output}), masks=masks, top_k=4, targets=targets)
+    answers = []
+    for runtime in (Runtime(artifact, 1), NullRuntime(artifact, 1)):
+        runtime.open()
+        answers.append(asyncio.run(runtime.run([one]))[0][0])
+        runtime.close()
+    known, found = answers
+    assert known is not None
+    assert found is not None
+    assert {name: (rows.shape, rows.dtype) for name, rows in found.items()} == {name: (rows.shape, rows.dtype) for name, rows in known.items()}
