@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 RESET = 0  # in place of a status: the connection ended without an answer
+ANSWER_SECONDS = 180.0  # nobody waits longer for an answer: a server that hangs ends a benchmark
 TIMING = re.compile(rb"(\w+);dur=([\d.]+)")
 
 
@@ -87,18 +88,26 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
+async def ask_once(port: int, request: bytes) -> Outcome:
+    """On a connection of its own."""
+    connection = Connection(port)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await connection.ask(request)
+    except TimeoutError:
+        return Outcome(RESET, ANSWER_SECONDS, b"", b"")
+    finally:
+        connection.close()
+
+
 async def measured(port: int) -> dict[str, float]:
     """What our server found out at its start: the token budget, its rate."""
-    connection = Connection(port)
-    found: dict[str, float] = orjson.loads((await connection.ask(get("/info"))).body)["measured"]
-    connection.close()
+    found: dict[str, float] = orjson.loads((await ask_once(port, get("/info"))).body)["measured"]
     return found
 
 
 async def metrics(port: int) -> dict[str, float]:
-    connection = Connection(port)
-    text = (await connection.ask(get("/metrics"))).body.decode()
-    connection.close()
+    text = (await ask_once(port, get("/metrics"))).body.decode()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))}
 
 

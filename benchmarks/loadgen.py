@@ -21,10 +21,10 @@ import mlperf_loadgen as loadgen
 
 from benchmarks import mixes
 from benchmarks.checkpoints import served
-from benchmarks.client import Pool
+from benchmarks.client import ANSWER_SECONDS, Pool
 from benchmarks.machine import table, update
 from benchmarks.server import MIXES, WAYS, texts_of
-from benchmarks.streams import GRACE_SECONDS, closed_loop
+from benchmarks.streams import closed_loop
 from tests.process import ServiceProcess
 
 AT_ONCE = 64  # requests of the Offline scenario, where all texts are there from the start; the Server scenario has no limit
@@ -85,7 +85,7 @@ class Client:
 
     async def _is_refused(self, request: bytes) -> bool:
         try:
-            async with asyncio.timeout(GRACE_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 return (await self.pool.ask(request)).status != 200
         except TimeoutError:
             return True

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from benchmarks.client import Connection, Outcome, Pool
+from benchmarks.client import ANSWER_SECONDS, Connection, Outcome, Pool
 
 Waits = defaultdict[int, list[float]]
-GRACE_SECONDS = 180.0  # for the last answers: a server that hangs ends the measurement with TimeoutError
 
 
 @dataclass(slots=True)
@@ -79,7 +78,7 @@ async def closed_loop(port: int, requests: Iterator[bytes], *, connections: int,
             stream.note(outcome, outcome.seconds)
         connection.close()
 
-    async with asyncio.timeout(seconds + GRACE_SECONDS):
+    async with asyncio.timeout(seconds + ANSWER_SECONDS):
         await asyncio.gather(*(one() for _ in range(connections)))
     stream.seconds = time.monotonic() - started
     return stream
@@ -100,7 +99,7 @@ async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, second
             await asyncio.sleep(due - time.monotonic())
             tasks.append(asyncio.create_task(one(requests[len(tasks) % len(requests)], due)))
             due += draw.expovariate(rate)
-        async with asyncio.timeout(GRACE_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await asyncio.gather(*tasks)
     pool.close()
     stream.seconds = time.monotonic() - started

@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.checkpoints import BUILD
-from benchmarks.client import Connection, post
+from benchmarks.client import ask_once, post
 from benchmarks.peers.environments import FUSED, OFFLINE, programs
 from tests.process import free_port
 
@@ -100,13 +100,13 @@ class Running:
 
     def vector(self, text: str) -> NDArray[np.float32]:
         with self.awake() as port:
-            outcome = asyncio.run(Connection(port).ask(self.peer.ask(text)))
+            outcome = asyncio.run(ask_once(port, self.peer.ask(text)))
         return np.array(self.peer.vector(outcome.body), np.float32)
 
     def wait_until_ready(self) -> None:
         """Raises SystemExit where it ends or is not ready in time."""
         end = time.monotonic() + START_SECONDS
-        while asyncio.run(Connection(self.port).ask(self.peer.ask("a"))).status != 200:
+        while asyncio.run(ask_once(self.port, self.peer.ask("a"))).status != 200:
             if self.process.poll() is not None or time.monotonic() > end:
                 raise SystemExit(f"{self.process.args!r} does not start: build/peers/*.log say why")
             time.sleep(0.5)
