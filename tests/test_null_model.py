@@ -12,11 +12,9 @@ from service.artifact import open_artifact
 from service.runtime import Runtime
 
 
-@pytest.mark.parametrize("output", sorted(OUTPUTS))
+@pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags"}))  # a golden BERT has no classifier
 def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str):
     artifact = open_artifact(bert_artifact)
-    if output not in artifact.manifest.outputs:
-        pytest.skip("the golden BERT has no such head")
     masks, targets = ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()), ((7, 8, 9) if OUTPUTS[output] == TARGET else ())
     one = Tokens(ids=np.arange(6, dtype=np.int32), types=np.zeros(6, np.int32), outputs=frozenset({output}), masks=masks, top_k=4, targets=targets)
     answers = []
