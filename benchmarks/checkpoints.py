@@ -11,8 +11,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from model_export.export import export
-from model_export.linear import PRECISIONS
 from model_export.names import BERT_PARTS
+from model_export.precision import PRECISIONS
 
 BUILD = Path("build/benchmarks")
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522}

@@ -10,8 +10,8 @@ from model_export.describe import Description, describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export, refuse_occupied
 from model_export.hub import download, is_hub_id
-from model_export.linear import PRECISIONS
 from model_export.manifest import Manifest
+from model_export.precision import PRECISIONS
 
 CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
 

@@ -21,8 +21,8 @@ from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
 from model_export.labels import Classifier, classifier_of, pair_labels
-from model_export.linear import PRECISIONS
 from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Golden, Manifest, Tensor, sha256
+from model_export.precision import PRECISIONS
 from model_export.reference import Reference
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
@@ -86,7 +86,7 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     attention = LAYOUTS[LAYOUT[device]](graph, architecture.heads, architecture.hidden)
     hidden = Encoder(graph, architecture, parts, chosen.linear[device](), attention).build()
     classifier = classifier_of(checkpoint.config, parts)
-    heads = Heads(graph, architecture, family, parts, classifier, hidden)
+    heads = Heads(graph, architecture, family, parts, classifier, chosen.scores(), hidden)
     heads.build()
     parts.ignore_known()
     if unread := checkpoint.unread():

@@ -4,7 +4,6 @@ int8: each row of the activations is divided by its own largest magnitude, so an
 its batch; weights are symmetric int8 with one scale per output channel (Jacob et al. 2018, section 3, with z = 0 for weights).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,11 +87,7 @@ class Int8ByRow:
     def product(self, g: Graph, x: Value, weight: Weight) -> Value:
         if x not in self._quantized:
             self._quantized[x] = self._quantize(g, x)
-        codes, step = self._quantized[x]
-        scale = g.weight("scale", Weight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales")))
-        stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
-        product = g.contrib("MatMulIntegerToFloat", codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(ZERO_POINT)))
-        return g.op("Mul", product, step)
+        return multiply_codes(g, *self._quantized[x], weight)
 
     def affine(self, g: Graph, x: Value, weight: Weight, bias: Weight) -> Value:
         return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
@@ -115,11 +110,23 @@ class Int8ByRow:
         axis = g.constant(np.array([-1], np.int64))
         known = self._lowest.get(x)
         smallest = g.op("Neg", g.op("ReduceMin", x, axis, keepdims=1)) if known is None else g.constant(np.float32(-known))
-        largest = g.op("Max", g.op("ReduceMax", x, axis, keepdims=1), smallest, g.constant(np.float32(SMALLEST)))
-        step = g.op("Mul", largest, g.constant(np.float32(1 / STEPS)))
-        flat = g.op("Squeeze", step, axis)
-        zeros = g.op("Expand", g.constant(np.uint8(ZERO_POINT)), g.op("Shape", flat))
-        return g.op("QuantizeLinear", x, flat, zeros, axis=0), step
+        return to_codes(g, x, g.op("ReduceMax", x, axis, keepdims=1), smallest)
+
+
+def to_codes(g: Graph, x: Value, *magnitudes: Value) -> tuple[Value, Value]:
+    """u8 codes of `x` [rows, in], no larger than the largest of its `magnitudes` [rows, 1], and what one step of each row is worth [rows, 1]."""
+    step = g.op("Mul", g.op("Max", *magnitudes, g.constant(np.float32(SMALLEST))), g.constant(np.float32(1 / STEPS)))
+    flat = g.op("Squeeze", step, g.constant(np.array([-1], np.int64)))
+    zeros = g.op("Expand", g.constant(np.uint8(ZERO_POINT)), g.op("Shape", flat))
+    return g.op("QuantizeLinear", x, flat, zeros, axis=0), step
+
+
+def multiply_codes(g: Graph, codes: Value, step: Value, weight: Weight) -> Value:
+    """x W in int8, where `codes` and `step` stand for x."""
+    scale = g.weight("scale", Weight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales")))
+    stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
+    product = g.contrib("MatMulIntegerToFloat", codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(ZERO_POINT)))
+    return g.op("Mul", product, step)
 
 
 def channel_scales(weight: Array) -> Array:
@@ -159,22 +166,3 @@ def activate(g: Graph, x: Value, bias: Weight, activation: str) -> Value:
             return g.contrib("FastGelu", x, value)
         case _:
             return apply(g, g.op("Add", x, value), activation)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """What `--precision` chooses."""
-
-    linear: Mapping[str, type[Fused] | type[Float32] | type[Int8ByRow]]  # by device: those that have the kernels
-    computes: str  # dtype of the other weights and activations
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return tuple(self.linear)
-
-
-PRECISIONS = {
-    "fp32": Precision(linear={"cpu": Float32, "cuda": Fused}, computes="float32"),
-    "fp16": Precision(linear={"cuda": Fused}, computes="float16"),
-    "int8": Precision(linear={"cpu": Int8ByRow}, computes="float32"),
-}

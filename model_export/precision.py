@@ -1,0 +1,25 @@
+"""What `--precision` chooses: the products of the encoder and of the vocabulary, by device, and the dtype of everything else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from model_export.linear import Float32, Fused, Int8ByRow
+from model_export.scores import Full, LikelyInFull
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    linear: Mapping[str, type[Fused] | type[Float32] | type[Int8ByRow]]  # by device: those that have the kernels
+    scores: type[Full] | type[LikelyInFull]
+    computes: str  # dtype of the other weights and activations
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.linear)
+
+
+PRECISIONS = {
+    "fp32": Precision(linear={"cpu": Float32, "cuda": Fused}, scores=Full, computes="float32"),
+    "fp16": Precision(linear={"cuda": Fused}, scores=Full, computes="float16"),
+    "int8": Precision(linear={"cpu": Int8ByRow}, scores=LikelyInFull, computes="float32"),
+}
