@@ -15,6 +15,8 @@ from model_export.weights import Array, Weight
 
 STEPS = 127.0  # int8 magnitudes used; -128 is left out so that the code is symmetric
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8
+ZERO_OF_ACTIVATED = 48  # what hardly goes below zero needs few codes there: steps of 1/207 of the largest number, not 1/127
+LARGEST_CODE = 255
 SMALLEST = 1e-30  # divisor of an all-zero row
 LOWEST = {"gelu": -0.17, "gelu_tanh": -0.1701, "relu": 0.0}  # what an activation's results lie above
 
@@ -77,17 +79,26 @@ class Float32:
         return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codes:
+    """Activations [rows, in] as u8: (codes - zero) * step."""
+
+    codes: Value
+    step: Value  # [rows, 1]
+    zero: int
+
+
 class Int8ByRow:
     """For the CPU. Quantizes each value once, however many products read it."""
 
     def __init__(self) -> None:
-        self._quantized: dict[Value, tuple[Value, Value]] = {}
+        self._quantized: dict[Value, Codes] = {}
         self._lowest: dict[Value, float] = {}  # values that are known to lie above a negative number
 
     def product(self, g: Graph, x: Value, weight: Weight) -> Value:
         if x not in self._quantized:
             self._quantized[x] = self._quantize(g, x)
-        return multiply_codes(g, *self._quantized[x], weight)
+        return multiply(g, self._quantized[x], weight)
 
     def affine(self, g: Graph, x: Value, weight: Weight, bias: Weight) -> Value:
         return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
@@ -102,31 +113,41 @@ class Int8ByRow:
         total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))
         return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
-    def _quantize(self, g: Graph, x: Value) -> tuple[Value, Value]:
-        """u8 codes of `x` [rows, in] and what one step of each row is worth [rows, 1].
-
-        The largest magnitude from the largest and the smallest number: two readings are cheaper than writing magnitudes and one reading.
-        """
+    def _quantize(self, g: Graph, x: Value) -> Codes:
+        """The largest magnitude from the largest and the smallest number: two readings are cheaper than writing magnitudes and one reading."""
         axis = g.constant(np.array([-1], np.int64))
-        known = self._lowest.get(x)
-        smallest = g.op("Neg", g.op("ReduceMin", x, axis, keepdims=1)) if known is None else g.constant(np.float32(-known))
-        return to_codes(g, x, g.op("ReduceMax", x, axis, keepdims=1), smallest)
+        highest = g.op("ReduceMax", x, axis, keepdims=1)
+        if x in self._lowest:
+            return quantize_above(g, x, highest, self._lowest[x])
+        return quantize(g, x, highest, g.op("Neg", g.op("ReduceMin", x, axis, keepdims=1)))
 
 
-def to_codes(g: Graph, x: Value, *magnitudes: Value) -> tuple[Value, Value]:
-    """u8 codes of `x` [rows, in], no larger than the largest of its `magnitudes` [rows, 1], and what one step of each row is worth [rows, 1]."""
+def quantize(g: Graph, x: Value, *magnitudes: Value) -> Codes:
+    """`x` [rows, in], which does not go beyond the largest of its row's `magnitudes` [rows, 1]."""
     step = g.op("Mul", g.op("Max", *magnitudes, g.constant(np.float32(SMALLEST))), g.constant(np.float32(1 / STEPS)))
+    return _coded(g, x, step, ZERO_POINT)
+
+
+def quantize_above(g: Graph, x: Value, highest: Value, lowest: float) -> Codes:
+    """`x` [rows, in], which lies between `lowest`, at most zero, and its row's `highest` [rows, 1]."""
+    zero = ZERO_OF_ACTIVATED if lowest else 0
+    smallest = -lowest / zero if lowest else SMALLEST
+    step = g.op("Max", g.op("Mul", highest, g.constant(np.float32(1 / (LARGEST_CODE - zero)))), g.constant(np.float32(smallest)))
+    return _coded(g, x, step, zero)
+
+
+def _coded(g: Graph, x: Value, step: Value, zero: int) -> Codes:
     flat = g.op("Squeeze", step, g.constant(np.array([-1], np.int64)))
-    zeros = g.op("Expand", g.constant(np.uint8(ZERO_POINT)), g.op("Shape", flat))
-    return g.op("QuantizeLinear", x, flat, zeros, axis=0), step
+    zeros = g.op("Expand", g.constant(np.uint8(zero)), g.op("Shape", flat))
+    return Codes(codes=g.op("QuantizeLinear", x, flat, zeros, axis=0), step=step, zero=zero)
 
 
-def multiply_codes(g: Graph, codes: Value, step: Value, weight: Weight) -> Value:
-    """x W in int8, where `codes` and `step` stand for x."""
+def multiply(g: Graph, x: Codes, weight: Weight) -> Value:
+    """x W in int8."""
     scale = g.weight("scale", Weight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales")))
     stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
-    product = g.contrib("MatMulIntegerToFloat", codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(ZERO_POINT)))
-    return g.op("Mul", product, step)
+    product = g.contrib("MatMulIntegerToFloat", x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero)))
+    return g.op("Mul", product, x.step)
 
 
 def channel_scales(weight: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from model_export.graph import Graph, Value
-from model_export.linear import multiply_codes, to_codes
+from model_export.linear import multiply, quantize
 from model_export.weights import Weight
 
 LIKELY = 64  # words a mask; not a multiple of what is asked for, since an answer must not change with what its neighbours ask for
@@ -50,7 +50,7 @@ class LikelyInFull:
         with g.scope("guess"):
             # not ReduceMax: this head also runs where there is no mask, and of no rows ONNX Runtime 1.31 reduces none
             largest, _ = g.ops("TopK", g.op("Abs", x), g.constant(np.array([1], np.int64)), outputs=2, axis=-1, largest=1, sorted=0)
-            guessed = g.op("Add", multiply_codes(g, *to_codes(g, x, largest), decoder.weight), decoder.bias)
+            guessed = g.op("Add", multiply(g, quantize(g, x, largest), decoder.weight), decoder.bias)
             likely = min(LIKELY, decoder.weight.shape[0])
             _, ids = g.ops("TopK", guessed, g.constant(np.array([likely], np.int64)), outputs=2, axis=-1, largest=1, sorted=0)
         with g.scope("likely"):
