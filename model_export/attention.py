@@ -12,12 +12,9 @@ import numpy as np
 from model_export.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
 from model_export.graph import TYPES, Graph, Value
 from model_export.linear import Linear
-from model_export.weights import Weight
+from model_export.weights import Dense, Weight, at
 
 NEVER = np.float32(-1e30)  # added to the score of a token of another sequence: its probability is exactly 0
-
-
-Dense = tuple[Weight, Weight]  # weight [out, in] and bias [out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,7 @@ class Projections:
 
         A sequence's shares add up to 1, so the values' bias reaches the context unchanged.
         """
-        missing, origin = self.value[1], bias.derived("and values'")
-        return Weight(bias.shape, lambda: (bias.load() + weight.load().astype(np.float64) @ missing.load()).astype(np.float32), origin)
+        return at(weight, self.value[1], bias)
 
 
 class Attention(Protocol):

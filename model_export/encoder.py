@@ -11,6 +11,7 @@ import numpy as np
 
 from model_export.architecture import Architecture
 from model_export.attention import Attention, Projections
+from model_export.centres import Centres
 from model_export.families import Parts
 from model_export.graph import CONTRIB, Graph, Value
 from model_export.linear import Linear, Norm
@@ -24,6 +25,7 @@ class Encoder:
     parts: Parts
     linear: Linear
     attention: Attention
+    centres: Centres
 
     def build(self) -> Value:
         """The last layer's hidden states at the chosen rows, [chosen, hidden]."""
@@ -47,7 +49,7 @@ class Encoder:
                     table = table.plus(self.parts.weight(part, (rows, a.embedding)).rows(0, 1))
             position = g.weight("position", table)
             segment = g.weight("segment", self.parts.weight("segment", (a.segments, a.embedding))) if types else None
-            gamma, beta = self._norm_weights("embedding_norm", a.embedding, 0)
+            gamma, beta = self._norm_weights("embedding_norm", a.embedding, 0, place=None if self._projects else 0)
             inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
             return self._projected(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
@@ -56,37 +58,46 @@ class Encoder:
         """The input `name` as [1, tokens]; None without a name."""
         return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.constant(np.array([0], np.int64))) if name else None
 
+    @property
+    def _projects(self) -> bool:
+        return self.architecture.embedding != self.architecture.hidden or self.parts.has("projection")
+
     def _projected(self, embedded: Value) -> Value:
         a, parts = self.architecture, self.parts
-        if a.embedding == a.hidden and not parts.has("projection"):
+        if not self._projects:
             return embedded
         with self.g.scope("projection"):
             weight = self.g.weight("weight", parts.weight("projection", (a.hidden, a.embedding)))
-            return self.g.op("Gemm", embedded, weight, self.g.weight("bias", parts.bias("projection", a.hidden)), transB=1)
+            bias = self.centres.norm(parts.bias("projection", a.hidden), 0)
+            return self.g.op("Gemm", embedded, weight, self.g.weight("bias", bias), transB=1)
 
     def _layer(self, i: int, asking: Value, everyone: Value) -> Value:
         """Attention and feed-forward block of layer `i` for the rows `asking` [asking, hidden], which attend to `everyone`."""
-        g, a = self.g, self.architecture
+        g, a, centres = self.g, self.architecture, self.centres
+        before, between, after = 2 * i, 2 * i + 1, 2 * i + 2  # places of the values
         with g.scope(f"layers.{i}"):
             with g.scope("attention"):
-                projections = Projections(*(self._dense(part, a.hidden, a.hidden, i) for part in ("query", "key", "value")))
+                parts = (self._dense(part, a.hidden, a.hidden, i) for part in ("query", "key", "value"))
+                projections = Projections(*(centres.dense(part, before) for part in parts))
                 context = self.attention.context(self.linear, projections, asking, everyone, last=i == a.layers - 1)
                 weight, bias = self._dense("attention", a.hidden, a.hidden, i)
-                bias = bias if self.attention.adds_value_bias else projections.through(weight, bias)
-                attended = self.linear.added(g, context, weight, bias, asking, self._norm("attention_norm", i))
+                bias = centres.residual(bias if self.attention.adds_value_bias else projections.through(weight, bias), before)
+                attended = self.linear.added(g, context, weight, bias, asking, self._norm("attention_norm", i, between))
             with g.scope("feed_forward"):
-                inner = self.linear.activated(g, attended, *self._dense("intermediate", a.intermediate, a.hidden, i), a.activation)
+                weight, bias = centres.dense(self._dense("intermediate", a.intermediate, a.hidden, i), between)
+                inner = self.linear.activated(g, attended, weight, bias, a.activation)
                 weight, bias = self._dense("output", a.hidden, a.intermediate, i)
-                return self.linear.added(g, inner, weight, bias, attended, self._norm("output_norm", i))
+                return self.linear.added(g, inner, weight, centres.residual(bias, between), attended, self._norm("output_norm", i, after))
 
     def _dense(self, part: str, out: int, width: int, layer: int) -> tuple[Weight, Weight]:
         return self.parts.weight(part, (out, width), layer=layer), self.parts.bias(part, out, layer=layer)
 
-    def _norm(self, part: str, layer: int) -> Norm:
-        gamma, beta = self._norm_weights(part, self.architecture.hidden, layer)
+    def _norm(self, part: str, layer: int, place: int) -> Norm:
+        gamma, beta = self._norm_weights(part, self.architecture.hidden, layer, place)
         return Norm(gamma=gamma, beta=beta, epsilon=self.architecture.norm_epsilon)
 
-    def _norm_weights(self, part: str, size: int, layer: int) -> tuple[Value, Value]:
+    def _norm_weights(self, part: str, size: int, layer: int, place: int | None) -> tuple[Value, Value]:
+        bias = self.parts.bias(part, size, layer=layer)
         with self.g.scope(part):
             weight = self.g.weight("weight", self.parts.weight(part, (size,), layer=layer))
-            return weight, self.g.weight("bias", self.parts.bias(part, size, layer=layer))
+            return weight, self.g.weight("bias", bias if place is None else self.centres.norm(bias, place))

@@ -39,6 +39,7 @@ class Built:
     family: Family
     heads: Heads
     classifier: Classifier
+    reference: Reference
 
 
 LAYOUT = {"cpu": PACKED_ROWS, "cuda": CUMULATIVE_LENGTHS}
@@ -56,9 +57,8 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
     if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
-    reference = Reference(architecture, built.family, Parts(checkpoint, built.family))
     expected = expect(
-        reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
+        built.reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
     )
     with _written_beside(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
@@ -84,7 +84,9 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     chosen = PRECISIONS[precision]
     parts, graph = Parts(checkpoint, family), Graph(chosen.computes)
     attention = LAYOUTS[LAYOUT[device]](graph, architecture.heads, architecture.hidden)
-    hidden = Encoder(graph, architecture, parts, chosen.linear[device](), attention).build()
+    reference = Reference(architecture, family, Parts(checkpoint, family))
+    centres = chosen.centres(reference.centres, 2 * architecture.layers)
+    hidden = Encoder(graph, architecture, parts, chosen.linear[device](), attention, centres).build()
     classifier = classifier_of(checkpoint.config, parts)
     heads = Heads(graph, architecture, family, parts, classifier, chosen.scores(), hidden)
     heads.build()
@@ -92,7 +94,7 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     if unread := checkpoint.unread():
         shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
         raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
-    return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier)
+    return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier, reference=reference)
 
 
 def _manifest(

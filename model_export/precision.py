@@ -1,8 +1,9 @@
-"""What `--precision` chooses: the products of the encoder and of the vocabulary, by device, and the dtype of everything else."""
+"""What `--precision` chooses: the products of the encoder by device, the vocabulary's, what they count from, and the dtype of the rest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from model_export.centres import Centred, Uncentred
 from model_export.linear import Float32, Fused, Int8ByRow
 from model_export.scores import Full, LikelyInFull
 
@@ -11,6 +12,7 @@ from model_export.scores import Full, LikelyInFull
 class Precision:
     linear: Mapping[str, type[Fused] | type[Float32] | type[Int8ByRow]]  # by device: those that have the kernels
     scores: type[Full] | type[LikelyInFull]
+    centres: type[Centred] | type[Uncentred]
     computes: str  # dtype of the other weights and activations
 
     @property
@@ -19,7 +21,7 @@ class Precision:
 
 
 PRECISIONS = {
-    "fp32": Precision(linear={"cpu": Float32, "cuda": Fused}, scores=Full, computes="float32"),
-    "fp16": Precision(linear={"cuda": Fused}, scores=Full, computes="float16"),
-    "int8": Precision(linear={"cpu": Int8ByRow}, scores=LikelyInFull, computes="float32"),
+    "fp32": Precision(linear={"cpu": Float32, "cuda": Fused}, scores=Full, centres=Uncentred, computes="float32"),
+    "fp16": Precision(linear={"cuda": Fused}, scores=Full, centres=Uncentred, computes="float16"),
+    "int8": Precision(linear={"cpu": Int8ByRow}, scores=LikelyInFull, centres=Centred, computes="float32"),
 }

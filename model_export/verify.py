@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from model_export.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
 from model_export.errors import ExportError
 from model_export.portable import write_portable
-from model_export.reference import Doubles, Reference
+from model_export.reference import Doubles, Reference, seeded
 
-LENGTHS = (2, 3, 17, 31, 64, 130)
 TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # of hidden states; a kernel that saturates or a wrong weight is far outside
 SMALLEST_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
 
@@ -29,9 +28,7 @@ class Expected:
 
 
 def expect(reference: Reference, heads: Sequence[str], *, vocabulary: int, max_tokens: int, labels: int) -> Expected:
-    random = np.random.default_rng(20181011)
-    lengths = [n for n in LENGTHS if n <= max_tokens]
-    sequences = [random.integers(0, vocabulary, n, dtype=np.int32) for n in lengths]
+    sequences = seeded(vocabulary, max_tokens)
     hidden = reference.hidden_states(sequences)
     computed: dict[str, Callable[[Doubles], Doubles]] = {
         "cls": lambda h: h[0],

@@ -30,3 +30,13 @@ class Weight:
     def derived(self, how: str) -> str:
         """The origin of what is made from this weight in the way `how`."""
         return f"{self.origin} {how}" if self.origin else ""
+
+
+Dense = tuple[Weight, Weight]  # weight [out, in] and bias [out]
+
+
+def at(weight: Weight, point: Weight, bias: Weight) -> Weight:
+    """What `weight` [out, in] and `bias` [out] make of the `point` [in]."""
+    known = all(one.origin for one in (weight, point, bias))
+    origin = f"{bias.origin} and {weight.origin} at {point.origin}" if known else ""
+    return Weight(bias.shape, lambda: (bias.load() + weight.load().astype(np.float64) @ point.load()).astype(np.float32), origin)

@@ -23,7 +23,7 @@ LEVELS = {
     ],
     "model_export": [
         {"errors", "manifest", "batch", "architecture", "names", "weights", "messages"},
-        {"bundle", "pieces", "portable", "graph", "hub"},
+        {"bundle", "pieces", "portable", "graph", "hub", "centres"},
         {"formats"},
         {"checkpoint"},
         {"families", "linear"},

@@ -12,6 +12,7 @@ from tests.export.goldens import GOLDEN, NAMES, answers, asked, distance, expect
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
+SMALLEST_COSINE_OF_A_HEAD = 0.998  # a head of 32 channels says more of one that is off
 HEADS = {"pooler": "pooler", "pair": "pair", "vocabulary": "fill_mask", "labels": "labels", "tags": "tags"}  # in expected.npz -> in the manifest
 
 
@@ -67,7 +68,7 @@ def test_int8_heads_point_the_way_of_transformers(name: str, exported: Callable)
     for head in got[0]:
         both = [np.concatenate([np.atleast_2d(s[head]) for s in side]) for side in (got, sequences)]
         together = both if head in ("pooler", "vocabulary") else [logits.reshape(1, -1) for logits in both]
-        assert cosine(*together).min() >= SMALLEST_COSINE, head
+        assert cosine(*together).min() >= SMALLEST_COSINE_OF_A_HEAD, head
 
 
 @pytest.mark.parametrize("name", NAMES)
