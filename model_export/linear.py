@@ -105,9 +105,13 @@ class Int8ByRow:
 
     def activated(self, g: Graph, x: Value, weight: Weight, bias: Weight, activation: str) -> Value:
         result = activate(g, self.product(g, x, weight), bias, activation)
-        if activation in LOWEST:
-            self._lowest[result] = LOWEST[activation]
+        self.expect_activated(result, activation)
         return result
+
+    def expect_activated(self, x: Value, activation: str) -> None:
+        """`x`, which may become an input, is what `activation` gave."""
+        if activation in LOWEST:
+            self._lowest[x] = LOWEST[activation]
 
     def added(self, g: Graph, x: Value, weight: Weight, bias: Weight, residual: Value, norm: Norm) -> Value:
         total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))

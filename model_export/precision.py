@@ -1,16 +1,16 @@
 """What `--precision` chooses: the products of the encoder by device, the vocabulary's, what they count from, and the dtype of the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from model_export.centres import Centred, Uncentred
-from model_export.linear import Float32, Fused, Int8ByRow
+from model_export.linear import Float32, Fused, Int8ByRow, Linear
 from model_export.scores import Full, LikelyInFull
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    linear: Mapping[str, type[Fused] | type[Float32] | type[Int8ByRow]]  # by device: those that have the kernels
+    linear: Mapping[str, Callable[[], Linear]]  # by device: those that have the kernels
     scores: type[Full] | type[LikelyInFull]
     centres: type[Centred] | type[Uncentred]
     computes: str  # dtype of the other weights and activations
