@@ -15,6 +15,7 @@ from model_export.export import export
 from model_export.manifest import MANIFEST
 from service.artifact import open_artifact
 from service.errors import RunFailed
+from service.plan import Plan
 from service.runtime import Runtime
 from service.session import DeviceError, cuda_fault
 from tests.process import ServiceProcess
@@ -87,6 +88,22 @@ def test_an_index_outside_its_table_never_reaches_the_device(runtime: Runtime, i
 
 def test_the_self_test_passes_on_what_was_exported(runtime: Runtime) -> None:
     assert runtime.self_test() > 0.99999
+
+
+def test_the_self_test_looks_at_the_session_of_the_lanes_too(tmp_path: Path) -> None:
+    """Each of the two sessions in turn is another model's."""
+    export(GOLDEN, tmp_path / "artifact")
+    export(GOLDEN.with_name("ernie"), tmp_path / "other")
+    opened = {name: Runtime(open_artifact(tmp_path / name), threads=2, plan=Plan(2, lanes=True)) for name in ("artifact", "other")}
+    for runtime in opened.values():
+        runtime.open()
+    changed, other = opened["artifact"], opened["other"]
+    assert changed.self_test() > 0.99999
+    changed._lane_session = other._lane_session
+    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+        changed.self_test()
+    for runtime in opened.values():
+        runtime.close()
 
 
 def test_the_self_test_fails_on_another_models_vectors(tmp_path: Path) -> None:
