@@ -1,4 +1,4 @@
-# Converts a checkpoint into an artifact: docker run IMAGE CHECKPOINT ARTIFACT [--precision int8]
+# Converts a checkpoint into an artifact: docker run IMAGE CHECKPOINT ARTIFACT [--precision int8] [--prepacked]
 FROM python:3.12-slim
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -40,13 +40,15 @@ def _parser(describes: bool) -> argparse.ArgumentParser:
         parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
         parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="fp16 for cuda, int8 for the cpu (default: fp32)")
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what the artifact is for; a folder may hold one for each")
+        about = "store the weights also as this processor reads them, for sessions and processes to share: twice as large, still for any machine"
+        parser.add_argument("--prepacked", action="store_true", help=about)
     return parser
 
 
 def _exported(arguments: argparse.Namespace) -> str:
     refuse_occupied(arguments.artifact, arguments.device)  # before anything is downloaded
     folder, name = _folder(arguments)
-    manifest = export(folder, arguments.artifact, precision=arguments.precision, device=arguments.device, name=name)
+    manifest = export(folder, arguments.artifact, precision=arguments.precision, device=arguments.device, name=name, prepacked=arguments.prepacked)
     return report(manifest, arguments.artifact / arguments.device)
 
 

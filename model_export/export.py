@@ -21,8 +21,9 @@ from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
 from model_export.labels import Classifier, classifier_of, pair_labels
-from model_export.manifest import FORMAT, MANIFEST, MODEL, TOKENIZER, Golden, Manifest, Tensor, sha256
+from model_export.manifest import FORMAT, MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.precision import PRECISIONS
+from model_export.prepacked import prepack, prepacked_for
 from model_export.reference import Reference
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
@@ -45,11 +46,16 @@ class Built:
 LAYOUT = {"cpu": PACKED_ROWS, "cuda": CUMULATIVE_LENGTHS}
 
 
-def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str = "cpu", name: str = "") -> Manifest:
-    """Writes the checkpoint folder `source` as the folder `artifact`/`device`. Raises ExportError and leaves nothing behind where it cannot."""
+def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str = "cpu", name: str = "", prepacked: bool = False) -> Manifest:
+    """Writes the checkpoint folder `source` as the folder `artifact`/`device`, with weights also packed for this machine where `prepacked` says so.
+
+    Raises ExportError and leaves nothing behind where it cannot.
+    """
     if device not in LAYOUT or precision not in PRECISIONS or device not in PRECISIONS[precision].devices:
         known = "; ".join(f"{name} on {' and '.join(one.devices)}" for name, one in PRECISIONS.items())
         raise ExportError(f"precision {precision!r} on device {device!r} is not there; take one of: {known}")
+    if prepacked and device != "cpu":
+        raise ExportError("prepacked weights are for the CPU: leave out --prepacked, or take --device cpu")
     refuse_occupied(artifact, device)
     checkpoint = Checkpoint(source, name)
     built = build(checkpoint, precision, device)
@@ -63,7 +69,10 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     with _written_beside(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
         with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
-            built.graph.save(folder / MODEL, producer_version=version("bert-service"), written=bar.update)
+            metadata = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
+            built.graph.save(folder / MODEL, producer_version=version("bert-service"), metadata=metadata, written=bar.update)
+        if prepacked:
+            prepack(folder / MODEL)
         give_memory_back()
         errors = verify(folder / MODEL, expected, built.heads.present, precision, LAYOUT[device])
         manifest = _manifest(checkpoint, built, vocabulary, expected, precision=precision, device=device, errors=errors, folder=folder)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.manifest import MANIFEST, MODEL, TOKENIZER, Manifest, ManifestError
+from model_export.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError, kernels
 
-__all__ = ["Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
+__all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "kernels", "open_artifact", "read_artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Artifact:
 
     @property
     def weights_bytes(self) -> int:
-        return sum((self.folder / name).stat().st_size for name in self.manifest.files if name.startswith(MODEL))
+        """Of the weights in fp32, whatever else their file holds."""
+        return 4 * self.manifest.sizes["parameters"]
 
     @property
     def tokenizer(self) -> Path:

@@ -4,6 +4,7 @@ Knows the artifact and the machine; knows nothing of callers, queues or HTTP.
 """
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -17,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_export.batch import Batch, Row, Tokens, pack, split
-from service.artifact import Artifact
+from service.artifact import Artifact, kernels
 from service.budget import BUDGETS, LANE_BUDGETS, WORTH, WORTH_IN_LANES, best_seconds, smallest_good
 from service.errors import OutOfMemory, RunFailed
 from service.plan import ONE_BY_ONE, Plan
-from service.session import DeviceError, Session, open_session, prepare_thread
+from service.session import DeviceError, Session, onnxruntime_version, open_session, prepare_thread
 
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32
 SMALL_BYTES = 2**27  # of weights: up to here another copy of them is cheap, and batches run in lanes in fp32 too
 MEASURING_SECONDS = 1.5  # the most that measuring may add to a start
 NO_MEMORY = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # ONNX Runtime says it in the message only
+log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Runtime:
         kinds = (self.threads, 1) if self.plan.lanes else (self.threads,)
         opened = [self._threads.submit(self._open_session, threads) for threads in kinds]
         self._session, self._lane_session = opened[0].result(), opened[-1].result()
+        if self._session.prepacked_for not in ("", here := kernels(onnxruntime_version())):
+            log.warning("the weights are packed for %s; this is %s: packed again, in memory of this process alone", self._session.prepacked_for, here)
         self._turns = threading.Semaphore(self.plan.at_once if self.plan.lanes else 1)
 
     def _open_session(self, threads: int) -> Session:

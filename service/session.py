@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from service.artifact import PREPACKED_FOR
 from service.cores import stand_back
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -35,6 +36,7 @@ class DeviceError(Exception):
 class Session(Protocol):
     inputs: tuple[str, ...]
     provider: str  # the execution provider in use: CPU or CUDA
+    prepacked_for: str  # the processor and version that the model's packed weights are for; empty where it has none
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         """The outputs `names`, computed from `feeds`; heads behind other outputs do not run."""
@@ -51,6 +53,7 @@ class CpuSession:
         self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._session.disable_fallback()
         self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
         self._run_options = _run_options()
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
@@ -62,6 +65,7 @@ class CudaSession:
     """Every node on the GPU; inputs go there once, and only what was asked for comes back."""
 
     provider = "CUDA"
+    prepacked_for = ""
 
     def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)

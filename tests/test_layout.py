@@ -24,7 +24,7 @@ LEVELS = {
     "model_export": [
         {"errors", "manifest", "batch", "architecture", "names", "weights", "messages"},
         {"bundle", "pieces", "portable", "graph", "hub", "centres"},
-        {"formats"},
+        {"formats", "prepacked"},
         {"checkpoint"},
         {"families", "linear"},
         {"reference", "attention", "vocabulary", "labels", "scores"},
@@ -47,7 +47,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "prometheus_client": {"service.metrics"},
     "orjson": {"service.answers", "service.app", "service.front", "service.engine_server"},
     "msgspec": {"service.wire", "service.child"},
-    "onnxruntime": {"service.session", "model_export.verify"},
+    "onnxruntime": {"service.session", "model_export.verify", "model_export.prepacked"},
     "tokenizers": {"service.tokenizer", "model_export.vocabulary", "model_export.pieces"},
     "google": {"model_export.messages"},
     "huggingface_hub": {"model_export.hub"},
