@@ -41,7 +41,7 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
     options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends: the next contender has the cores
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "product.onnx"
-        g.save(path, producer_version="0", metadata={}, written=lambda size: None)
+        g.save(path, producer_version="0", written=lambda size: None)
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 

@@ -93,7 +93,7 @@ def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[st
     options.intra_op_num_threads = available_cores()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        built.graph.save(path, producer_version="0", metadata={}, written=lambda size: None)
+        built.graph.save(path, producer_version="0", written=lambda size: None)
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     batch = pack(sequences)
     names = sorted(batch.outputs)

@@ -44,7 +44,7 @@ class Bound:
 
     def __init__(self, artifact: Artifact, batch: Batch, options: Mapping[str, str]) -> None:
         opened, device = session(artifact, options), artifact.manifest.device
-        self._session, self._run_options = opened._session, opened._run_options
+        self._session = opened._session
         self._binding = self._session.io_binding()
         self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(contiguous(batch, name), device, 0) for name in opened.inputs}
         for name, value in self._inputs.items():
@@ -57,7 +57,7 @@ class Bound:
         """[sequences, hidden]"""
         for name, value in self._inputs.items():
             value.update_inplace(contiguous(batch, name))
-        self._session.run_with_iobinding(self._binding, self._run_options)
+        self._session.run_with_iobinding(self._binding)
         vectors: np.ndarray = self._output.numpy()
         return vectors
 

@@ -69,8 +69,8 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     with _written_beside(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
         with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
-            metadata = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-            built.graph.save(folder / MODEL, producer_version=version("bert-service"), metadata=metadata, written=bar.update)
+            metadata = {PREPACKED_FOR: prepacked_for()} if prepacked else None
+            built.graph.save(folder / MODEL, producer_version=version("bert-service"), written=bar.update, metadata=metadata)
         if prepacked:
             prepack(folder / MODEL)
         give_memory_back()

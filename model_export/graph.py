@@ -110,10 +110,12 @@ class Graph:
             self._constants[key] = value
         return self._constants[key]
 
-    def save(self, path: Path, *, producer_version: str, metadata: Mapping[str, str], written: Callable[[int], None]) -> None:
+    def save(self, path: Path, *, producer_version: str, written: Callable[[int], None], metadata: Mapping[str, str] | None = None) -> None:
         """Writes the model, its weights beside it; calls `written` with the number of bytes of each weight before it is written."""
         logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazily made tensor
-        model = ir.Model(self._graph, ir_version=10, producer_name="bert-service", producer_version=producer_version, metadata_props=dict(metadata))
+        model = ir.Model(
+            self._graph, ir_version=10, producer_name="bert-service", producer_version=producer_version, metadata_props=dict(metadata or {})
+        )
         ir.save(model, path, external_data=WEIGHTS_FILE, callback=lambda tensor, _: written(tensor.nbytes), max_workers=1, max_in_flight_bytes=1)
 
     def _path(self, name: str) -> str:

@@ -39,7 +39,7 @@ class Session(Protocol):
     prepacked_for: str  # the processor and version that the model's packed weights are for; empty where it has none
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        """The outputs `names`, computed from `feeds`; heads behind other outputs do not run."""
+        """The outputs `names`, computed from `feeds`."""
 
 
 class CpuSession:
@@ -54,10 +54,9 @@ class CpuSession:
         self._session.disable_fallback()
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
-        self._run_options = _run_options()
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        results: list[NDArray[np.generic]] = self._session.run(names, {name: feeds[name] for name in self.inputs}, self._run_options)
+        results: list[NDArray[np.generic]] = self._session.run(names, {name: feeds[name] for name in self.inputs})
         return results
 
 
@@ -77,7 +76,6 @@ class CudaSession:
         if elsewhere := _nodes_elsewhere(self._session):
             raise DeviceError(f"{len(elsewhere)} nodes of the CUDA artifact would not run on the GPU: {', '.join(elsewhere[:5])}")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
-        self._run_options = _run_options()
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         binding = self._session.io_binding()
@@ -85,7 +83,7 @@ class CudaSession:
             binding.bind_cpu_input(name, np.ascontiguousarray(feeds[name]))
         for name in names:
             binding.bind_output(name, "cuda")
-        self._session.run_with_iobinding(binding, self._run_options)
+        self._session.run_with_iobinding(binding)
         results: list[NDArray[np.generic]] = binding.copy_outputs_to_cpu()
         return results
 
@@ -154,12 +152,6 @@ def _options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change with every batch; and fp16 norms were corrupted by it from the second run on
     options.add_session_config_entry("session.intra_op.spin_duration_us", "50")  # bridges the gaps between operators; longer starves the event loop
-    return options
-
-
-def _run_options() -> Any:
-    options = ort.RunOptions()
-    options.only_execute_path_to_fetches = True
     return options
 
 

@@ -67,7 +67,7 @@ def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: s
     """The last layer's output for every token, which no artifact gives out: the graph before its heads, with an output more."""
     built = build(Checkpoint(source), precision, "cpu")
     built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
-    built.graph.save(folder / MODEL, producer_version="test", metadata={}, written=lambda _: None)
+    built.graph.save(folder / MODEL, producer_version="test", written=lambda _: None)
     session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
     batch = pack([Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"mean"})) for s in sequences])
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
