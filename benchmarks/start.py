@@ -39,7 +39,7 @@ class Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", choices=[*SOURCES, []], help=f"of {', '.join(SOURCES)}; all of them where none is named")
+    parser.add_argument("models", nargs="*", choices=[*SOURCES, []], metavar="MODEL", help=f"of {', '.join(SOURCES)}; all of them without a name")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
