@@ -1,8 +1,10 @@
 """uvicorn around whatever serves: HTTP on one address, and an end that leaves nobody without an answer."""
 
 import asyncio
+import resource
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -85,5 +87,13 @@ def build(settings: Settings, engine: Serving) -> Server:
 def run(server: Server, sockets: list[socket.socket] | None = None) -> int:
     """Serves until the end; the exit code."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    allow_connections()
     server.run(sockets=sockets)
     return 1 if server.failed or not server.started else 0
+
+
+def allow_connections() -> None:
+    """As many open files as this process may have: under the usual soft limit of 1,024, callers after as many kept connections are reset."""
+    with suppress(ValueError, OSError):  # no system has to allow it
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
