@@ -1,6 +1,5 @@
 """The sentence: read the checkpoint, describe it, build the graph, write it, verify what was written, and only then give it its name."""
 
-import ctypes
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from model_export.families import Family, Parts, describe, family_of
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
 from model_export.labels import Classifier, classifier_of, pair_labels
+from model_export.machine import give_memory_back
 from model_export.manifest import FORMAT, MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.precision import PRECISIONS
 from model_export.prepacked import prepack, prepacked_for
@@ -78,13 +78,6 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
         manifest = _manifest(checkpoint, built, vocabulary, expected, precision=precision, device=device, errors=errors, folder=folder)
         manifest.write(folder)
     return manifest
-
-
-def give_memory_back() -> None:
-    """The C library keeps what was freed for itself: after BERT-base's reference pass 50 MB, which would come on top of the mapped weights."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
-    if trim is not None:
-        trim(0)
 
 
 def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:

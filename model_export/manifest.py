@@ -4,7 +4,6 @@ import collections.abc
 import dataclasses
 import hashlib
 import json
-import platform
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from typing import Any, Self
 
 FORMAT = 1
 MANIFEST, MODEL, TOKENIZER = "manifest.json", "model.onnx", "tokenizer.json"
-PREPACKED_FOR = "prepacked_for"  # in the model's own metadata, where it also holds packed weights: what `kernels` said at export
-VECTORS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}  # what kernels are chosen by
+PREPACKED_FOR = "prepacked_for"  # in the model's own metadata, where it also holds packed weights: what `machine.kernels` said at export
 
 
 class ManifestError(Exception):
@@ -93,16 +91,6 @@ class Manifest:
                 raise ManifestError(f"{folder / name} is missing: export the checkpoint again")
             if sha256(folder / name) != expected:
                 raise ManifestError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST}; export the checkpoint again")
-
-
-def kernels(onnxruntime: str) -> str:
-    """The processor, as far as kernels differ, and the version of ONNX Runtime: packed weights are for both."""
-    try:
-        said = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        said = ""
-    vectors = " ".join(sorted(VECTORS & set(said.split()))) or "no known vector units"
-    return f"{platform.machine()} with {vectors}, ONNX Runtime {onnxruntime}"
 
 
 def sha256(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from model_export.graph import WEIGHTS_FILE
-from model_export.manifest import kernels
+from model_export.machine import kernels
 
 
 def prepacked_for() -> str:

@@ -71,16 +71,16 @@ class Reference:
         self._centres: list[Doubles] = []
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
-        """The last layer's output for each sequence of ids, all in segment 0; each [length, hidden]."""
-        self._centres = []
+        """The last layer's output for each sequence of ids, all in segment 0; each [length, hidden]. `centres` are theirs from now on."""
         states, ends = np.concatenate([self._embed(ids) for ids in sequences]), np.cumsum([len(ids) for ids in sequences])[:-1]
-        self._centres.append(middle(states))
+        self._centres = [middle(states)]
         for layer in tqdm(range(self._a.layers), desc="checking layers", unit="layer", delay=2, leave=False):
-            states = self._layer(states, ends, self._layer_weights(layer))
+            attended, states = self._layer(states, ends, self._layer_weights(layer))
+            self._centres += [attended.mean(axis=0), middle(states)]
         return np.split(states, ends)
 
     def centres(self) -> Sequence[Doubles]:
-        """Each channel's centre [hidden] after the embeddings and after every norm of every layer.
+        """Each channel's centre [hidden] after the embeddings and after every norm of every layer, of the sequences last computed or of seeded ones.
 
         Of what attention reads the middle, of what the feed-forward block reads the mean: that costs least on trained weights. With means
         alone half as much again is left of int8's error, with middles alone a quarter (all-MiniLM-L6-v2, benchmarks/README.md).
@@ -142,16 +142,16 @@ class Reference:
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         return weights
 
-    def _layer(self, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        """`x` [tokens, hidden]: the sequences one after the other, which `ends` tells apart for attention alone."""
+    def _layer(self, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> tuple[Doubles, Doubles]:
+        """After attention, and after the feed-forward block.
+
+        `x` [tokens, hidden]: the sequences one after the other, which `ends` tells apart for attention alone.
+        """
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
         context = np.concatenate([self._attention(*one) for one in zip(*projected, strict=True)]) @ w["attention"].T + w["attention.bias"]
         x = self._norm(x + context, w["attention_norm.weight"], w["attention_norm.bias"])
-        self._centres.append(x.mean(axis=0))
         inner = ACTIVATIONS[self._a.activation](x @ w["intermediate"].T + w["intermediate.bias"])
-        x = self._norm(x + inner @ w["output"].T + w["output.bias"], w["output_norm.weight"], w["output_norm.bias"])
-        self._centres.append(middle(x))
-        return x
+        return x, self._norm(x + inner @ w["output"].T + w["output.bias"], w["output_norm.weight"], w["output_norm.bias"])
 
     def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> Doubles:
         """softmax(Q K^T / sqrt(head size)) V per head, for one sequence; [length, hidden]."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError, kernels
+from model_export.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError
 
-__all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "kernels", "open_artifact", "read_artifact"]
+__all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
 
 @dataclass(frozen=True, slots=True)

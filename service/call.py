@@ -31,7 +31,7 @@ class Call:
     @classmethod
     def of(cls, scope: Scope, receive: Receive, send: Send) -> "Call":
         headers = dict(scope["headers"])
-        return cls(scope, receive, send, headers, request_id(headers.get(b"x-request-id", b"")))
+        return cls(scope, receive, send, headers, _request_id(headers.get(b"x-request-id", b"")))
 
     @property
     def presence(self) -> Presence:
@@ -85,7 +85,7 @@ class Call:
         await self.answer(error.status, content, JSON, *((name.encode(), value.encode()) for name, value in error.headers.items()))
 
 
-def request_id(stated: bytes) -> bytes:
+def _request_id(stated: bytes) -> bytes:
     sane = 0 < len(stated) <= ID_LENGTH and all(33 <= byte <= 126 for byte in stated)
     return stated if sane else b"%016x" % random.getrandbits(64)  # a name for the log, no secret
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from service.call import App, Message, Receive, Scope, Send, request_id
+from service.call import App, Call, Message, Receive, Scope, Send
 
 
 class Door:
@@ -24,7 +24,7 @@ class Door:
         if task is not None and scope["method"] == "POST":
             await task(scope, receive, send)
             return
-        own = request_id(dict(scope["headers"]).get(b"x-request-id", b""))
+        own = Call.of(scope, receive, send).id
         scope["state"] = {**scope.get("state", {}), "request_id": own.decode()}
 
         async def named_send(message: Message) -> None:

@@ -95,18 +95,20 @@ class Route:
         try:
             done, content, media_type = await self._answered(call)
         except ServiceError as error:
-            metrics.refused(name, error.status, error.code)
-            await call.refuse(error)
+            await self._refuse(call, error)
         except Left:
             metrics.refused(name, 499, "left")
             await call.answer(499, b"", JSON)  # nobody hears it
         except Exception:
             log.exception("request %s to %s failed", call.id.decode(), scope["path"])
-            metrics.refused(name, ServiceError.status, ServiceError.code)
-            await call.refuse(ServiceError(UNEXPECTED))
+            await self._refuse(call, ServiceError(UNEXPECTED))
         else:
             metrics.answered(name, seconds=time.perf_counter() - started, truncated=done.truncated)
             await call.answer(200, content, media_type, *_told(done))
+
+    async def _refuse(self, call: Call, error: ServiceError) -> None:
+        self.serving.metrics.refused(self.task.name, error.status, error.code)
+        await call.refuse(error)
 
     async def _answered(self, call: Call) -> Answered:
         serving = self.serving

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_export.batch import Batch, Row, Tokens, pack, split
-from service.artifact import Artifact, kernels
+from model_export.machine import give_memory_back, kernels
+from service.artifact import Artifact
 from service.budget import BUDGETS, LANE_BUDGETS, WORTH, WORTH_IN_LANES, best_seconds, smallest_good
 from service.errors import OutOfMemory, RunFailed
 from service.plan import ONE_BY_ONE, Plan
-from service.session import DeviceError, Session, give_memory_back, onnxruntime_version, open_session, prepare_thread
+from service.session import DeviceError, Session, onnxruntime_version, open_session, prepare_thread
 
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}
 IN_LANES = ("int8",)  # cheap products, for which waiting for each other costs more than it does in fp32
@@ -62,8 +63,9 @@ class Runtime:
         opened = [self._threads.submit(self._open_session, threads) for threads in kinds]
         self._session, self._lane_session = opened[0].result(), opened[-1].result()
         give_memory_back()
-        if self._session.prepacked_for not in ("", here := kernels(onnxruntime_version())):
-            log.warning("the weights are packed for %s; this is %s: packed again, in memory of this process alone", self._session.prepacked_for, here)
+        packed_for = self._session.prepacked_for
+        if packed_for and packed_for != (here := kernels(onnxruntime_version())):
+            log.warning("the weights are packed for %s; this is %s: packed again, in memory of this process alone", packed_for, here)
         self._turns = threading.Semaphore(self.plan.at_once if self.plan.lanes else 1)
 
     def _open_session(self, threads: int) -> Session:

@@ -135,13 +135,6 @@ def flush_denormals() -> None:
         library.fesetenv(state)
 
 
-def give_memory_back() -> None:
-    """What opening sessions needed for a while and glibc keeps: 50 MB where BERT-base's weights were packed to be compared with the mapped ones."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def onnxruntime_version() -> str:
     return str(ort.__version__)
 

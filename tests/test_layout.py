@@ -22,7 +22,7 @@ LEVELS = {
         {"api", "__main__"},
     ],
     "model_export": [
-        {"errors", "manifest", "batch", "architecture", "names", "weights", "messages"},
+        {"errors", "manifest", "batch", "architecture", "names", "weights", "messages", "machine"},
         {"bundle", "pieces", "portable", "graph", "hub", "centres"},
         {"formats", "prepacked"},
         {"checkpoint"},
@@ -35,7 +35,7 @@ LEVELS = {
         {"__main__"},
     ],
 }
-BRIDGES = {"model_export.manifest", "model_export.batch"}  # all that the service may know of the exporter
+BRIDGES = {"model_export.manifest", "model_export.batch", "model_export.machine"}  # all that the service may know of the exporter
 ROOMS = {  # third party -> the only modules that may import it
     "fastapi": {"service.app", "service.documentation"},
     "fastapi_offline": {"service.app"},
