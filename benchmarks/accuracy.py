@@ -31,11 +31,7 @@ TEXTS_AT_ONCE = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("encoder", type=Path)
-    parser.add_argument("pairs", type=Path)
-    arguments = parser.parse_args()
-    quiet()
+    arguments = asked("accuracy", __doc__)
     pairs, scores = read_pairs(arguments.pairs)
     vectors = {precision: encode(arguments.encoder, precision, [text for pair in pairs for text in pair]) for precision in ON_CPU}
     result: dict[str, dict[str, Any]] = {}
@@ -49,6 +45,16 @@ def main() -> None:
         }
     print(table(["precision", "Spearman", "lowest cosine to fp32", "mean"], [[p, *(f"{v:.4f}" for v in r.values())] for p, r in result.items()]))
     write("accuracy", result, details={"encoder": arguments.encoder.resolve().parent.name, "pairs": len(pairs)})
+
+
+def asked(name: str, about: str | None) -> argparse.Namespace:
+    """The command line of a benchmark that takes ENCODER and PAIRS; from here on libraries say nothing."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("encoder", type=Path)
+    parser.add_argument("pairs", type=Path)
+    arguments = parser.parse_args()
+    quiet()
+    return arguments
 
 
 def read_pairs(path: Path) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:

@@ -15,6 +15,7 @@ from model_export.names import BERT_PARTS
 from model_export.precision import PRECISIONS
 
 BUILD = Path("build/benchmarks")
+SAMPLE = Path(__file__).parent.parent / "model_export" / "sample"  # the bundled model's checkpoint
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 30522}
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 16384}

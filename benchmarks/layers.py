@@ -5,7 +5,6 @@ mean-pooled vectors to fp32, times 10,000, averaged over the texts, where this p
 a column are in fp32 and all others in int8.
 """
 
-import argparse
 import itertools
 import tempfile
 from collections.abc import Container, Sequence
@@ -15,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.accuracy import TEXTS_AT_ONCE, Vectors, read_pairs
-from benchmarks.ceiling import quiet
+from benchmarks.accuracy import TEXTS_AT_ONCE, Vectors, asked, read_pairs
 from benchmarks.machine import table, write
 from model_export.batch import Tokens, pack
 from model_export.checkpoint import Checkpoint
@@ -62,11 +60,7 @@ class Mixed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.layers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("encoder", type=Path)
-    parser.add_argument("pairs", type=Path)
-    arguments = parser.parse_args()
-    quiet()
+    arguments = asked("layers", __doc__)
     prepare_thread()
     texts = sequences(arguments.encoder, [text for pair in read_pairs(arguments.pairs)[0][::EVERY] for text in pair])
     layers = Checkpoint(arguments.encoder).config["num_hidden_layers"]

@@ -22,11 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import endings, loads
+from benchmarks.checkpoints import SAMPLE
 from benchmarks.machine import table, write
 from model_export.export import export
 from tests.process import ServiceProcess
 
-SAMPLE = Path(__file__).parent.parent / "model_export" / "sample"
 SCENARIOS = {
     "idle": loads.idle,
     "fairness": loads.fairness,

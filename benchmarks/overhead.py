@@ -14,7 +14,6 @@ Service and floor take turns, some tenths of a second each. The artifact gives t
 import argparse
 import asyncio
 import itertools
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from benchmarks.checkpoints import served
 from benchmarks.client import Connection, get, post
 from benchmarks.machine import table, update
 from benchmarks.server import WAYS, Bodies, texts_of
-from benchmarks.streams import Cpu, closed_loop
+from benchmarks.streams import Stream, closed_loop, cost
 from service.artifact import open_artifact
 from tests.process import ServiceProcess
 
@@ -151,11 +150,10 @@ class Contender:
         }
 
     def cost(self, server: ServiceProcess, requests: Iterator[bytes], seconds: float, status: int) -> Mapping[str, float]:
-        before, mine = Cpu.of(server.process.pid), time.process_time()
-        stream = self.loop.run(closed_loop(server.port, requests, connections=self.connections, seconds=seconds)).must_be(status)
-        client, spent = time.process_time() - mine, Cpu.of(server.process.pid).since(before)
-        share = 1e6 / stream.asked
-        found = {"loop": share * spent.loop, "tokenizing": share * stream.tokenize_seconds, "client": share * client}
+        def run() -> Stream:
+            return self.loop.run(closed_loop(server.port, requests, connections=self.connections, seconds=seconds)).must_be(status)
+
+        stream, found = cost(server.process.pid, run)
         return found | {"rate": stream.asked / stream.seconds}
 
 

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -29,7 +28,7 @@ from benchmarks.ceiling import quiet
 from benchmarks.checkpoints import served
 from benchmarks.client import Connection, measured, percentile, post
 from benchmarks.machine import table, update
-from benchmarks.streams import Cpu, Stream, closed_loop, open_loop
+from benchmarks.streams import Stream, closed_loop, cost, open_loop
 from model_export.batch import Tokens
 from service.cores import available_cores
 from tests.process import ServiceProcess
@@ -115,15 +114,13 @@ class Measuring:
 
     def cost(self) -> dict[str, float]:
         """Processor time of a request: of the server, of its event loop's thread with and without tokenizing, of this client."""
-        before, mine = Cpu.of(self.server.process.pid), time.process_time()
-        stream = self.closed(self.server.port, "json", 2 * self.options.seconds)
-        client, spent, count = time.process_time() - mine, Cpu.of(self.server.process.pid).since(before), len(stream.answered)
+        _, spent = cost(self.server.process.pid, lambda: self.closed(self.server.port, "json", 2 * self.options.seconds))
         return {
-            "server ms": 1e3 * spent.process / count,
-            "loop us": 1e6 * spent.loop / count,
-            "tokenizing us": 1e6 * stream.tokenize_seconds / count,
-            "outside us": 1e6 * (spent.loop - stream.tokenize_seconds) / count,
-            "client us": 1e6 * client / count,
+            "server ms": spent["process"] / 1000,
+            "loop us": spent["loop"],
+            "tokenizing us": spent["tokenizing"],
+            "outside us": spent["loop"] - spent["tokenizing"],
+            "client us": spent["client"],
         }
 
     def single(self, *, times: int = 60) -> dict[str, float]:

@@ -5,21 +5,20 @@ processes map counts for each with its share) after every head has been asked; `
 """
 
 import argparse
-import json
+import asyncio
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.checkpoints import checkpoint
+from benchmarks.checkpoints import SAMPLE, checkpoint
+from benchmarks.client import ask_once, post
 from benchmarks.machine import table, update
 from model_export.export import export
 from tests.process import ServiceProcess
 
-SAMPLE = Path(__file__).parent.parent / "model_export" / "sample"
 SOURCES = {"fp32": ("base", "fp32"), "int8": ("base", "int8"), "bundled": ("", "fp32")}  # size of a random checkpoint, precision
 ASKED = [
     ("/embed", {"inputs": [word * n for n in (3, 20, 60) for word in ("paris ", "cat ")] * 2}),
@@ -78,9 +77,8 @@ def measure(artifact: Path, found: Found) -> None:
 
 def ask(service: ServiceProcess) -> None:
     for path, body in ASKED * 3:
-        request = urllib.request.Request(service.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            answer.read()
+        outcome = asyncio.run(ask_once(service.port, post(path, body)))
+        assert outcome.status == 200, outcome
 
 
 def megabytes(service: ServiceProcess) -> dict[str, float]:

@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,3 +130,13 @@ class Cpu:
 
     def since(self, before: "Cpu") -> "Cpu":
         return Cpu(self.process - before.process, self.loop - before.loop)
+
+
+def cost(process: int, run: Callable[[], Stream]) -> tuple[Stream, dict[str, float]]:
+    """What came of a stream to the server `process`, and microseconds of processor time a request: its own, of it its event loop's, of that
+    tokenizing, and this client's."""
+    before, mine = Cpu.of(process), time.process_time()
+    stream = run()
+    client, spent, share = time.process_time() - mine, Cpu.of(process).since(before), 1e6 / stream.asked
+    parts = {"process": spent.process, "loop": spent.loop, "tokenizing": stream.tokenize_seconds, "client": client}
+    return stream, {name: share * seconds for name, seconds in parts.items()}
