@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from threading import Event
+from threading import Event, local
 from typing import Any
 
 import httpx
@@ -53,7 +53,15 @@ class Service(ServiceProcess):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self.client = httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+        self._of_thread = local()
+
+    @property
+    def client(self) -> httpx.Client:
+        """The calling thread's: two that share a client which keeps no connection can be given the same one, and one closes it under the other."""
+        if not hasattr(self._of_thread, "client"):
+            self._of_thread.client = httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+        found: httpx.Client = self._of_thread.client
+        return found
 
     @property
     def children(self) -> dict[str, int]:
