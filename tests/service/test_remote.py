@@ -101,7 +101,7 @@ class Both:
             os.close(end)
 
 
-async def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
+async def until(holds: Callable[[], bool], seconds: float = 30.0) -> float:
     """Waits turn by turn; how long it took."""
     started = time.monotonic()
     while not holds():
