@@ -50,8 +50,7 @@ class CpuSession:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC  # the exporter chose the operators; fusing undoes it
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # shares of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.prepack.enable_parallel", "1")  # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
-        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._session.disable_fallback()
+        self._session = _opened(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
 
@@ -69,10 +68,7 @@ class CudaSession:
     def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        self._session = ort.InferenceSession(model, options, providers=[(CUDA, dict(provider_options))])
-        self._session.disable_fallback()
-        if self._session.get_providers()[0] != CUDA:
-            raise DeviceError(f"ONNX Runtime did not take the GPU: {cuda_fault() or 'its log says why'}")
+        self._session = _opened(model, options, (CUDA, dict(provider_options)))
         if elsewhere := _nodes_elsewhere(self._session):
             raise DeviceError(f"{len(elsewhere)} nodes of the CUDA artifact would not run on the GPU: {', '.join(elsewhere[:5])}")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
@@ -101,19 +97,26 @@ def cuda_fault() -> str:
     with contextlib.redirect_stdout(said):
         ort.preload_dlls()
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return f"no NVIDIA driver: {error}"
-    count = ctypes.c_int()
-    if code := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return f"the NVIDIA driver answers with error {code}"
-    if count.value < 1:
-        return "the NVIDIA driver knows no GPU"
     try:
-        ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
+        provider = ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
     except OSError as error:
         return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
-    return ""
+    return runtime_fault(provider)
+
+
+def runtime_fault(provider: Any) -> str:
+    """What the CUDA runtime that ONNX Runtime's `provider` library is linked with says of the driver and the GPU; empty where it has one.
+
+    The driver itself would not say that it is too old for that runtime.
+    """
+    count, say = ctypes.c_int(), provider.cudaGetErrorString
+    say.restype = ctypes.c_char_p
+    if code := provider.cudaGetDeviceCount(ctypes.byref(count)):
+        return f"CUDA {ort.cuda_version} answers with error {code}: {say(code).decode()}"
+    return "" if count.value else "CUDA knows no GPU"
 
 
 def prepare_thread() -> None:
@@ -146,6 +149,11 @@ def _options(threads: int) -> Any:
     options.enable_mem_pattern = False  # shapes change with every batch; and fp16 norms were corrupted by it from the second run on
     options.add_session_config_entry("session.intra_op.spin_duration_us", "50")  # bridges the gaps between operators; longer starves the event loop
     return options
+
+
+def _opened(model: Path, options: Any, provider: Any) -> Any:
+    """Without ONNX Runtime's own second attempt on the CPU, whose error would hide why the first failed."""
+    return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
 def _nodes_elsewhere(session: Any) -> list[str]:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,7 +19,7 @@ from service.artifact import open_artifact
 from service.errors import RunFailed
 from service.plan import Plan
 from service.runtime import Runtime
-from service.session import DeviceError, cuda_fault
+from service.session import CudaSession, DeviceError, cuda_fault, runtime_fault
 from tests.process import ServiceProcess
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "bert"
@@ -77,6 +79,37 @@ def test_auto_falls_back_loudly(both: Path) -> None:
 def test_the_reason_is_a_sentence_or_nothing() -> None:
     fault = cuda_fault()
     assert fault == "" or len(fault) > 20
+
+
+def cuda_runtime(code: int, gpus: int) -> Any:
+    """A library linked with a CUDA runtime that answers `code` and counts `gpus`."""
+
+    def count(into: Any) -> int:
+        into._obj.value = gpus
+        return code
+
+    def say(code: int) -> bytes:
+        return {35: b"CUDA driver version is insufficient for CUDA runtime version"}[code]
+
+    return SimpleNamespace(cudaGetDeviceCount=count, cudaGetErrorString=say)
+
+
+def test_a_driver_too_old_for_the_runtime_is_a_fault_in_the_runtimes_own_words() -> None:
+    fault = runtime_fault(cuda_runtime(35, 0))
+    assert "answers with error 35: CUDA driver version is insufficient for CUDA runtime version" in fault
+    assert runtime_fault(cuda_runtime(0, 0)) == "CUDA knows no GPU"
+    assert runtime_fault(cuda_runtime(0, 1)) == ""
+
+
+def test_a_provider_that_cannot_be_made_is_no_session_on_the_cpu(both: Path) -> None:
+    """ONNX Runtime's Python would try again on the CPU, and raise what is missing there."""
+
+    class Refused:
+        def __str__(self) -> str:
+            raise ValueError("no such device")
+
+    with pytest.raises(ValueError, match="no such device"):
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": Refused()})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(("ids", "types"), [([-1], [0]), ([5000], [0]), ([5], [2]), ([5], [-1]), ([5] * 200, [0] * 200)])
