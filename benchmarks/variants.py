@@ -26,7 +26,6 @@ BOUND, GRAPH = "fixed places", "fixed places and a graph"
 SMALL = ((1, 16), (1, 32), (1, 128), (8, 16), (8, 32), (32, 16))  # sequences, tokens of each
 OPTIONS: dict[str, dict[str, str]] = {
     SERVICE: {},
-    "norms not strict": {"enable_skip_layer_norm_strict_mode": "0"},
     "flash attention only": {"sdpa_kernel": "1"},
     "memory-efficient attention only": {"sdpa_kernel": "2"},
     "plain attention only": {"sdpa_kernel": "16"},

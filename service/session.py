@@ -25,7 +25,6 @@ CUDA_OPTIONS: Mapping[str, str] = {
     "device_id": "0",
     "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
     "use_tf32": "0",  # fp32 means fp32
-    "enable_skip_layer_norm_strict_mode": "1",  # sums of squares in fp32, also in an fp16 graph
 }
 
 
