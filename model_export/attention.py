@@ -26,7 +26,7 @@ class Projections:
     value: Dense
 
     def through(self, weight: Weight, bias: Weight) -> Weight:
-        """The bias that the product with `weight` [hidden, hidden] takes where the values went without theirs.
+        """The bias that the product with `weight` [hidden, hidden] takes, since the values went without theirs.
 
         A sequence's shares add up to 1, so the values' bias reaches the context unchanged.
         """
@@ -34,9 +34,10 @@ class Projections:
 
 
 class Attention(Protocol):
-    """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1)."""
+    """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
-    adds_value_bias: bool  # or leaves it to the product that follows
+    Keys go without their bias, which adds the same to all scores of a query; values without theirs, see `Projections.through`.
+    """
 
     def declare(self, chosen: Value) -> None:
         """Makes the graph inputs; `chosen` [chosen] are the flat tokens that the last layer's answers are wanted for."""
@@ -59,13 +60,12 @@ class PackedRows:
     """For the CPU: short sequences side by side in rows, kept apart by a block-diagonal bias.
 
     Plain operators beat MultiHeadAttention here (3 times at 64 tokens a row): one Gather brings a head's numbers straight to where the
-    products read them, so nothing is transposed. Keys go without their bias, which adds the same to all scores of a query.
+    products read them, so nothing is transposed.
     """
 
     g: Graph
     heads: int
     hidden: int
-    adds_value_bias: bool = False
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _everyone: _Places = field(init=False)
@@ -135,12 +135,14 @@ def stacked(first: Weight, second: Weight) -> Weight:
 
 @dataclass(slots=True)
 class CumulativeLengths:
-    """For CUDA: separate Q, K and V and no workspace copy, which on compute capability 9.0 reaches the variable-length flash kernel."""
+    """For CUDA: separate Q, K and V and no bias, which the fp16 flash kernel reads where they lie; a bias would copy all three first.
+
+    In fp32 ONNX Runtime takes its memory-efficient kernel where the longest text has 256 tokens; below, it pads inside the operator.
+    """
 
     g: Graph
     heads: int
     hidden: int
-    adds_value_bias: bool = True
     _chosen: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
@@ -151,14 +153,14 @@ class CumulativeLengths:
         self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
 
     def context(self, linear: Linear, projections: Projections, asking: Value, everyone: Value, *, last: bool) -> Value:  # noqa: ARG002
-        g, flat, biases = self.g, [], []
-        for part, (weight, one) in (("query", projections.query), ("key", projections.key), ("value", projections.value)):
-            with g.scope(part):
-                flat.append(linear.product(g, everyone, weight))
-            biases.append(one)
-        shape = (3 * self.hidden,)
-        bias = g.weight("bias", Weight(shape, lambda: np.concatenate([b.load() for b in biases]), " and ".join(b.origin for b in biases)))
-        context = g.contrib("PackedMultiHeadAttention", *flat, bias, self._offset, self._lengths, num_heads=self.heads)
+        g = self.g
+        with g.scope("query"):
+            query = linear.affine(g, everyone, *projections.query)
+        with g.scope("key"):
+            key = linear.product(g, everyone, projections.key[0])
+        with g.scope("value"):
+            value = linear.product(g, everyone, projections.value[0])
+        context = g.contrib("PackedMultiHeadAttention", query, key, value, None, self._offset, self._lengths, num_heads=self.heads)
         return g.op("Gather", context, self._chosen, axis=0) if last else context
 
 

@@ -81,7 +81,7 @@ class Encoder:
                 projections = Projections(*(centres.dense(part, before) for part in parts))
                 context = self.attention.context(self.linear, projections, asking, everyone, last=i == a.layers - 1)
                 weight, bias = self._dense("attention", a.hidden, a.hidden, i)
-                bias = centres.residual(bias if self.attention.adds_value_bias else projections.through(weight, bias), before)
+                bias = centres.residual(projections.through(weight, bias), before)
                 attended = self.linear.added(g, context, weight, bias, asking, self._norm("attention_norm", i, between))
             with g.scope("feed_forward"):
                 weight, bias = centres.dense(self._dense("intermediate", a.intermediate, a.hidden, i), between)
