@@ -1,14 +1,17 @@
 """`benchmarks/gpu.sh`: on a GPU, parity and repeatability first, then which attention kernel runs, tokens per second of the engine, what other ways
 to run it would be worth, and at last the whole server: its rate by the number of API processes, and the wait at a tenth of it.
 
-Refuses to start without a GPU: what was not measured has no figure. `--device cpu` is a rehearsal of the same code on a tiny model.
+Refuses to start without a GPU: what was not measured has no figure. A part that fails leaves its error in its place, and the next one is measured.
+`--device cpu` is a rehearsal of the same code on a tiny model.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +24,7 @@ from benchmarks import mixes, variants
 from benchmarks.checkpoints import SIZES, artifact
 from benchmarks.engine import timed
 from benchmarks.gpu_server import Crew, served, show
-from benchmarks.machine import table, write
+from benchmarks.machine import table, update
 from model_export.batch import Tokens, pack
 from service.artifact import open_artifact
 from service.runtime import Runtime
@@ -29,7 +32,10 @@ from service.session import cuda_fault
 
 KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
 IDLE = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,memory.total"
-BUSY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active"
+BUSY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+PARITY = "parity"
+COLOUR = re.compile(r"\x1b\[\d+m")
+ALL_HEADS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "log_sum_exp"})
 SQUAD = {"mean": 177.0, "deviation": 80.0, "longest": 384}
 LENGTHS: dict[str, Callable[[int], list[int]]] = {
     "STS-B": lambda tokens: (mixes.STS_B * (1 + tokens // sum(mixes.STS_B)))[: max(1, round(tokens / 14.7))],
@@ -53,6 +59,7 @@ class Plan:
     device: str
     precision: str
     sizes: tuple[str, ...]
+    whole: str  # the size whose other ways and server are measured too
     tokens: tuple[int, ...]  # in one batch
     rounds: int
     crew: Crew
@@ -64,6 +71,7 @@ PLANS = {
         device="cuda",
         precision="fp16",
         sizes=("base", "large"),
+        whole="base",
         tokens=(1024, 4096, 16384, 65536),
         rounds=10,
         crew=Crew(processes=(8, 10, 12), texts=(1, 32), connections=512, clients=6, seconds=10.0),
@@ -73,6 +81,7 @@ PLANS = {
         device="cpu",
         precision="fp32",
         sizes=("tiny",),
+        whole="tiny",
         tokens=(64, 256),
         rounds=1,
         crew=Crew(processes=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),
@@ -97,36 +106,66 @@ def main() -> int:
         return 0
     plan = PLANS[arguments.device]
     plan = replace(plan, sizes=tuple(arguments.size or plan.sizes), precision=arguments.precision or plan.precision)
-    results: dict[str, Any] = {}
-    for part, result in measured(plan):
-        results[part] = result
-        write(plan.output, results, details={"card": card(plan.device, IDLE), "precision": plan.precision})
-    return 0 if all(results[size]["parity"]["holds"] for size in plan.sizes) else 1
+    failed = []
+    for size in plan.sizes:
+
+        def keep(found: dict[str, Any], size: str = size) -> None:
+            update(plan.output, {size: found}, details={"card": card(plan.device, IDLE), "precision": plan.precision})
+
+        failed += [f"{part} of {size}" for part in measured(parts(plan, size), keep)]
+    print(f"\nfailed: {', '.join(failed) or 'nothing'}", flush=True)
+    return 1 if failed else 0
 
 
-def measured(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """Each part of the result as it is there; it has been printed. A size without parity is not measured further."""
-    for number, size in enumerate(plan.sizes):
-        folder, reference = artifact(size, plan.precision, plan.device), artifact(size, "fp32", "cpu")
-        with opened(folder, plan.device) as runtime, opened(reference, "cpu") as cpu:
-            known = parity(runtime, cpu)
-            print(f"\n{size} {plan.precision}, parity with fp32 on the CPU: {known}", flush=True)
-            if not known["holds"]:
-                yield size, {"parity": known}
-                continue
-            yield size, {"parity": known} | speeds(plan, size, folder, runtime)
-            if number == 0:
-                yield "variants", other_ways(plan, runtime)
-        if number == 0:
-            yield "server", show(served(folder, plan.device, plan.crew))
+def measured(parts: Iterable[tuple[str, Callable[[], Any]]], keep: Callable[[dict[str, Any]], None]) -> list[str]:
+    """Measures one part after the other, and keeps what there is after each; the names of those that failed. Without parity the rest is left."""
+    found: dict[str, Any] = {}
+    failed = []
+    for part, measure in parts:
+        try:
+            found[part] = measure()
+            held = part != PARITY or found[part]["holds"]
+        except Exception:  # noqa: BLE001 - what was measured before and what can be measured after must not go with it
+            found[part], held = traceback.format_exc(), False
+            print(found[part], file=sys.stderr, flush=True)
+        keep(found)
+        if not held:
+            failed.append(part)
+            if part == PARITY:
+                break
+    return failed
+
+
+def parts(plan: Plan, size: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What is measured of a model, in its order; each prints what it finds."""
+    folder, reference = artifact(size, plan.precision, plan.device), artifact(size, "fp32", "cpu")
+    with opened(folder, plan.device) as runtime:
+        yield PARITY, lambda: shown(f"{size} {plan.precision}, parity with fp32 on the CPU", parity(runtime, reference))
+        yield "kernels", lambda: shown("attention", kernels(folder, plan.device))
+        yield "rates", lambda: speeds(plan, size, runtime)
+        yield "under load", lambda: shown("under load", busy_clocks(plan, runtime))
+        if size == plan.whole:
+            yield from other_ways(plan, runtime)
+    if size == plan.whole:
+        yield "server", lambda: show(served(folder, plan.device, plan.crew))
+
+
+def shown(title: str, found: Any) -> Any:
+    """Prints it; returns it."""
+    print(f"\n{title}:", found, flush=True)
+    return found
 
 
 def card(device: str, fields: str) -> str:
-    """Of the first card, as the driver's own tool gives them."""
+    """Of the first card, as the driver's own tool gives them, or what it says instead."""
     if device == "cpu":
         return "none: a rehearsal on the CPU"
     command = ["nvidia-smi", "--id=0", f"--query-gpu={fields}", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return (finished.stdout + finished.stderr).strip()
 
 
 @contextmanager
@@ -137,46 +176,54 @@ def opened(folder: Path, device: str) -> Iterator[Runtime]:
     runtime.close()
 
 
-def texts(runtime: Runtime, lengths: list[int]) -> list[Tokens]:
-    return mixes.texts(lengths, vocabulary=runtime.artifact.manifest.sizes["vocabulary"])
+def texts(runtime: Runtime, lengths: list[int], outputs: frozenset[str] = frozenset({"cls"})) -> list[Tokens]:
+    return mixes.texts(lengths, vocabulary=runtime.artifact.manifest.sizes["vocabulary"], outputs=outputs)
 
 
-def parity(gpu: Runtime, cpu: Runtime) -> dict[str, Any]:
-    """[CLS] vectors against the CPU's fp32, and whether five runs of one batch give the same bits."""
-    sequences = texts(gpu, mixes.MIXES["mixed: 32 of 5..60"] + [512, 300, 129])
-    runs = [np.concatenate([row["cls"] for row in gpu.run_here(sequences)[0] if row is not None]) for _ in range(5)]
-    wanted = np.concatenate([row["cls"] for row in cpu.run_here(sequences)[0] if row is not None])
-    products = (runs[0] * wanted).sum(axis=1) / np.linalg.norm(runs[0], axis=1) / np.linalg.norm(wanted, axis=1)
-    smallest = float(products.min())
+def parity(gpu: Runtime, reference: Path) -> dict[str, Any]:
+    """All heads against the CPU's fp32, and whether five runs of one batch give the same bits."""
+    sequences = texts(gpu, mixes.MIXES["mixed: 32 of 5..60"] + [512, 300, 129], outputs=ALL_HEADS | {"top_ids"})
+    runs = [together(gpu, sequences) for _ in range(5)]
+    with opened(reference, "cpu") as cpu:
+        wanted = together(cpu, sequences)
+    vectors, known = runs[0]["cls"], wanted["cls"]
+    smallest = float(((vectors * known).sum(axis=1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(known, axis=1)).min())
     return {
         "holds": smallest >= 0.9999,
         "smallest_cosine": smallest,
-        "largest_difference": float(np.abs(runs[0] - wanted).max()),
-        "repeatable": all(np.array_equal(runs[0], run) for run in runs),
+        "largest_differences": {head: float(np.abs(runs[0][head] - wanted[head]).max()) for head in sorted(ALL_HEADS)},
+        "repeatable": all(np.array_equal(runs[0][head], run[head]) for run in runs for head in ALL_HEADS),
         "self_test": gpu.self_test(),
     }
 
 
-def speeds(plan: Plan, size: str, folder: Path, runtime: Runtime) -> dict[str, Any]:
-    """Kernels, rates and what they must be."""
-    said = kernels(folder, plan.device)
-    print("\n".join(said))
+def together(runtime: Runtime, sequences: list[Tokens]) -> dict[str, np.ndarray]:
+    """Each head's rows of all sequences; raises ValueError where one is not finite."""
+    rows = runtime.run_here(sequences)[0]
+    found = [row for row in rows if row is not None]
+    if len(found) < len(rows):
+        raise ValueError(f"{len(rows) - len(found)} of {len(rows)} rows are not finite")
+    return {head: np.concatenate([row[head] for row in found]) for head in ALL_HEADS}
+
+
+def speeds(plan: Plan, size: str, runtime: Runtime) -> dict[str, Any]:
+    """Rates, and what they must be."""
     rates = {mix: {tokens: rate(runtime, lengths(tokens), plan.rounds) for tokens in plan.tokens} for mix, lengths in LENGTHS.items()}
     for kind in ("tokens_per_second", "with_packing_tokens_per_second", "sequences_per_second"):
         rows = [[mix, *(one[kind] for one in by_size.values())] for mix, by_size in rates.items()]
         print("\n" + table([f"{kind}, batch of", *map(str, plan.tokens)], rows))
     targets = compared(plan, size, rates)
     print("\n" + table(["best of", "counted", "must", "dream", "measured"], targets), flush=True)
-    under_load = busy_clocks(plan, runtime)
-    print(f"under load: {under_load}")
-    return {"kernels": said, "rates": rates, "targets": targets, "under_load": under_load}
+    return {"by mix and tokens": rates, "targets": targets}
 
 
 def kernels(folder: Path, device: str) -> list[str]:
     """What ONNX Runtime says of the attention kernel that it chose."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device]
-    finished = subprocess.run(command, env=os.environ | KERNEL_ENVIRONMENT, capture_output=True, text=True, check=True)
-    lines = (finished.stdout + finished.stderr).splitlines()
+    finished = subprocess.run(command, env=os.environ | KERNEL_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if finished.returncode:
+        raise RuntimeError(finished.stdout)
+    lines = COLOUR.sub("", finished.stdout).splitlines()
     return sorted({line for line in lines if "attention" in line.lower() or "sdpa" in line.lower()})
 
 
@@ -213,19 +260,21 @@ def busy_clocks(plan: Plan, runtime: Runtime) -> str:
     return asked.result()
 
 
-def other_ways(plan: Plan, runtime: Runtime) -> dict[str, variants.Ratios]:
+def other_ways(plan: Plan, runtime: Runtime) -> Iterator[tuple[str, Callable[[], variants.Ratios]]]:
     served_artifact = runtime.artifact
     work = {f"{mix} in {tokens}": texts(runtime, LENGTHS[mix](tokens)) for mix in ("STS-B", "128") for tokens in plan.tokens[:3]}
     packed = {title: pack(sequences, served_artifact.manifest.layout) for title, sequences in work.items()}
-    found = {
-        "graphs": variants.graphs(served_artifact, lambda lengths: texts(runtime, lengths), plan.rounds),
-        "options": variants.options(served_artifact, packed, plan.rounds),
-        "ahead": variants.ahead(served_artifact, work, plan.rounds),
-    }
-    for name, ratios in found.items():
-        batches = list(next(iter(ratios.values())))
-        print("\n" + table([f"{name}: times faster than the service", *batches], [[way, *(by[b] for b in batches)] for way, by in ratios.items()]))
-    return found
+    yield "graphs", lambda: compare("graphs", variants.graphs(served_artifact, lambda lengths: texts(runtime, lengths), plan.rounds))
+    yield "options", lambda: compare("options", variants.options(served_artifact, packed, plan.rounds))
+    yield "ahead", lambda: compare("ahead", variants.ahead(served_artifact, work, plan.rounds))
+
+
+def compare(name: str, ratios: variants.Ratios) -> variants.Ratios:
+    """Prints them; returns them."""
+    batches = list(next(iter(ratios.values())))
+    rows = [[way, *(by[b] for b in batches)] for way, by in ratios.items()]
+    print("\n" + table([f"{name}: times faster than the service", *batches], rows), flush=True)
+    return ratios
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The whole server in front of one engine: requests a second by the number of API processes, and the wait at a tenth of the best rate."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.process import ServiceProcess
 QUIET_SHARE = 0.1  # of the best rate with one text a request
 LIMITS_MS = {"p50": (0.5, 2.5), "p99": (0.99, 5.0)}
 REQUESTS = 512  # different ones
+READY_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,14 @@ def served(artifact: Path, device: str, crew: Crew) -> dict[str, Any]:
     return {"rates": [asdict(finding) for finding in findings], "latency": {"api_processes": best.api_processes} | waits}
 
 
-def service(artifact: Path, device: str, processes: int) -> ServiceProcess:
+@contextmanager
+def service(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
+    """Ready; raises with the service's own words where it does not get there."""
     settings = {"BERT_ARTIFACT": str(artifact), "BERT_DEVICE": device, "BERT_API_PROCESSES": str(processes), "BERT_LOG_LEVEL": "warning"}
-    return ServiceProcess(settings)
+    with ServiceProcess(settings, ready_seconds=READY_SECONDS) as one:
+        if one.process.poll() is not None:
+            raise RuntimeError(f"the service ended with exit code {one.process.returncode}: {one.output()}")
+        yield one
 
 
 def requests(texts: int) -> list[bytes]:

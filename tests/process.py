@@ -27,8 +27,8 @@ def free_port() -> int:
 class ServiceProcess:
     """`python -m MODULE`, which listens on BERT_PORT: started and ready inside the `with`, ended by SIGTERM after it."""
 
-    def __init__(self, settings: Mapping[str, str], *, module: str = "service") -> None:
-        self.port, self._module = free_port(), module
+    def __init__(self, settings: Mapping[str, str], *, module: str = "service", ready_seconds: float = READY_SECONDS) -> None:
+        self.port, self._module, self._ready_seconds = free_port(), module, ready_seconds
         self.url = f"http://127.0.0.1:{self.port}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
@@ -40,11 +40,11 @@ class ServiceProcess:
     def __enter__(self) -> Self:
         """Raises TimeoutError where it is not ready in time; one that ends by itself has an exit code."""
         self.start()
-        end = time.monotonic() + READY_SECONDS
+        end = time.monotonic() + self._ready_seconds
         while self.process.poll() is None and not self._is_ready():
             if time.monotonic() > end:
                 self.process.kill()
-                raise TimeoutError(f"{self._module} is not ready after {READY_SECONDS} s")
+                raise TimeoutError(f"{self._module} is not ready after {self._ready_seconds} s: {self.output()}")
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(PAUSE_SECONDS)
         return self
