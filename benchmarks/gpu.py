@@ -261,12 +261,13 @@ def busy_clocks(plan: Plan, runtime: Runtime) -> str:
 
 
 def other_ways(plan: Plan, runtime: Runtime) -> Iterator[tuple[str, Callable[[], variants.Ratios]]]:
+    """Graphs last: what goes wrong inside one can cost the process its GPU."""
     served_artifact = runtime.artifact
     work = {f"{mix} in {tokens}": texts(runtime, LENGTHS[mix](tokens)) for mix in ("STS-B", "128") for tokens in plan.tokens[:3]}
     packed = {title: pack(sequences, served_artifact.manifest.layout) for title, sequences in work.items()}
-    yield "graphs", lambda: compare("graphs", variants.graphs(served_artifact, lambda lengths: texts(runtime, lengths), plan.rounds))
     yield "options", lambda: compare("options", variants.options(served_artifact, packed, plan.rounds))
     yield "ahead", lambda: compare("ahead", variants.ahead(served_artifact, work, plan.rounds))
+    yield "graphs", lambda: compare("graphs", variants.graphs(served_artifact, lambda lengths: texts(runtime, lengths), plan.rounds))
 
 
 def compare(name: str, ratios: variants.Ratios) -> variants.Ratios:

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 'import sys; sys.exit("Python 3.12 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 12) else 0)'
-if [ ! -f .venv-gpu/ready ]; then
+if [ ! .venv-gpu/ready -nt requirements-cuda.lock ]; then
     "$PYTHON" -m venv .venv-gpu
     .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-cuda.lock
     .venv-gpu/bin/python -m pip install --quiet --no-deps -e .
