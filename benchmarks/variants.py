@@ -26,6 +26,7 @@ BOUND, GRAPH = "fixed places", "fixed places and a graph"
 SMALL = ((1, 16), (1, 32), (1, 128), (8, 16), (8, 32), (32, 16))  # sequences, tokens of each
 OPTIONS: dict[str, dict[str, str]] = {
     SERVICE: {},
+    "ONNX Runtime's own choice of attention": {"sdpa_kernel": "0"},
     "flash attention only": {"sdpa_kernel": "1"},
     "memory-efficient attention only": {"sdpa_kernel": "2"},
     "plain attention only": {"sdpa_kernel": "16"},

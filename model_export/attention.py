@@ -135,10 +135,10 @@ def stacked(first: Weight, second: Weight) -> Weight:
 
 @dataclass(slots=True)
 class CumulativeLengths:
-    """For CUDA: separate Q, K and V and no bias, which the fp16 flash kernel reads where they lie. With a bias all three are copied first, into a
-    workspace as large as the padded batch (BERT-base, a text of 512 tokens beside 2,560 of 3: 7.4 GB in all instead of 0.5).
+    """For CUDA: separate Q, K and V and no bias, which the flash kernel (fp16) and the memory-efficient one (fp32) read where they lie.
 
-    In fp32 ONNX Runtime takes its memory-efficient kernel where the longest text has 256 tokens; below, it pads inside the operator.
+    With a bias all three are copied first, into a workspace as large as the padded batch (BERT-base in fp16, a text of 512 tokens beside
+    2,560 of 3: 7.4 GB in all instead of 0.5).
     """
 
     g: Graph
