@@ -22,7 +22,6 @@ Arrays = Mapping[str, NDArray[np.generic]]
 FLUSH = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
 CUDA = "CUDAExecutionProvider"
 CUDA_OPTIONS: Mapping[str, str] = {
-    "device_id": "0",
     "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
     "use_tf32": "0",  # fp32 means fp32
     "sdpa_kernel": "3",  # flash or memory-efficient attention: by itself ONNX Runtime pads fp32 texts of less than 256 tokens
