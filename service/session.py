@@ -67,6 +67,7 @@ class CudaSession:
     def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        load_cuda_libraries()  # here too: the process that chose the GPU may be another
         self._session = _opened(model, options, (CUDA, dict(provider_options)))
         if elsewhere := _nodes_elsewhere(self._session):
             raise DeviceError(f"{len(elsewhere)} nodes of the CUDA artifact would not run on the GPU: {', '.join(elsewhere[:5])}")
@@ -92,9 +93,7 @@ def cuda_fault() -> str:
     """Why no GPU can be used on this machine, naming the missing library or driver; empty where one can."""
     if CUDA not in ort.get_available_providers():
         return "this build of ONNX Runtime has no CUDA provider: install onnxruntime-gpu"
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        ort.preload_dlls()
+    load_cuda_libraries()
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -104,6 +103,12 @@ def cuda_fault() -> str:
     except OSError as error:
         return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
     return runtime_fault(provider)
+
+
+def load_cuda_libraries() -> None:
+    """Those that lie in wheels beside ONNX Runtime, where the system's loader does not look. One that is missing is no error yet."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        ort.preload_dlls()
 
 
 def runtime_fault(provider: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import onnxruntime
 import pytest
 
 from model_export.batch import Tokens
@@ -101,15 +102,26 @@ def test_a_driver_too_old_for_the_runtime_is_a_fault_in_the_runtimes_own_words()
     assert runtime_fault(cuda_runtime(0, 1)) == ""
 
 
+class Refused:
+    """The value of an option that no provider takes."""
+
+    def __str__(self) -> str:
+        raise ValueError("no such device")
+
+
 def test_a_provider_that_cannot_be_made_is_no_session_on_the_cpu(both: Path) -> None:
     """ONNX Runtime's Python would try again on the CPU, and raise what is missing there."""
-
-    class Refused:
-        def __str__(self) -> str:
-            raise ValueError("no such device")
-
     with pytest.raises(ValueError, match="no such device"):
         CudaSession(both / "cuda" / "model.onnx", {"device_id": Refused()})  # type: ignore[dict-item]
+
+
+def test_a_session_loads_the_libraries_of_wheels_in_whatever_process_it_is(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With API processes, the supervisor chooses the GPU and the engine opens the session."""
+    loaded = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append("libraries"))
+    with pytest.raises(ValueError, match="no such device"):
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": Refused()})  # type: ignore[dict-item]
+    assert loaded
 
 
 @pytest.mark.parametrize(("ids", "types"), [([-1], [0]), ([5000], [0]), ([5], [2]), ([5], [-1]), ([5] * 200, [0] * 200)])
