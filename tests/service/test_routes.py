@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.answers import error_bytes
 from service.metrics import Metrics
 from service.presence import PRESENCE, Presence
 from service.routes import TASKS, Route
@@ -74,7 +75,7 @@ def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
 
 
 def test_a_body_in_parts_up_to_the_limit_is_read_to_its_end():
-    visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60, b"y" * 40])
+    visit = Visit(Loading(max_body_bytes=100), content_length=b"100", parts=[b"x" * 60, b"y" * 40])
     assert visit.status == 500  # so far: the tasks were asked for
     assert not visit.messages
 
@@ -92,3 +93,11 @@ def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog:
     assert "nobody foresaw this" in caplog.text
     assert "mine" in caplog.text
     assert visit.counted("internal")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")]
+)
+def test_under_v1_an_error_has_openais_shape(status: int, kind: str):
+    content = json.loads(error_bytes("/v1/embeddings", "mine", status, "a sentence", "code", 3))
+    assert content == {"error": {"message": "a sentence", "type": kind, "param": None, "code": "code"}}
