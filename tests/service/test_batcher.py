@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.batcher import SICK, Batcher
@@ -569,7 +569,6 @@ clients = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(clients, min_size=1, max_size=30),
     st.one_of(st.none(), st.floats(0, 30)),
