@@ -57,3 +57,8 @@ def test_the_operators_page_names_metrics_reasons_and_settings_that_there_are(se
     assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
     settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # which is what Kubernetes would set
     assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_compose_passes_every_setting_on_but_the_containers_own_address_and_port() -> None:
+    passed = re.findall(r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(passed) == sorted(f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port"))
