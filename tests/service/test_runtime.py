@@ -210,6 +210,21 @@ def test_a_budget_that_is_set_is_taken(runtime: Runtime):
     assert runtime.measure(token_budget=77).token_budget == 77
 
 
+@pytest.mark.parametrize(("plan", "rate"), [(Plan(), 1280), (Plan(2, lanes=True), 2560)])
+def test_the_rate_is_that_of_all_lanes_together(bert_artifact: Path, plan: Plan, rate: float):
+    class Steady(Runtime):
+        """64 tokens in 50 ms, in each lane."""
+
+        def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+            time.sleep(0.05)
+            return super().run_here(sequences, whole=whole)
+
+    steady = Steady(open_artifact(bert_artifact), threads=2, plan=plan)
+    steady.open()
+    assert rate / 1.9 < steady.measure(token_budget=64).tokens_per_second < rate
+    steady.close()
+
+
 class Machine:
     """Takes 0.2 ms for a run and 1 us for a token, and now and then three times as long."""
 
