@@ -109,8 +109,8 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
 
 
 def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connection_is_not_reset(bert_artifact: Path):
-    """Its body is still on its way when the refusal is already certain."""
-    body = json.dumps(MANY).encode()
+    """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
+    body = json.dumps(MANY).encode() + b" " * 7_000_000
     with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
         with httpx.Client(base_url=process.url, timeout=60) as client, socket.create_connection(("127.0.0.1", process.port)) as late:
             late.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
