@@ -38,3 +38,11 @@ def test_one_vector_that_is_not_finite_fails_the_check_wherever_it_stands(bert_a
     overwrite(tmp_path / "cpu", next(int(token) for token in longest if int(token) not in others))
     with pytest.raises(ExportError, match="differs from the float64 reference by up to nan"):
         verify(model, expected, ["cls"], "fp32", PACKED_ROWS)
+
+
+@pytest.mark.parametrize("off", [0.002, -0.5])
+def test_one_number_that_is_off_fails_the_check(bert_artifact: Path, off: float) -> None:
+    expected = answered(bert_artifact)
+    expected.outputs["cls"][-1][7] += off
+    with pytest.raises(ExportError, match=f"differs from the float64 reference by up to {abs(off):.3g}"):
+        verify(bert_artifact / "cpu" / "model.onnx", expected, ["cls"], "fp32", PACKED_ROWS)

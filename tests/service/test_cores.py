@@ -16,6 +16,7 @@ ALLOWED = len(os.sched_getaffinity(0))
         ("max 100000", ALLOWED),
         ("100000 100000", 1),
         ("50000 100000", 1),
+        ("150000 100000", 1),
         (f"{ALLOWED + 5}00000 100000", ALLOWED),
         ("rubbish", ALLOWED),
         ("", ALLOWED),
