@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from service.answers import error_bytes
 from service.metrics import Metrics
 from service.presence import PRESENCE, Presence
 from service.routes import TASKS, Route
@@ -107,11 +106,3 @@ def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog:
     assert "nobody foresaw this" in caplog.text
     assert "mine" in caplog.text
     assert visit.counted("internal")
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")]
-)
-def test_under_v1_an_error_has_openais_shape(status: int, kind: str):
-    content = json.loads(error_bytes("/v1/embeddings", "mine", status, "a sentence", "code", 3))
-    assert content == {"error": {"message": "a sentence", "type": kind, "param": None, "code": "code"}}

@@ -18,7 +18,7 @@ from service.budget import BUDGETS, best_seconds, smallest_good
 from service.errors import RunFailed
 from service.plan import Plan
 from service.runtime import SMALL_BYTES, Runtime, out_of_memory, plan_for
-from service.session import Arrays, Session
+from service.session import Arrays, DeviceError, Session
 from tests.poison import poison_word
 
 
@@ -67,6 +67,29 @@ def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(runtime
             assert known is not None
             assert all(np.array_equal(row[name], known[name]) for name in ("cls", "mean"))
     several.close()
+
+
+@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
+def test_the_first_index_outside_its_table_is_refused(runtime: Runtime, ids: list[int], types: list[int]):
+    """The golden model has 170 words, two segments and 144 positions."""
+    outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
+    with pytest.raises(RunFailed, match="this model has 0 to"):
+        runtime.run_here([outside])
+    inside = Tokens(ids=np.array([169] * 144, np.int32), types=np.ones(144, np.int32), outputs=frozenset({"cls"}))
+    assert runtime.run_here([inside])[0][0] is not None
+
+
+def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path):
+    class Spoilt(Runtime):
+        def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+            rows, batch = super().run_here(sequences, whole=whole)
+            return ([*rows[:-1], None] if len(rows) > 1 else rows), batch
+
+    spoilt = Spoilt(open_artifact(bert_artifact), threads=1)
+    spoilt.open()
+    with pytest.raises(DeviceError, match="the self-test failed: cosine nan"):
+        spoilt.self_test()
+    spoilt.close()
 
 
 @pytest.mark.parametrize(("plan", "at_once"), [(Plan(2), 1), (Plan(2, lanes=True), 2)])
