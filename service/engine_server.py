@@ -7,8 +7,11 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -40,6 +43,7 @@ from service.wire import (
 READ_BYTES = 2**20  # that are read ahead
 MAX_UNREAD_BYTES = 512 * 2**20  # of answers that an API process has not taken: it is not worth waiting for
 FLUSH_SECONDS = 1.0  # for the last answers, when the engine ends
+KEPT: Mapping[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}  # the socket's file: the successor accepts on it too
 log = logging.getLogger("service")
 
 
@@ -160,7 +164,7 @@ class EngineServer:
         self.engine.on_failure = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
-        server = await asyncio.start_unix_server(self._connected, sock=listener, limit=READ_BYTES)
+        server = await asyncio.start_unix_server(self._connected, sock=listener, limit=READ_BYTES, **KEPT)
         loading = asyncio.create_task(self._load())
         await self._end.wait()
         server.close()

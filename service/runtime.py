@@ -117,9 +117,9 @@ class Runtime:
         limits = {"ids": sizes["vocabulary"], "types": max(1, sizes["segments"]), "positions": self.artifact.manifest.max_tokens}
         for name in limits.keys() & set(self._session.inputs):
             limit = limits[name]
-            values = batch.feeds[name]
-            if values.min() < 0 or values.max() >= limit:
-                raise RunFailed(f"{name} reach from {values.min()} to {values.max()}; this model has 0 to {limit - 1}")
+            lowest, highest = int(batch.feeds[name].min()), int(batch.feeds[name].max())
+            if lowest < 0 or highest >= limit:
+                raise RunFailed(f"{name} reach from {lowest} to {highest}; this model has 0 to {limit - 1}")
 
     def self_test(self) -> float:
         """The golden sequences together, after the canary alone, on all cores and in a lane; the smallest cosine to the reference.

@@ -40,13 +40,13 @@ def test_the_bundled_model_answers_all_three_tasks_sensibly(artifact: Path) -> N
 def test_sigterm_under_load_answers_everyone_and_exits_with_0(artifact: Path) -> None:
     texts = [["word " * 100] * 20 for _ in range(8)]
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as process,
+        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256", "BERT_PULSE_SECONDS": "1000"}) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(client.post, "/embed", json={"inputs": inputs}) for inputs in texts]
             while 'bert_line_requests_total{outcome="received"} 9.0' not in client.get("/metrics").text:
-                pass  # 8 and the canary
+                pass  # 8 and the canary of the start
             exit_code = process.terminate()
             answers = [one.result() for one in waiting]
         assert [answer.status_code for answer in answers] == [200] * 8

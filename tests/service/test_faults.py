@@ -76,17 +76,19 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
 
 
 def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path):
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_THREADS": "1", "BERT_TOKEN_BUDGET": "260000", "BERT_MAX_WAITING_TOKENS": "10000000"}
-    settings |= {"BERT_STUCK_SECONDS": "0.5", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
-    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 254,000 tokens in one run: seconds on one core
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_THREADS": "1", "BERT_TOKEN_BUDGET": "290000", "BERT_MAX_WAITING_TOKENS": "10000000"}
+    settings |= {"BERT_STUCK_SECONDS": "1", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
+    endless = {"inputs": ["a cat and a dog " * 28] * 2000, "pooling": "mean"}  # 284,000 tokens in one run: seconds on one core
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
-        hanging = [pool.submit(client.post, "/embed", json=endless) for _ in range(4)]
+        hanging = [pool.submit(client.post, "/embed", json=endless)]
+        until(lambda: metrics(client)["bert_unanswered_requests"] >= 1)
+        hanging += [pool.submit(client.post, "/embed", json={"inputs": "a cat"}) for _ in range(3)]
         answers = [one.result() for one in hanging]
         assert process.process.wait(30) == 1
         output = process.output()
     assert [answer.status_code for answer in answers] == [503] * 4
     assert all("stuck" in answer.json()["error"] for answer in answers)
-    assert "giving up: stuck: a run has lasted 0.5 s" in output
+    assert "giving up: stuck: a run has lasted 1 s" in output
 
 
 def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_artifact: Path):
