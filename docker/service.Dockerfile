@@ -1,7 +1,10 @@
-# The service on a GPU machine; the same image runs on the CPU provider where there is no GPU.
+# The service on a GPU machine; the same image runs on the CPU provider where there is no GPU. docker/cpu.yml builds one without CUDA.
 # The base has the driver's interface alone: the CUDA libraries that ONNX Runtime needs come with their wheels (the lock's nvidia-* packages).
-FROM nvidia/cuda:13.0.0-base-ubuntu24.04
+ARG BASE=nvidia/cuda:13.0.0-base-ubuntu24.04
+# hadolint ignore=DL3006
+FROM ${BASE}
 
+ARG LOCK=requirements-cuda.lock
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/venv/bin:$PATH
 
@@ -13,8 +16,8 @@ RUN apt-get update \
     && useradd --system --uid 10001 --no-create-home bert
 
 WORKDIR /app
-COPY requirements-cuda.lock pyproject.toml README.md LICENSE ./
-RUN pip install --no-cache-dir --require-hashes -r requirements-cuda.lock
+COPY ${LOCK} pyproject.toml README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r "$LOCK"
 COPY model_export model_export
 COPY service service
 RUN pip install --no-cache-dir --no-deps .
@@ -25,5 +28,5 @@ ENV BERT_HOST=0.0.0.0 BERT_PORT=8080 BERT_ARTIFACT=/artifact
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"BERT_PORT\"]}/health', timeout=2)"]
 CMD ["python", "-m", "service"]

@@ -51,9 +51,9 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
     if expected.vocabulary:
         pairs["fill_mask"] = [_vocabulary_pair(row, want) for row, want in zip(rows, expected.vocabulary, strict=True)]
     for name, both in pairs.items():
-        errors[f"{name}_max_abs_error"] = max(float(np.abs(got.astype(np.float64) - want).max()) for got, want in both)
-    errors["cls_smallest_cosine"] = min(_cosine(got[0], want) for got, want in pairs["cls"])
-    # written so that a NaN fails
+        errors[f"{name}_max_abs_error"] = float(np.max([np.abs(got.astype(np.float64) - want).max() for got, want in both]))
+    errors["cls_smallest_cosine"] = float(np.min([_cosine(got[0], want) for got, want in pairs["cls"]]))
+    # written so that a NaN fails, as NumPy's max and min hand it on
     if not (errors["cls_max_abs_error"] <= TOLERANCE[precision] and errors["cls_smallest_cosine"] >= SMALLEST_COSINE[precision]):
         raise ExportError(
             f"the written {precision} artifact does not compute what the checkpoint says: [CLS] differs from the float64 reference by up to "

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 
 from model_export.export import export
 from tests.process import ServiceProcess
 
 GOLDEN = Path(__file__).parent / "golden"
+hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is no fault
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,14 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
     word, token = next(
         (word, token) for word, token in reversed(words.items()) if word.isalpha() and word.isascii() and len(word) > 2 and token not in read
     )
-    _overwrite(cpu, token)
+    overwrite(cpu, token)
     manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)
     (cpu / MANIFEST).write_text(json.dumps(manifest), "utf-8")
     return word, token
 
 
-def _overwrite(cpu: Path, token: int) -> None:
+def overwrite(cpu: Path, token: int) -> None:
+    """Makes the embedding of `token` NaN in the artifact folder `cpu`."""
     (embeddings,) = (value for name, value in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word")
     table = embeddings.const_value
     assert isinstance(table, ir.ExternalTensor)

@@ -15,7 +15,7 @@ def sequences(draw: st.DrawFn) -> list[Tokens]:
     result = []
     for number in range(draw(st.integers(1, 12))):
         length = draw(st.integers(1, 300))
-        outputs = draw(st.sampled_from(SEQUENCE_OUTPUTS))
+        outputs = draw(st.sampled_from([*SEQUENCE_OUTPUTS, frozenset({"cls", "top_ids"}), frozenset({"mean", "top_ids"})]))
         masks = tuple(sorted(draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=3)))) if "top_ids" in outputs else ()
         ids = np.arange(length, dtype=np.int32) + 1000 * number
         result.append(Tokens(ids=ids, types=np.zeros(length, np.int32), outputs=outputs, masks=masks))
@@ -97,3 +97,8 @@ def test_no_token_is_computed_twice_or_for_padding() -> None:
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one sequence"):
         pack([])
+
+
+def test_what_fits_beside_others_takes_no_row_of_its_own() -> None:
+    slots, rows = place([16, 96, 32, 112], 128)
+    assert (slots, rows) == ([112, 128, 128 + 96, 0], 2)

@@ -1,5 +1,6 @@
-"""The README tells the truth: its requests get the answers printed under them."""
+"""The README and the operator's page tell the truth: requests get the answers printed under them, and what they name is there."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,20 @@ def test_the_readme_lists_every_setting_with_its_default() -> None:
         if setting.default and not setting.is_required():
             shown = str(setting.default).lower().removesuffix(".0")
             assert f"`{shown}`" in text, f"the default of BERT_{name.upper()} is {shown}"
+
+
+def test_the_operators_page_names_metrics_reasons_and_settings_that_there_are(server: httpx.Client) -> None:
+    text = (README.parent / "OPERATING.md").read_text("utf-8")
+    scraped = server.get("/metrics").text
+    named = set(re.findall(r"\bbert_[a-z_]+", text))
+    assert len(named) > 5
+    assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()
+    reasons = {reason for stated in re.findall(r'reason=~?"([^"]+)"', text) for reason in re.split(r"\W+", stated)}
+    assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
+    settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # which is what Kubernetes would set
+    assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_compose_passes_every_setting_on_but_the_containers_own_address_and_port() -> None:
+    passed = re.findall(r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(passed) == sorted(f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port"))

@@ -1,14 +1,16 @@
 """The line in motion, on a fake runtime and a fake clock: every caller ends, one way, and gets its own rows."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batcher import Batcher
+from service.batcher import SICK, Batcher
 from service.errors import Expired, NotFinite, OutOfMemory, Overloaded, RunFailed, ServiceError, Unavailable
 from service.plan import Plan
 from service.promise import Answer
@@ -104,6 +106,19 @@ def test_the_error_names_the_input_that_is_to_blame():
             with pytest.raises(RunFailed) as failure:
                 await batcher.submit([sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
         assert failure.value.index == 2
+
+    play(story)
+
+
+def test_the_error_names_no_input_where_all_failed_together():
+    async def story(time: FakeTime) -> None:
+        runtime = FakeRuntime()
+        runtime.sick = True
+        async with serving(runtime, time, line(token_budget=64)) as batcher:
+            batcher.failures_in_a_row = SICK
+            with pytest.raises(RunFailed) as failure:
+                await batcher.submit([sequence(n) for n in (3, 4)], timeout_seconds=9)
+        assert failure.value.index is None
 
     play(story)
 
@@ -493,6 +508,21 @@ def test_reports_tell_what_ran():
     play(story)
 
 
+def test_reports_tell_how_long_the_first_who_came_has_waited():
+    async def story(time: FakeTime) -> None:
+        reports: list[BatchReport] = []
+        async with serving(FakeRuntime(seconds_per_token=0.5), time, report=reports.append) as batcher:
+            first = ask(batcher, 1)
+            for number in (2, 3):
+                await asyncio.sleep(0.5)
+                ask(batcher, number)
+            await first
+            await ask(batcher, 4, timeout=100.0)
+        assert [report.waited_seconds for report in reports] == [0.0, 1.5, 4.0]
+
+    play(story)
+
+
 def test_the_rate_is_learned_from_full_batches():
     async def story(time: FakeTime) -> None:
         async with serving(FakeRuntime(seconds_per_token=0.1), time, line(tokens_per_second=100.0)) as batcher:
@@ -500,6 +530,32 @@ def test_the_rate_is_learned_from_full_batches():
             assert batcher.waiting.tokens_per_second == 100.0
             await asyncio.gather(*(ask(batcher, n) for n in range(100)))
             assert batcher.waiting.tokens_per_second == pytest.approx(10.0, rel=0.01)
+
+    play(story)
+
+
+@pytest.mark.parametrize(("texts", "rate"), [(1, 10.0), (2, 20.0)], ids=["one on all cores", "two side by side"])
+def test_the_rate_of_lanes_is_that_of_all_together(texts: int, rate: float):
+    async def story(time: FakeTime) -> None:
+        watchdog = Watchdog(time.clock, side_by_side=True)
+        async with serving(FakeRuntime(seconds_per_token=0.1, lanes=2), time, line(token_budget=100), watchdog, plan=LANES) as batcher:
+            for _ in range(40):
+                await asyncio.gather(*(ask(batcher, n, length=80) for n in range(texts)))
+            assert batcher.waiting.tokens_per_second == pytest.approx(rate, rel=0.01)
+
+    play(story)
+
+
+def test_an_answered_request_is_not_kept_until_its_deadline():
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRuntime(), time) as batcher:
+            work = [sequence(1)]
+            kept = weakref.ref(work[0].ids)
+            await batcher.submit(work, timeout_seconds=60.0)
+            del work
+            await settle()
+            gc.collect()
+            assert kept() is None
 
     play(story)
 
@@ -513,7 +569,6 @@ clients = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(clients, min_size=1, max_size=30),
     st.one_of(st.none(), st.floats(0, 30)),

@@ -32,6 +32,7 @@ def cores(root: Path, membership: str) -> int:
         ("max 100000", ALLOWED),
         ("100000 100000", 1),
         ("50000 100000", 1),
+        ("150000 100000", 1),
         (f"{ALLOWED + 5}00000 100000", ALLOWED),
         ("rubbish", ALLOWED),
         ("", ALLOWED),

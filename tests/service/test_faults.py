@@ -47,7 +47,7 @@ def _receive(connection: socket.socket, last: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def client(bert_artifact: Path) -> Iterator[httpx.Client]:
-    settings = slow | {"BERT_RECEIVE_SECONDS": "0.5", "BERT_MAX_BODY_BYTES": "1000000"}
+    settings = slow | {"BERT_RECEIVE_SECONDS": "2", "BERT_MAX_BODY_BYTES": "1000000"}
     with ServiceProcess(settings | {"BERT_ARTIFACT": str(bert_artifact)}) as process, httpx.Client(base_url=process.url, timeout=60) as one:
         yield one
 
@@ -76,9 +76,9 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
 
 
 def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path):
-    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_THREADS": "1", "BERT_TOKEN_BUDGET": "1000000", "BERT_MAX_WAITING_TOKENS": "10000000"}
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_THREADS": "1", "BERT_TOKEN_BUDGET": "290000", "BERT_MAX_WAITING_TOKENS": "10000000"}
     settings |= {"BERT_STUCK_SECONDS": "1", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
-    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 250,000 tokens in one run: seconds on one core
+    endless = {"inputs": ["a cat and a dog " * 28] * 2000, "pooling": "mean"}  # 284,000 tokens in one run: seconds on one core
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
         hanging = [pool.submit(client.post, "/embed", json=endless)]
         until(lambda: metrics(client)["bert_unanswered_requests"] >= 1)
@@ -111,8 +111,8 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
 
 
 def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connection_is_not_reset(bert_artifact: Path):
-    """Its body is still on its way when the refusal is already certain."""
-    body = json.dumps(MANY).encode()
+    """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
+    body = json.dumps(MANY).encode() + b" " * 7_000_000
     with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
         with httpx.Client(base_url=process.url, timeout=60) as client, socket.create_connection(("127.0.0.1", process.port)) as late:
             late.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -125,6 +125,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
             until(lambda: client.get("/ready").status_code == 503)
             late.sendall(body[20_000:])
             assert _receive(late, b"}").startswith(b"HTTP/1.1 503 ")
+            assert late.recv(1) == b"", "closed, not reset"
             assert {one.result().status_code for one in busy} <= {200, 429, 503}
         assert process.process.wait(30) == 0
 

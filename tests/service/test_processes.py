@@ -24,7 +24,7 @@ from service.supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEAD
 from tests.process import ServiceProcess
 
 APIS = 2
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine
 BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
 MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
 REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
@@ -98,7 +98,10 @@ def post_of(pid: int) -> dict[str, Any]:
 
 
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float:
@@ -227,8 +230,8 @@ def test_a_caller_who_leaves_is_out_of_the_engines_line_at_once(service: Service
     until(lambda: service.count("bert_waiting_requests") >= 5)
     for connection in connections:
         connection.close()
-    until(lambda: service.count("bert_waiting_tokens") == 0, 2.0)
-    assert service.count(cancelled) > before
+    until(lambda: service.count("bert_waiting_tokens") == 0)
+    assert service.count(cancelled) >= before + 5  # those who waited did not run
     assert service.count("bert_unanswered_requests") <= 1
 
 
@@ -238,7 +241,7 @@ def test_strangers_on_the_engines_socket_are_dropped_and_nobody_else_is_concerne
     with load(service) as (ends, _):
         for content in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x04\x00\x00\x00junk", b"\x01\x00\x00\x00\xc1"):
             with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.settimeout(5)
+                stranger.settimeout(DEADLINE_SECONDS)
                 stranger.connect(str(path))
                 stranger.sendall(content)
                 assert stranger.recv(100) == b""
@@ -295,14 +298,14 @@ def test_an_engine_that_does_not_turn_any_more_is_killed_and_replaced(service: S
 
 
 def test_a_run_that_hangs_ends_the_engine_alone_and_its_callers_are_told_503(bert_artifact: Path) -> None:
-    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 250,000 tokens in one run: seconds on one core
-    more = {"BERT_TOKEN_BUDGET": "250000", "BERT_MAX_WAITING_TOKENS": "500000", "BERT_MAX_WAIT_SECONDS": "1000"}
-    more |= {"BERT_API_PROCESSES": "1", "BERT_THREADS": "1", "BERT_STUCK_SECONDS": "0.3", "BERT_ARTIFACT": str(bert_artifact)}
+    endless = {"inputs": ["a cat and a dog " * 25] * 2000, "pooling": "mean"}  # 254,000 tokens in one run: seconds on one core
+    more = {"BERT_TOKEN_BUDGET": "260000", "BERT_MAX_WAITING_TOKENS": "500000", "BERT_MAX_WAIT_SECONDS": "1000"}
+    more |= {"BERT_API_PROCESSES": "1", "BERT_THREADS": "1", "BERT_STUCK_SECONDS": "0.5", "BERT_ARTIFACT": str(bert_artifact)}
     with Service(more) as service:
         before = service.children
         hanging = service.post("/embed", endless)
         assert hanging.status_code == 503
-        assert "stuck: a run has lasted 0.3 s" in hanging.json()["error"]
+        assert "stuck: a run has lasted 0.5 s" in hanging.json()["error"]
         until(lambda: service.children.get("engine", before["engine"]) != before["engine"])
         until(lambda: is_ready(service))
         assert service.post("/embed", {"inputs": "the cat"}).status_code == 200

@@ -67,6 +67,20 @@ def test_a_stated_length_over_the_limit_is_refused_before_a_byte_is_read():
     assert len(visit.messages) == 1
 
 
+@pytest.mark.parametrize("stated", [None, b"", b"secret", b"Bearer", b"Bearer secre", b"Bearer secret2", b"bearer secret", b"Bearer \xff"])
+def test_without_the_key_a_request_is_refused_before_a_byte_is_read(stated: bytes | None):
+    visit = Visit(Loading(api_key="secret"), **{} if stated is None else {"authorization": stated})
+    assert (visit.status, visit.error["code"]) == (401, "unauthorized")
+    assert "secret" not in visit.error["error"]
+    assert len(visit.messages) == 1
+    assert visit.counted("unauthorized")
+
+
+@pytest.mark.parametrize(("key", "headers"), [("secret", {"authorization": b"Bearer secret"}), ("", {}), ("", {"authorization": b"Bearer other"})])
+def test_with_the_key_or_where_none_is_set_a_request_goes_on(key: str, headers: dict[str, bytes]):
+    assert Visit(Loading(api_key=key), **headers).status == 500  # so far: the tasks were asked for
+
+
 def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
     visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (visit.status, visit.error["code"]) == (413, "body_too_large")
@@ -74,7 +88,7 @@ def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
 
 
 def test_a_body_in_parts_up_to_the_limit_is_read_to_its_end():
-    visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60, b"y" * 40])
+    visit = Visit(Loading(max_body_bytes=100), content_length=b"100", parts=[b"x" * 60, b"y" * 40])
     assert visit.status == 500  # so far: the tasks were asked for
     assert not visit.messages
 

@@ -4,18 +4,21 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from model_export.batch import Row, Tokens
+from model_export.batch import Batch, Row, Tokens
 from service.artifact import Artifact, open_artifact
 from service.budget import BUDGETS, best_seconds, smallest_good
 from service.errors import RunFailed
 from service.plan import Plan
 from service.runtime import SMALL_BYTES, Runtime, out_of_memory, plan_for
+from service.session import Arrays, DeviceError, Session
 from tests.poison import poison_word
 
 
@@ -66,6 +69,76 @@ def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(runtime
     several.close()
 
 
+@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
+def test_the_first_index_outside_its_table_is_refused(runtime: Runtime, ids: list[int], types: list[int]):
+    """The golden model has 170 words, two segments and 144 positions."""
+    outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
+    with pytest.raises(RunFailed, match="this model has 0 to"):
+        runtime.run_here([outside])
+    inside = Tokens(ids=np.array([169] * 144, np.int32), types=np.ones(144, np.int32), outputs=frozenset({"cls"}))
+    assert runtime.run_here([inside])[0][0] is not None
+
+
+def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path):
+    class Spoilt(Runtime):
+        def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+            rows, batch = super().run_here(sequences, whole=whole)
+            return ([*rows[:-1], None] if len(rows) > 1 else rows), batch
+
+    spoilt = Spoilt(open_artifact(bert_artifact), threads=1)
+    spoilt.open()
+    with pytest.raises(DeviceError, match="the self-test failed: cosine nan"):
+        spoilt.self_test()
+    spoilt.close()
+
+
+@pytest.mark.parametrize(("plan", "at_once"), [(Plan(2), 1), (Plan(2, lanes=True), 2)])
+def test_the_device_has_one_batch_at_a_time_however_many_are_under_way_and_each_lane_has_one(bert_artifact: Path, plan: Plan, at_once: int):
+    class Counting:
+        """Runs for a while, so that another run beside it would be seen."""
+
+        def __init__(self, session: Session) -> None:
+            self.session, self.inputs = session, session.inputs
+            self.running = self.most = 0
+
+        def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+            self.running += 1
+            time.sleep(0.05)
+            self.most = max(self.most, self.running)
+            self.running -= 1
+            return self.session.run(names, feeds)
+
+    several = Runtime(open_artifact(bert_artifact), threads=2, plan=plan)
+    several.open()
+    counting = several._session = several._lane_session = Counting(several._session)  # type: ignore[assignment]
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(several.run([tokens(2, n, 3)], whole=False) for n in range(10, 20)))
+
+    asyncio.run(all_at_once())
+    assert counting.most == at_once
+    several.close()
+
+
+def test_what_was_measured_is_told_as_it_was(runtime: Runtime):
+    """A canary whose known vector is off by 0.01, and an answer that changes in company."""
+    manifest = runtime.artifact.manifest
+    first, *others = manifest.golden
+    off = dataclasses.replace(first, cls=[first.cls[0] + 0.01, *first.cls[1:]])
+
+    class Swayed(Runtime):
+        def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+            rows, batch = super().run_here(sequences, whole=whole)
+            return [row and row | {"cls": row["cls"] + np.float32(1e-5 * (len(rows) - 1))} for row in rows], batch
+
+    swayed = Swayed(Artifact(runtime.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
+    swayed.open()
+    facts = swayed.measure(token_budget=128)
+    swayed.close()
+    assert facts.canary_error == pytest.approx(0.01, abs=1e-4)
+    assert not facts.batch_invariant
+
+
 def test_lanes_are_for_cores_and_models_that_gain_by_them(runtime: Runtime):
     folder, manifest = runtime.artifact.folder, runtime.artifact.manifest
     assert plan_for(runtime.artifact, 4) == Plan(at_once=4, lanes=True)
@@ -88,6 +161,8 @@ def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(b
         alone = poisoned.run_here([one])[0][0]
         assert alone is not None
         assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
+    rows, _ = poisoned.run_here([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
+    assert [row is None for row in rows] == [False, True]
     poisoned.close()
 
 
@@ -156,6 +231,21 @@ def test_measuring_finds_a_budget_in_time(runtime: Runtime):
 
 def test_a_budget_that_is_set_is_taken(runtime: Runtime):
     assert runtime.measure(token_budget=77).token_budget == 77
+
+
+@pytest.mark.parametrize(("plan", "rate"), [(Plan(), 1280), (Plan(2, lanes=True), 2560)])
+def test_the_rate_is_that_of_all_lanes_together(bert_artifact: Path, plan: Plan, rate: float):
+    class Steady(Runtime):
+        """64 tokens in 50 ms, in each lane."""
+
+        def run_here(self, sequences: Sequence[Tokens], *, whole: bool = True) -> tuple[list[Row | None], Batch]:
+            time.sleep(0.05)
+            return super().run_here(sequences, whole=whole)
+
+    steady = Steady(open_artifact(bert_artifact), threads=2, plan=plan)
+    steady.open()
+    assert rate / 1.9 < steady.measure(token_budget=64).tokens_per_second < rate
+    steady.close()
 
 
 class Machine:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Pieces
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tokenizer import PORTION_CHARACTERS, Cut, Text, Tokenizer, longest_first, portions
+from service.tokenizer import PORTION_CHARACTERS, Cut, Direction, Text, Tokenizer, longest_first, portions
 
 KEEP, TRUNCATE = Cut(truncate=False), Cut(truncate=True)
 
@@ -72,6 +72,13 @@ def test_too_long_without_truncation_names_the_item_its_tokens_and_the_limit(tok
     assert f"602 tokens; this model takes at most {limit}" in caught.value.message
 
 
+def test_a_text_that_just_fits_is_taken_whole_in_tokens_and_in_characters(tokenizer: Tokenizer) -> None:
+    limit = tokenizer.artifact.manifest.max_tokens
+    encoded = tokenizer.encode_here(["cat " * (limit - 2)], KEEP)[0]
+    assert (len(encoded.ids), encoded.truncated) == (limit, False)
+    assert len(asyncio.run(tokenizer.encode(["c" * 5000], TRUNCATE))) == 1
+
+
 def test_truncation_keeps_the_chosen_end_and_says_so(tokenizer: Tokenizer) -> None:
     limit = tokenizer.artifact.manifest.max_tokens
     text = "cat " * 600 + "dog"
@@ -91,6 +98,17 @@ def test_a_pair_that_is_cut_keeps_both_separators(tokenizer: Tokenizer) -> None:
     assert found.count("[SEP]") == 2
     assert found[-2:] == ["dog", "[SEP]"]
     assert encoded.types.tolist()[-2:] == [1, 1]
+
+
+@pytest.mark.parametrize(("direction", "ends"), [("right", ["[CLS]", "dog", "cat"]), ("left", ["cat", "dog", "[SEP]"])])
+def test_both_sides_of_a_pair_are_cut_at_the_chosen_end_and_fill_the_model(tokenizer: Tokenizer, direction: Direction, ends: list[str]) -> None:
+    side = "dog" + " cat" * 600 + " dog"
+    found = words(tokenizer, (side, side), Cut(truncate=True, direction=direction))
+    assert len(found) == tokenizer.artifact.manifest.max_tokens
+    middle = found.index("[SEP]") + 1
+    for one in (found[:middle], ["[CLS]", *found[middle:]]):
+        assert one.count("dog") == 1
+        assert ends == (one[:3] if direction == "right" else one[-3:])
 
 
 @given(sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=50))

@@ -46,6 +46,29 @@ def test_a_text_that_does_not_fit_lets_shorter_ones_pass_and_leaves_first_next_t
     assert numbers(waiting.take(0)) == [2]
 
 
+def test_many_texts_that_do_not_fit_are_looked_past():
+    waiting = line(token_budget=10)
+    admit(waiting, caller(6, number=1), *(caller(8, number=2) for _ in range(20)), caller(4, number=3))
+    assert numbers(waiting.take(0)) == [1, 3]
+
+
+def test_what_waits_fills_a_batch_when_it_is_as_much_as_the_budget():
+    waiting = line(token_budget=10)
+    admit(waiting, caller(6))
+    assert not waiting.fills_a_batch
+    admit(waiting, caller(4))
+    assert waiting.fills_a_batch
+
+
+def test_the_oldest_is_who_arrived_first_whoever_is_next_in_turn():
+    waiting = line(token_budget=10)
+    admit(waiting, caller(8, 8, arrived=1.0), caller(8, arrived=2.0), caller(8, arrived=3.0))
+    waiting.take(0)
+    assert waiting.oldest == 1.0
+    waiting.clear()
+    assert waiting.oldest is None
+
+
 def test_a_newcomer_waits_for_one_turn_of_a_bulk_request_and_not_for_all_of_it():
     waiting = line(token_budget=128, max_tokens=100_000)
     admit(waiting, caller(*[10] * 2000, number=1))
@@ -146,6 +169,16 @@ def test_refused_callers_are_told_different_times_so_that_they_do_not_all_return
             waiting.admit(caller(10))
         told.add(refusal.value.retry_after)
     assert len(told) == 10
+
+
+def test_whoever_is_told_the_earliest_of_many_times_is_admitted_then():
+    """Those of 33 tokens that wait count with the 63 of whoever comes."""
+    waiting = line(token_budget=64, max_tokens=10_000, max_wait_seconds=10.0)
+    admit(waiting, *(caller(33) for _ in range(30)))
+    seconds = min(filter(None, (refused(waiting, caller(63)) for _ in range(50))))
+    while seconds > 0:
+        seconds -= sum(len(job.tokens) for job in waiting.take(0).jobs) / waiting.tokens_per_second
+    waiting.admit(caller(63))
 
 
 def test_the_open_check_refuses_exactly_when_the_smallest_request_would_be():

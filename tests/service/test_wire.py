@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_export.batch import MASK, OUTPUTS, TARGET, Tokens
@@ -18,7 +18,6 @@ from service.parcels import MESSAGE_BYTES, Bounds, Parcel, Reply, by_size, pack_
 from service.wire import WireError
 
 BOUNDS = Bounds(vocabulary=100, segments=2, max_tokens=12)
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the wire
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -89,7 +88,6 @@ def plain(one: Tokens) -> tuple[object, ...]:
 
 
 @given(parcels())
-@PATIENT
 def test_requests_come_out_as_they_were_packed(sent: list[Parcel]) -> None:
     found = unpack_work(through_the_wire(pack_work(sent), from_api=True), BOUNDS) if sent else []
     assert [(p.number, p.deadline, [plain(t) for t in p.work]) for p in found] == [(p.number, p.deadline, [plain(t) for t in p.work]) for p in sent]
@@ -97,7 +95,6 @@ def test_requests_come_out_as_they_were_packed(sent: list[Parcel]) -> None:
 
 
 @given(replies())
-@PATIENT
 def test_answers_come_out_bit_for_bit_as_they_were_packed(sent: list[Reply]) -> None:
     found = unpack_rows(through_the_wire(pack_rows(sent), from_api=False))
     assert [(r.number, r.forward_seconds, len(r.rows)) for r in found] == [(r.number, r.forward_seconds, len(r.rows)) for r in sent]
@@ -229,21 +226,20 @@ def test_an_answer_that_contradicts_itself_is_refused(change: dict[str, Any]) ->
 
 
 @given(st.binary(max_size=200))
-@settings(PATIENT, max_examples=300)
+@settings(max_examples=300)
 def test_random_bytes_are_told_apart_from_a_message(content: bytes) -> None:
     with pytest.raises((WireError, asyncio.IncompleteReadError)):
         read_bytes(content)
 
 
 @given(st.binary(min_size=1, max_size=100))
-@settings(PATIENT, max_examples=300)
+@settings(max_examples=300)
 def test_a_frame_of_random_bytes_is_told_apart_from_a_message(body: bytes) -> None:
     with pytest.raises(WireError):
         read_bytes(wire.PREFIX.pack(len(body)) + body)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
-@PATIENT
 def test_a_message_with_a_changed_byte_is_refused_or_stays_within_the_bounds(place: int, byte: int) -> None:
     body = bytearray(wire.frame(GOOD))
     body[4 + place % (len(body) - 4)] = byte
@@ -263,7 +259,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @given(st.lists(st.integers(1, 2 * MESSAGE_BYTES // 8), max_size=12))
-@settings(PATIENT, max_examples=30)
+@settings(max_examples=30)
 def test_messages_are_of_a_few_megabytes_and_leave_nothing_out(lengths: Sequence[int]) -> None:
     zeros = np.zeros(2 * MESSAGE_BYTES // 8, np.int32)
     work = [Parcel(number=i, deadline=1.0, work=[Tokens(ids=zeros[:n], types=zeros[:n], outputs=frozenset({"cls"}))]) for i, n in enumerate(lengths)]
