@@ -157,6 +157,8 @@ class Heads:
 
     def _decoder(self) -> Decoder:
         """The word embeddings' own value where the decoder is tied to them or not stored; else the stored decoder."""
+        if self.parts.untied and not self.parts.has("mlm_decoder"):
+            raise ExportError("config.json sets tie_word_embeddings to False, but the checkpoint has no decoder: its masked-LM head is not complete")
         shape = (self.architecture.vocabulary, self.architecture.embedding)
         weight = word = self.parts.weight("word", shape)
         if self.parts.has("mlm_decoder") and not np.array_equal((stored := self.parts.weight("mlm_decoder", shape)).load(), word.load()):
@@ -165,7 +167,7 @@ class Heads:
         return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
 
     def _decoder_bias(self) -> Weight:
-        for part in ("mlm_bias", "mlm_decoder"):
+        for part in ("mlm_decoder", "mlm_bias"):  # the decoder's own first: where the two differ, transformers adds that one
             if self.parts.has(part, "bias"):
                 return self.parts.bias(part, self.architecture.vocabulary)
         self.assumed["masked-LM bias"] = "zero, which transformers starts it with: the checkpoint has none"

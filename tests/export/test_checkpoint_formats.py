@@ -48,6 +48,7 @@ STORED: dict[str, Callable[[Path, Arrays], object]] = {
     "old names of the norms": lambda folder, weights: one_file(folder, renamed(weights)),
     "copies of what is tied": lambda folder, weights: one_file(folder, with_copies(weights)),
     "an untied decoder": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.weight": 2 * weights[WORD]}),
+    "a decoder's bias of its own": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.bias": 2 * weights[BIAS]}),
     "no masked-LM bias": lambda folder, weights: one_file(folder, {n: a for n, a in weights.items() if n != BIAS}),
 }
 
@@ -71,7 +72,8 @@ def logits(artifact: Path, manifest: Manifest) -> list[np.ndarray]:
 def test_the_way_of_storing_does_not_change_the_answer(how: str, tmp_path: Path):
     manifest = export(bert(tmp_path / "checkpoint", STORED[how]), tmp_path / "artifact")
     bias = load_file(GOLDEN / "bert" / "model.safetensors")[BIAS]
-    meant = {"an untied decoder": lambda x: 2 * (x - bias) + bias, "no masked-LM bias": lambda x: x - bias}.get(how, lambda x: x)
+    changed = {"an untied decoder": lambda x: 2 * (x - bias) + bias, "a decoder's bias of its own": lambda x: x + bias}
+    meant = (changed | {"no masked-LM bias": lambda x: x - bias}).get(how, lambda x: x)
     for got, want in zip(logits(tmp_path / "artifact", manifest), expected("bert"), strict=True):
         assert distance(got, meant(want["vocabulary"])) <= 1
     assert ("masked-LM bias" in manifest.assumed) == (how == "no masked-LM bias")
