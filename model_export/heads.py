@@ -59,8 +59,9 @@ class Heads:
         weights = g.input("mean_weights", "float32", ["rows_of_means", "means", "width_of_means"])
         back = g.input("mean_back", "int32", ["pooled"])
         with g.scope("mean"):
-            means = g.op("MatMul", weights, g.op("Gather", self.hidden, slots, axis=0))
-            flat = g.op("Reshape", means, g.constant(np.array([-1, hidden], np.int64)))
+            # the hidden states first and turned over: threads then share out channels, and not what a mean is added up in
+            means = g.contrib("FusedMatMul", g.op("Gather", self.hidden, slots, axis=0), weights, transA=1, transB=1)
+            flat = g.op("Reshape", g.op("Transpose", means, perm=[0, 2, 1]), g.constant(np.array([-1, hidden], np.int64)))
             g.output("mean", g.op("Gather", flat, back, axis=0), "float32", ["pooled", hidden])
 
     def _pooled(self, cls: Value) -> Value | None:
