@@ -23,7 +23,7 @@ LEVELS = {
     ],
     "model_export": [
         {"errors", "manifest", "batch", "architecture", "names", "weights", "messages", "machine"},
-        {"bundle", "pieces", "portable", "graph", "hub", "centres"},
+        {"bundle", "pieces", "portable", "graph", "hub", "centres", "folder"},
         {"formats", "prepacked"},
         {"checkpoint"},
         {"families", "linear"},
