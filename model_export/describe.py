@@ -47,7 +47,7 @@ def _sizes(a: Architecture) -> list[tuple[str, str]]:
 
 def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> None:
     try:
-        vocabulary = read_vocabulary(checkpoint.folder, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
+        vocabulary = read_vocabulary(checkpoint.folder, checkpoint.config, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
     except ExportError as error:
         description.refused.append(str(error))
         return

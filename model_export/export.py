@@ -58,7 +58,7 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     checkpoint = Checkpoint(source, name)
     built = build(checkpoint, precision, device)
     architecture = built.architecture
-    vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
+    vocabulary = read_vocabulary(source, checkpoint.config, built.family, size=architecture.vocabulary, positions=architecture.positions)
     if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
     expected = expect(
