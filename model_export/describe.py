@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from model_export.architecture import Architecture
 from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
-from model_export.export import Built, build
+from model_export.export import Built, build, need_mask
 from model_export.families import describe, family_of
 from model_export.labels import pair_labels
-from model_export.vocabulary import read_vocabulary
+from model_export.vocabulary import Vocabulary, read_vocabulary
 
 SHOWN = 8  # labels
 
@@ -29,9 +29,11 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
     try:
         architecture = describe(checkpoint.config)
         found += _sizes(architecture)
-        _tokenizer(checkpoint, architecture, description)
+        vocabulary = _tokenizer(checkpoint, architecture, description)
         built = build(checkpoint, "fp32", "cpu")
         found += _heads(checkpoint, built)
+        if vocabulary is not None:
+            need_mask(built, vocabulary)
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]
@@ -45,17 +47,18 @@ def _sizes(a: Architecture) -> list[tuple[str, str]]:
     return [("family", a.family), ("encoder", width + narrow), ("embeddings", tables)]
 
 
-def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> None:
+def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> Vocabulary | None:
     try:
         vocabulary = read_vocabulary(checkpoint.folder, checkpoint.config, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
     except ExportError as error:
         description.refused.append(str(error))
-        return
+        return None
     kind = type(vocabulary.tokenizer.model).__name__
     special = ", ".join(f"{name} {number}" for name, number in vocabulary.special_tokens.items())
     size = vocabulary.tokenizer.get_vocab_size()
     description.found.append(("tokenizer", f"{kind} from {vocabulary.source}, {size} pieces, {special}; at most {vocabulary.max_tokens} tokens"))
     checkpoint.assumed.update(vocabulary.assumed)
+    return vocabulary
 
 
 def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:

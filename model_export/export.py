@@ -59,8 +59,7 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     built = build(checkpoint, precision, device)
     architecture = built.architecture
     vocabulary = read_vocabulary(source, checkpoint.config, built.family, size=architecture.vocabulary, positions=architecture.positions)
-    if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
-        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
+    need_mask(built, vocabulary)
     expected = expect(
         built.reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
     )
@@ -95,6 +94,12 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
         shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
         raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
     return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier, reference=reference)
+
+
+def need_mask(built: Built, vocabulary: Vocabulary) -> None:
+    """Raises ExportError where there is a masked-LM head and no mask."""
+    if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
+        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
 
 
 def _manifest(
