@@ -8,6 +8,7 @@ from model_export.errors import ExportError
 from model_export.export import Built, build, need_mask
 from model_export.families import describe, family_of
 from model_export.labels import pair_labels
+from model_export.sentences import trained_pooling
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
 SHOWN = 8  # labels
@@ -68,5 +69,5 @@ def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:
     if "pair" in built.heads.present:
         said["pair"] = ", ".join(pair_labels(checkpoint, built.family))
     present = [f"{head} ({said[head]})" if head in said else head for head in built.heads.present]
-    checkpoint.assumed.update(built.heads.assumed)
+    checkpoint.assumed.update(built.heads.assumed | trained_pooling(checkpoint.folder))
     return [("heads", "; ".join(present)), *((f"no {head}", why) for head, why in built.heads.missing.items())]

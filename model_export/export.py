@@ -23,6 +23,7 @@ from model_export.manifest import FORMAT, MODEL, PREPACKED_FOR, TOKENIZER, Golde
 from model_export.precision import PRECISIONS
 from model_export.prepacked import prepack, prepacked_for
 from model_export.reference import Reference
+from model_export.sentences import trained_pooling
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
@@ -133,7 +134,7 @@ def _manifest(
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
-        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed,
+        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed | trained_pooling(checkpoint.folder),
         verification=errors,
         golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},

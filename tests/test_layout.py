@@ -27,7 +27,7 @@ LEVELS = {
         {"formats", "prepacked"},
         {"checkpoint"},
         {"families", "linear"},
-        {"reference", "attention", "vocabulary", "labels", "scores"},
+        {"reference", "attention", "vocabulary", "labels", "scores", "sentences"},
         {"encoder", "verify", "precision"},
         {"heads"},
         {"export"},
