@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from model_export.architecture import Architecture
 from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
-from model_export.export import Built, build, need_mask
+from model_export.export import Built, build, refuse_misfit
 from model_export.families import describe, family_of
 from model_export.labels import pair_labels
 from model_export.sentences import trained_pooling
@@ -34,7 +34,7 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
         built = build(checkpoint, "fp32", "cpu")
         found += _heads(checkpoint, built)
         if vocabulary is not None:
-            need_mask(built, vocabulary)
+            refuse_misfit(built, vocabulary)
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]

@@ -60,7 +60,7 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     built = build(checkpoint, precision, device)
     architecture = built.architecture
     vocabulary = read_vocabulary(source, checkpoint.config, built.family, size=architecture.vocabulary, positions=architecture.positions)
-    need_mask(built, vocabulary)
+    refuse_misfit(built, vocabulary)
     expected = expect(
         built.reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
     )
@@ -97,8 +97,11 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
     return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier, reference=reference)
 
 
-def need_mask(built: Built, vocabulary: Vocabulary) -> None:
-    """Raises ExportError where there is a masked-LM head and no mask."""
+def refuse_misfit(built: Built, vocabulary: Vocabulary) -> None:
+    """Raises ExportError where the tokenizer has no mask for a masked-LM head, or pads with a token that the model gives positions to."""
+    padding = built.architecture.position_offset - 1  # where positions start behind a row for padding
+    if padding >= 0 and (pads := vocabulary.special_tokens.get("pad", padding)) != padding:
+        raise ExportError(f"config.json says pad_token_id {padding}, to which the model gives no position, but the tokenizer pads with {pads}")
     if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
 

@@ -81,3 +81,9 @@ def test_a_config_value_that_is_not_computed_is_refused_by_name(key: str, value:
     source = changed("bert", tmp_path / "checkpoint", **{key: value})
     with pytest.raises(ExportError, match=sentence.replace("(", r"\(")):
         export(source, tmp_path / "artifact", precision="fp32")
+
+
+def test_positions_that_leave_out_another_token_than_the_tokenizers_padding_are_refused(tmp_path: Path):
+    source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
+    with pytest.raises(ExportError, match="pad_token_id 0, to which the model gives no position, but the tokenizer pads with 1"):
+        export(source, tmp_path / "artifact", precision="fp32")
