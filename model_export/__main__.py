@@ -1,6 +1,7 @@
 """`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: arguments in, one export or description, a report out."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 from model_export.checkpoint import Checkpoint
 from model_export.describe import Description, describe_checkpoint
 from model_export.errors import ExportError
-from model_export.export import export, refuse_occupied
+from model_export.export import export
+from model_export.folder import refuse_occupied
 from model_export.hub import download, is_hub_id
 from model_export.manifest import Manifest
 from model_export.precision import PRECISIONS
@@ -21,9 +23,12 @@ def main(words: Sequence[str]) -> int:
     arguments = _parser(describes).parse_args(words[describes:])
     try:
         print(_described(arguments) if describes else _exported(arguments))
-    except ExportError as error:
+    except (ExportError, OSError) as error:  # the system's own words where a file of the checkpoint may not be read
         print(f"model_export: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("model_export: interrupted, nothing was written", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -87,4 +92,5 @@ def description(of: Description) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it cleans up as after Ctrl-C
     sys.exit(main(sys.argv[1:]))

@@ -15,8 +15,10 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[np.generic]]
 
+MEANS = 16  # in a row: the narrowest block of the product that makes them
 VECTOR = 16  # a sequence starts at a multiple of the vector width of the softmax sum on AVX-512
 BLOCK = 128  # and does not straddle a K block of the attention products: together these make answers bit-identical in any company
+LARGEST_BLOCK = 1024  # the blocks are the larger, the narrower a head: of any power of two up to here
 
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
 OUTPUTS = {  # graph output -> what one row of it belongs to
@@ -142,14 +144,19 @@ def _head_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints]) -> tuple[di
 
 
 def _mean_feeds(sequences: Sequence[Tokens], chosen: Sequence[Ints], lengths: Ints) -> dict[str, NDArray[np.generic]]:
-    """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention."""
+    """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention.
+
+    At most MEANS in a row: with more, the product adds up smaller blocks.
+    """
     pooled = [i for i, tokens in enumerate(sequences) if POOLED in kinds_of(tokens.outputs)]
     if not pooled:
         return {"mean_slots": np.zeros((1, 1), np.int32), "mean_weights": np.zeros((1, 2, 1), np.float32), "mean_back": np.zeros(0, np.int32)}
     width = row_width(lengths[pooled])
     firsts, rows = place(lengths[pooled].tolist(), width)
-    row = np.array(firsts) // width
-    within = np.array([int((row[:n] == row[n]).sum()) for n in range(len(pooled))])
+    packed = np.array(firsts) // width
+    within = np.array([int((packed[:n] == packed[n]).sum()) for n in range(len(pooled))])
+    parts, row = np.unique(packed * width + within // MEANS, return_inverse=True)
+    within, rows = within % MEANS, len(parts)
     means = max(2, int(within.max()) + 1)  # at least two: see _query_rows
     slots = np.zeros((rows, width), np.int32)
     weights = np.zeros((rows, means, width), np.float32)
@@ -187,7 +194,8 @@ def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
 def _next_start(end: int, length: int) -> int:
     start = -(-end // VECTOR) * VECTOR
     if start % BLOCK + length > BLOCK:
-        start = -(-start // BLOCK) * BLOCK
+        block = max(BLOCK, min(LARGEST_BLOCK, 1 << (length - 1).bit_length()))
+        start = -(-start // block) * block
     return start
 
 

@@ -16,6 +16,7 @@ from model_export.formats import CONVERT, FORMATS, Format
 from model_export.weights import Array, Weight
 
 CONFIGS = ("config.json", "bert_config.json")  # Hugging Face's name, google-research/bert's
+LFS_POINTER = b"version https://git-lfs"  # what a clone without Git LFS has in place of a large file
 
 
 class Checkpoint:
@@ -23,7 +24,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path, name: str = "") -> None:
         self.folder = folder
-        self.name = name or folder.resolve().name
+        self.name = name or _name(folder.resolve())
         self.assumed: dict[str, str] = {}  # what the checkpoint does not say -> what was taken, and why
         self.format = _format(folder)
         self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
@@ -49,7 +50,8 @@ class Checkpoint:
     def weight(self, name: str, *, shape: tuple[int, ...]) -> Weight:
         """The weight called `name`, which must have `shape`; counts as read from now on."""
         if name not in self._weights:
-            raise ExportError(f"the checkpoint has no weight {name!r}, which this architecture needs")
+            longer = next((f", only {stored!r}: take off what stands before it" for stored in self._weights if stored.endswith(f".{name}")), "")
+            raise ExportError(f"the checkpoint has no weight {name!r}, which this architecture needs{longer}")
         found = self._weights[name].shape
         if found != shape:
             raise ExportError(f"weight {name!r} has shape {list(found)}, but config.json says it should be {list(shape)}")
@@ -94,23 +96,50 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _name(folder: Path) -> str:
+    """The folder's name; in the hub's cache, where that is a commit's (models--ORG--NAME/snapshots/COMMIT), the repository's."""
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/")
+    return folder.name
+
+
 def _format(folder: Path) -> str:
     """The first of FORMATS of which the folder has files."""
     if not folder.is_dir():
         raise ExportError(f"{folder} is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME")
+    if (folder / "adapter_config.json").is_file():
+        raise ExportError(f"{folder} holds an adapter, which peft adds to a model: merge the two (merge_and_unload) and export what that gives")
     for name, one in FORMATS.items():
         if any(folder.glob(one.files)) or (one.index and (folder / one.index).is_file()):
             return name
-    patterns = ", ".join(one.files for one in FORMATS.values())
-    raise ExportError(f"{folder} has no *.safetensors file, nor any of {patterns}. Other formats can be converted with {CONVERT}")
+    patterns = " or ".join(one.files for one in FORMATS.values())
+    raise ExportError(f"{folder} has no {patterns} file. Other formats can be converted with {CONVERT}")
 
 
 def _files(folder: Path, kind: Format) -> list[Path]:
-    """The format's files; where an index names them, all of those must be there."""
-    if not kind.index or not (folder / kind.index).is_file():
-        return sorted(folder.glob(kind.files))
-    files = [folder / name for name in sorted(set(read_json(folder / kind.index)["weight_map"].values()))]
+    """The format's files: the one that has everything, or all that an index names, or all there are; each is there and not a stand-in."""
+    if kind.whole and (folder / kind.whole).is_file():
+        files = [folder / kind.whole]
+    elif kind.index and (folder / kind.index).is_file():
+        files = [folder / name for name in _named(folder / kind.index)]
+    else:
+        files = sorted(folder.glob(kind.files))
     for file in files:
         if not file.is_file():
-            raise ExportError(f"{file} is named by {kind.index} but missing: the download is not complete")
+            raise ExportError(f"{file} is missing: the download is not complete")
+        with file.open("rb") as opened:
+            if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise ExportError(f"{file} is only Git LFS's pointer to the weights: run `git lfs pull` in {folder}")
     return files
+
+
+def _named(index: Path) -> list[str]:
+    """The files that an index names."""
+    named = read_json(index).get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(file, str) for file in named.values()):
+        raise ExportError(f"{index} is damaged: its weight_map must say for each weight which file has it")
+    for file in named.values():
+        if not (index.parent / file).is_file():
+            raise ExportError(f"{index.parent / file} is named by {index.name} but missing: the download is not complete")
+    return sorted(set(named.values()))

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from model_export.architecture import Architecture
 from model_export.checkpoint import Checkpoint
 from model_export.errors import ExportError
-from model_export.export import Built, build
+from model_export.export import Built, build, refuse_misfit
 from model_export.families import describe, family_of
 from model_export.labels import pair_labels
-from model_export.vocabulary import read_vocabulary
+from model_export.sentences import trained_pooling
+from model_export.vocabulary import Vocabulary, read_vocabulary
 
 SHOWN = 8  # labels
 
@@ -29,9 +30,11 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
     try:
         architecture = describe(checkpoint.config)
         found += _sizes(architecture)
-        _tokenizer(checkpoint, architecture, description)
+        vocabulary = _tokenizer(checkpoint, architecture, description)
         built = build(checkpoint, "fp32", "cpu")
         found += _heads(checkpoint, built)
+        if vocabulary is not None:
+            refuse_misfit(built, vocabulary)
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]
@@ -45,17 +48,18 @@ def _sizes(a: Architecture) -> list[tuple[str, str]]:
     return [("family", a.family), ("encoder", width + narrow), ("embeddings", tables)]
 
 
-def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> None:
+def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> Vocabulary | None:
     try:
-        vocabulary = read_vocabulary(checkpoint.folder, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
+        vocabulary = read_vocabulary(checkpoint.folder, checkpoint.config, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
     except ExportError as error:
         description.refused.append(str(error))
-        return
+        return None
     kind = type(vocabulary.tokenizer.model).__name__
     special = ", ".join(f"{name} {number}" for name, number in vocabulary.special_tokens.items())
     size = vocabulary.tokenizer.get_vocab_size()
     description.found.append(("tokenizer", f"{kind} from {vocabulary.source}, {size} pieces, {special}; at most {vocabulary.max_tokens} tokens"))
     checkpoint.assumed.update(vocabulary.assumed)
+    return vocabulary
 
 
 def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:
@@ -65,5 +69,5 @@ def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:
     if "pair" in built.heads.present:
         said["pair"] = ", ".join(pair_labels(checkpoint, built.family))
     present = [f"{head} ({said[head]})" if head in said else head for head in built.heads.present]
-    checkpoint.assumed.update(built.heads.assumed)
+    checkpoint.assumed.update(built.heads.assumed | trained_pooling(checkpoint.folder))
     return [("heads", "; ".join(present)), *((f"no {head}", why) for head, why in built.heads.missing.items())]

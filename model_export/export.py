@@ -1,8 +1,5 @@
 """The sentence: read the checkpoint, describe it, build the graph, write it, verify what was written, and only then give it its name."""
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,14 +14,16 @@ from model_export.checkpoint import Checkpoint
 from model_export.encoder import Encoder
 from model_export.errors import ExportError
 from model_export.families import Family, Parts, describe, family_of
+from model_export.folder import refuse_occupied, written_whole
 from model_export.graph import WEIGHTS_FILE, Graph
 from model_export.heads import Heads
 from model_export.labels import Classifier, classifier_of, pair_labels
 from model_export.machine import give_memory_back
-from model_export.manifest import FORMAT, MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Golden, Manifest, Tensor, sha256
+from model_export.manifest import FORMAT, MODEL, PREPACKED_FOR, TOKENIZER, Golden, Manifest, Tensor, sha256
 from model_export.precision import PRECISIONS
 from model_export.prepacked import prepack, prepacked_for
 from model_export.reference import Reference
+from model_export.sentences import trained_pooling
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
@@ -60,13 +59,12 @@ def export(source: Path, artifact: Path, *, precision: str = "fp32", device: str
     checkpoint = Checkpoint(source, name)
     built = build(checkpoint, precision, device)
     architecture = built.architecture
-    vocabulary = read_vocabulary(source, built.family, size=architecture.vocabulary, positions=architecture.positions)
-    if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
-        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
+    vocabulary = read_vocabulary(source, checkpoint.config, built.family, size=architecture.vocabulary, positions=architecture.positions)
+    refuse_misfit(built, vocabulary)
     expected = expect(
         built.reference, built.heads.present, vocabulary=architecture.vocabulary, max_tokens=vocabulary.max_tokens, labels=len(built.classifier.names)
     )
-    with _written_beside(artifact / device) as folder:
+    with written_whole(artifact / device) as folder:
         vocabulary.save(folder / TOKENIZER)
         with tqdm(total=checkpoint.parameters, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
             metadata = {PREPACKED_FOR: prepacked_for()} if prepacked else None
@@ -97,6 +95,15 @@ def build(checkpoint: Checkpoint, precision: str, device: str) -> Built:
         shown = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
         raise ExportError(f"the checkpoint has weights that this exporter does not compute: {shown}. The answers would not be the model's")
     return Built(graph=graph, architecture=architecture, family=family, heads=heads, classifier=classifier, reference=reference)
+
+
+def refuse_misfit(built: Built, vocabulary: Vocabulary) -> None:
+    """Raises ExportError where the tokenizer has no mask for a masked-LM head, or pads with a token that the model gives positions to."""
+    padding = built.architecture.position_offset - 1  # where positions start behind a row for padding
+    if padding >= 0 and (pads := vocabulary.special_tokens.get("pad", padding)) != padding:
+        raise ExportError(f"config.json says pad_token_id {padding}, to which the model gives no position, but the tokenizer pads with {pads}")
+    if "fill_mask" in built.heads.present and "mask" not in vocabulary.special_tokens:
+        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
 
 
 def _manifest(
@@ -130,7 +137,7 @@ def _manifest(
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
-        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed,
+        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed | trained_pooling(checkpoint.folder),
         verification=errors,
         golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},
@@ -142,30 +149,3 @@ def _golden(expected: Expected, precision: str) -> tuple[Golden, ...]:
     both = sorted(zip(expected.sequences, expected.hidden, strict=True), key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
     tolerance = TOLERANCE[precision]
     return tuple(Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance) for ids, hidden in both)
-
-
-def refuse_occupied(artifact: Path, device: str) -> None:
-    if artifact.exists() and not artifact.is_dir():
-        raise ExportError(f"{artifact} is a file: name a new or an empty folder")
-    if (artifact / device).exists():
-        raise ExportError(f"{artifact / device} already holds an artifact: name another folder, or remove it first")
-    others = [entry.name for entry in artifact.iterdir() if not (entry / MANIFEST).is_file()] if artifact.exists() else []
-    if others:
-        raise ExportError(f"{artifact} already holds something else ({others[0]}): name a new or an empty folder")
-
-
-@contextmanager
-def _written_beside(artifact: Path) -> Iterator[Path]:
-    """A folder beside `artifact` that takes its name when all went well, and is gone when not."""
-    folder = artifact.with_name(artifact.name + ".partial")
-    shutil.rmtree(folder, ignore_errors=True)
-    made = [parent for parent in folder.parents if not parent.exists()]
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        folder.rename(artifact)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        for parent in made:  # those that are still empty, innermost first
-            if parent.exists() and not any(parent.iterdir()):
-                parent.rmdir()

@@ -217,9 +217,16 @@ class Parts:
         known = part in self._family.parts or part in self._family.heads
         return known and self._name(part, kind, 0) in self._checkpoint.names
 
+    @property
+    def untied(self) -> bool:
+        """Whether the masked-LM decoder has weights of its own, and not those of the word embeddings."""
+        return self._checkpoint.config.get("tie_word_embeddings", True) is False
+
     def ignore_known(self) -> None:
-        """Marks what carries no arithmetic of its own: stored position numbers, a second copy of a tied decoder's bias."""
+        """Marks what carries no arithmetic of its own: stored position numbers, a bias of the masked-LM head beside the decoder's own."""
         known = {self._prefix + name for name in self._family.ignored} | {self._name("mlm_decoder", "bias", 0)}
+        if self.has("mlm_decoder", "bias") and self.has("mlm_bias", "bias"):
+            known.add(self._name("mlm_bias", "bias", 0))
         known |= {name for name in self._checkpoint.names if name.startswith(tuple(self._family.unserved))}
         self._checkpoint.ignore(frozenset(known))
 

@@ -21,6 +21,7 @@ from model_export.weights import Array, Weight
 
 Weights = dict[str, Weight]
 CONVERT = "transformers: AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
+DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # of safetensors; the smaller floats count with scales of their own
 OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's in checkpoints converted from TensorFlow
 
 
@@ -29,7 +30,10 @@ def read_safetensors(files: list[Path]) -> Weights:
     for file in files:
         with _open(file) as opened:
             for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
-                found[modern(name)] = _mapped(file, name, tuple(opened.get_slice(name).get_shape()))
+                stored = opened.get_slice(name)
+                if (dtype := stored.get_dtype()) not in DTYPES:
+                    raise ExportError(f"{file} stores {name} as {dtype}, which this exporter does not read: convert it with {CONVERT}")
+                found[modern(name)] = _mapped(file, name, tuple(stored.get_shape()))
     return found
 
 
@@ -45,8 +49,10 @@ def read_torch(files: list[Path]) -> Weights:
     for file in files:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-        except Exception as error:  # torch raises many kinds for a damaged file or one with code in it
-            raise ExportError(f"{file} holds something else than tensors, or is damaged: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # torch raises many kinds for a damaged file or one with code in it, with advice to run the code
+            raise ExportError(f"{file} holds something else than tensors, or is damaged: torch does not open it with weights_only=True") from error
+        if not isinstance(content, dict) or not all(isinstance(name, str) and isinstance(one, torch.Tensor) for name, one in content.items()):
+            raise ExportError(f"{file} holds something else than tensors by name: store what model.state_dict() gives, and nothing around it")
         found |= {modern(name): _tensor(tensor) for name, tensor in content.items()}
     return found
 
@@ -65,14 +71,15 @@ def read_tensorflow(files: list[Path]) -> Weights:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     files: str  # a pattern
+    whole: str  # the one file that has everything, which counts where it is there, as in transformers
     index: str  # the file that names the shards, where there are several
     read: Callable[[list[Path]], Weights]
 
 
 FORMATS: Mapping[str, Format] = {  # in this order: the first that is there counts
-    "safetensors": Format(files="*.safetensors", index="model.safetensors.index.json", read=read_safetensors),
-    "pytorch": Format(files="pytorch_model*.bin", index="pytorch_model.bin.index.json", read=read_torch),
-    "tensorflow": Format(files="*.ckpt*.index", index="", read=read_tensorflow),
+    "safetensors": Format(files="*.safetensors", whole="model.safetensors", index="model.safetensors.index.json", read=read_safetensors),
+    "pytorch": Format(files="pytorch_model*.bin", whole="pytorch_model.bin", index="pytorch_model.bin.index.json", read=read_torch),
+    "tensorflow": Format(files="*.ckpt*.index", whole="", index="", read=read_tensorflow),
 }
 
 
@@ -103,7 +110,7 @@ def _mapped(file: Path, name: str, shape: tuple[int, ...]) -> Weight:
 
 
 def _tensor(tensor: Any) -> Weight:
-    return Weight(tuple(tensor.shape), lambda: np.asarray(tensor.float().numpy()))
+    return Weight(tuple(tensor.shape), lambda: np.asarray(tensor.detach().float().numpy()))
 
 
 def _open(file: Path) -> Any:

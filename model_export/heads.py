@@ -59,8 +59,9 @@ class Heads:
         weights = g.input("mean_weights", "float32", ["rows_of_means", "means", "width_of_means"])
         back = g.input("mean_back", "int32", ["pooled"])
         with g.scope("mean"):
-            means = g.op("MatMul", weights, g.op("Gather", self.hidden, slots, axis=0))
-            flat = g.op("Reshape", means, g.constant(np.array([-1, hidden], np.int64)))
+            # the hidden states first and turned over: threads then share out channels, and not what a mean is added up in
+            means = g.contrib("FusedMatMul", g.op("Gather", self.hidden, slots, axis=0), weights, transA=1, transB=1)
+            flat = g.op("Reshape", g.op("Transpose", means, perm=[0, 2, 1]), g.constant(np.array([-1, hidden], np.int64)))
             g.output("mean", g.op("Gather", flat, back, axis=0), "float32", ["pooled", hidden])
 
     def _pooled(self, cls: Value) -> Value | None:
@@ -157,6 +158,8 @@ class Heads:
 
     def _decoder(self) -> Decoder:
         """The word embeddings' own value where the decoder is tied to them or not stored; else the stored decoder."""
+        if self.parts.untied and not self.parts.has("mlm_decoder"):
+            raise ExportError("config.json sets tie_word_embeddings to False, but the checkpoint has no decoder: its masked-LM head is not complete")
         shape = (self.architecture.vocabulary, self.architecture.embedding)
         weight = word = self.parts.weight("word", shape)
         if self.parts.has("mlm_decoder") and not np.array_equal((stored := self.parts.weight("mlm_decoder", shape)).load(), word.load()):
@@ -165,7 +168,7 @@ class Heads:
         return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
 
     def _decoder_bias(self) -> Weight:
-        for part in ("mlm_bias", "mlm_decoder"):
+        for part in ("mlm_decoder", "mlm_bias"):  # the decoder's own first: where the two differ, transformers adds that one
             if self.parts.has(part, "bias"):
                 return self.parts.bias(part, self.architecture.vocabulary)
         self.assumed["masked-LM bias"] = "zero, which transformers starts it with: the checkpoint has none"

@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from model_export.errors import ExportError
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-ABOUT = ("*config.json", "README.md", "tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
+ABOUT = ("*config.json", "README.md", "modules.json", "tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # only where the repository has nothing better
 

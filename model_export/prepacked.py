@@ -8,7 +8,9 @@ on another processor, or in another version, it keeps its own, and the artifact 
 from pathlib import Path
 
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
+from model_export.errors import ExportError
 from model_export.graph import WEIGHTS_FILE
 from model_export.machine import kernels
 
@@ -19,7 +21,7 @@ def prepacked_for() -> str:
 
 
 def prepack(model: Path) -> None:
-    """Replaces `model` and its weights; the file of the weights becomes about twice as large."""
+    """Replaces `model` and its weights; the file of the weights becomes about twice as large. Raises ExportError where there is no room for it."""
     folder = model.with_name("prepacked")
     folder.mkdir()
     options = ort.SessionOptions()
@@ -27,7 +29,12 @@ def prepack(model: Path) -> None:
     options.optimized_model_filepath = str(folder / model.name)
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
     options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
-    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    try:
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Fail as error:
+        raise ExportError(
+            f"{folder} could not be written: packed weights take three times the room while they are made; make room, or leave out --prepacked"
+        ) from error
     for name in (WEIGHTS_FILE, model.name):
         (folder / name).replace(model.with_name(name))
     folder.rmdir()

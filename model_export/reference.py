@@ -114,7 +114,7 @@ class Reference:
         inner = self._norm(inner, *(self._vector("mlm_norm", kind, a.embedding) for kind in ("weight", "bias")))
         part = "mlm_decoder" if self._parts.has("mlm_decoder") else "word"
         logits = inner @ self._matrix(part, a.vocabulary, a.embedding).T
-        for bias in [part for part in ("mlm_bias", "mlm_decoder") if self._parts.has(part, "bias")][:1]:
+        for bias in [part for part in ("mlm_decoder", "mlm_bias") if self._parts.has(part, "bias")][:1]:
             logits += self._vector(bias, "bias", a.vocabulary)
         logits -= logits.max(axis=-1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_export.batch import BLOCK, VECTOR, Tokens, pack, place, split
+from model_export.batch import BLOCK, LARGEST_BLOCK, MEANS, VECTOR, Tokens, pack, place, split
 
 SEQUENCE_OUTPUTS = [frozenset({"cls"}), frozenset({"pooler", "pair"}), frozenset({"mean"}), frozenset({"tags"}), frozenset({"top_ids"})]
 
@@ -22,7 +22,7 @@ def sequences(draw: st.DrawFn) -> list[Tokens]:
     return result
 
 
-@given(st.lists(st.integers(1, 512), min_size=1, max_size=40))
+@given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
 def test_sequences_keep_to_the_placement_rules_and_never_overlap(lengths: list[int]) -> None:
     width = -(-max(lengths) // VECTOR) * VECTOR
     slots, rows = place(lengths, width)
@@ -30,10 +30,20 @@ def test_sequences_keep_to_the_placement_rules_and_never_overlap(lengths: list[i
     for slot, length in zip(slots, lengths, strict=True):
         start = slot % width
         assert start % VECTOR == 0
-        assert start % BLOCK == 0 or start % BLOCK + length <= BLOCK
+        for block in (BLOCK, 256, 512, LARGEST_BLOCK):
+            assert start % block == 0 or start % block + length <= block
         assert start + length <= width
         assert not taken[slot : slot + length].any()
         taken[slot : slot + length] = True
+
+
+@given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
+def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> None:
+    zeros = [np.zeros(length, np.int32) for length in lengths]
+    feeds = pack([Tokens(ids=ids, types=ids, outputs=frozenset({"mean"})) for ids in zeros]).feeds
+    assert 2 <= feeds["mean_weights"].shape[1] <= MEANS
+    assert len(set(feeds["mean_back"].tolist())) == len(lengths)
+    np.testing.assert_allclose(feeds["mean_weights"].sum(axis=2).reshape(-1)[feeds["mean_back"]], 1, rtol=1e-4)
 
 
 @given(sequences())

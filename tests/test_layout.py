@@ -23,11 +23,11 @@ LEVELS = {
     ],
     "model_export": [
         {"errors", "manifest", "batch", "architecture", "names", "weights", "messages", "machine"},
-        {"bundle", "pieces", "portable", "graph", "hub", "centres"},
+        {"bundle", "pieces", "portable", "graph", "hub", "centres", "folder"},
         {"formats", "prepacked"},
         {"checkpoint"},
         {"families", "linear"},
-        {"reference", "attention", "vocabulary", "labels", "scores"},
+        {"reference", "attention", "vocabulary", "labels", "scores", "sentences"},
         {"encoder", "verify", "precision"},
         {"heads"},
         {"export"},

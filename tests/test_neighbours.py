@@ -1,10 +1,13 @@
 """The promise that no peer makes: a text gets the same bits alone and among any others, in fp32 and in int8."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from benchmarks.checkpoints import REST, TINY, weights
 from model_export.batch import Row, Tokens
 from model_export.export import export
 from service.artifact import open_artifact
@@ -57,3 +60,24 @@ def test_an_answer_does_not_depend_on_its_neighbours(checkpoint: Path, precision
             changed = [len(texts[i]) for i, row in zip(company, rows, strict=True) if not equal(asked(texts[i], row), alone[i])]
             assert changed == [], "lengths of the texts whose answer changed in company"
     runtime.close()
+
+
+def test_long_texts_keep_their_bits_where_heads_and_channels_are_few(tmp_path: Path) -> None:
+    """Where the products add up larger blocks, or are shared out among threads by channel."""
+    config = TINY | {"hidden_size": 128, "intermediate_size": 256}
+    positions = np.random.default_rng(9).normal(0, 0.02, (1024, 128)).astype(np.float32)
+    save_file(weights(config) | {"bert.embeddings.position_embeddings.weight": positions}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(REST | config | {"max_position_embeddings": 1024}), "utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]), "utf-8")
+    export(tmp_path, tmp_path / "artifact")
+    random, kinds = np.random.default_rng(7), (frozenset({"cls"}), frozenset({"mean"}))
+    ids = [random.integers(5, 1024, length, dtype=np.int32) for length in (1000, 300, 200, 40, 17, 700, 150)]
+    texts = [Tokens(ids=one, types=np.zeros_like(one), outputs=outputs) for one in ids for outputs in kinds]
+    answers = []
+    for threads in (1, 2):
+        runtime = Runtime(open_artifact(tmp_path / "artifact"), threads=threads)
+        runtime.open()
+        answers += [[runtime.run_here([text])[0][0] for text in texts], runtime.run_here(texts)[0]]
+        runtime.close()
+    for rows in zip(*answers, strict=True):
+        assert all(equal(row, rows[0]) for row in rows)

@@ -32,6 +32,13 @@ def in_shards(folder: Path, weights: Arrays) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
 
 
+def beside_others(folder: Path, weights: Arrays) -> None:
+    """In one file, with another copy and the index of shards that are gone beside it."""
+    one_file(folder, weights)
+    save_file({name: 2 * array for name, array in weights.items()}, folder / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}', "utf-8")
+
+
 def renamed(weights: Arrays) -> Arrays:
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     return {next((name.replace(new, past) for new, past in old.items() if name.endswith(new)), name): array for name, array in weights.items()}
@@ -45,9 +52,11 @@ def with_copies(weights: Arrays) -> Arrays:
 
 STORED: dict[str, Callable[[Path, Arrays], object]] = {
     "two shards": in_shards,
+    "one file beside others": beside_others,
     "old names of the norms": lambda folder, weights: one_file(folder, renamed(weights)),
     "copies of what is tied": lambda folder, weights: one_file(folder, with_copies(weights)),
     "an untied decoder": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.weight": 2 * weights[WORD]}),
+    "a decoder's bias of its own": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.bias": 2 * weights[BIAS]}),
     "no masked-LM bias": lambda folder, weights: one_file(folder, {n: a for n, a in weights.items() if n != BIAS}),
 }
 
@@ -71,7 +80,8 @@ def logits(artifact: Path, manifest: Manifest) -> list[np.ndarray]:
 def test_the_way_of_storing_does_not_change_the_answer(how: str, tmp_path: Path):
     manifest = export(bert(tmp_path / "checkpoint", STORED[how]), tmp_path / "artifact")
     bias = load_file(GOLDEN / "bert" / "model.safetensors")[BIAS]
-    meant = {"an untied decoder": lambda x: 2 * (x - bias) + bias, "no masked-LM bias": lambda x: x - bias}.get(how, lambda x: x)
+    changed = {"an untied decoder": lambda x: 2 * (x - bias) + bias, "a decoder's bias of its own": lambda x: x + bias}
+    meant = (changed | {"no masked-LM bias": lambda x: x - bias}).get(how, lambda x: x)
     for got, want in zip(logits(tmp_path / "artifact", manifest), expected("bert"), strict=True):
         assert distance(got, meant(want["vocabulary"])) <= 1
     assert ("masked-LM bias" in manifest.assumed) == (how == "no masked-LM bias")
@@ -122,7 +132,32 @@ def test_a_pickle_that_is_no_table_of_tensors_is_refused_whether_or_not_torch_is
         export(tmp_path / "checkpoint", tmp_path / "artifact")
 
 
+@pytest.mark.parametrize(
+    "around", [lambda weights: {"state_dict": weights}, lambda weights: [*weights.values()], lambda weights: weights | {"epoch": 3}]
+)
+def test_a_pickle_of_more_than_tensors_by_name_is_refused(around: Callable[[Arrays], object], tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
+    torch.save(around({"bert.pooler.dense.bias": torch.ones(32)}), source / "pytorch_model.bin")
+    with pytest.raises(ExportError, match=r"store what model\.state_dict\(\) gives"):
+        export(source, tmp_path / "artifact")
+
+
+def test_a_pickle_of_parameters_is_read(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
+    torch.save({"bert.pooler.dense.bias": torch.nn.Parameter(torch.ones(32))}, source / "pytorch_model.bin")
+    assert Checkpoint(source).weight("bert.pooler.dense.bias", shape=(32,)).load().sum() == 32
+
+
+def in_the_hubs_cache(folder: Path) -> Path:
+    commit = folder.parent / "models--hfl--chinese-macbert-base" / "snapshots" / "0123abc"
+    commit.parent.mkdir(parents=True)
+    return folder.rename(commit)
+
+
 NAMED = {
+    "by its repository": in_the_hubs_cache,
     "by its folder": lambda folder: folder.rename(folder.with_name("chinese-macbert-base")),
     "by its config": lambda folder: rewritten(
         folder, "config.json", lambda text: text.replace("{", '{"_name_or_path": "hfl/chinese-macbert-base",', 1)

@@ -16,7 +16,8 @@ from model_export.portable import write_portable
 GOLDEN = Path(__file__).parent.parent / "golden" / "bert"
 KERNELS = {  # operators of the graph that ONNX Runtime's CUDA provider has kernels for, by its documentation, in float and float16
     *("Add", "Cast", "Gather", "GatherND", "Gemm", "Identity", "LayerNormalization", "LogSoftmax", "MatMul", "Reshape", "Squeeze", "Sub"),
-    *("Tanh", "TopK", "Unsqueeze", "GatherElements", "BiasGelu", "EmbedLayerNormalization", "PackedMultiHeadAttention", "SkipLayerNormalization"),
+    *("Tanh", "TopK", "Transpose", "Unsqueeze", "GatherElements"),
+    *("BiasGelu", "EmbedLayerNormalization", "FusedMatMul", "PackedMultiHeadAttention", "SkipLayerNormalization"),
 }
 OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "top_logits", "top_ids", "log_sum_exp"})
 

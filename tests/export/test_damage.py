@@ -11,6 +11,7 @@ import pytest
 from model_export.checkpoint import Checkpoint
 from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
+from model_export.export import export
 from model_export.families import FAMILIES, describe
 from tests.export.goldens import GOLDEN
 
@@ -57,6 +58,20 @@ def test_nonsense_about_labels_is_described_or_refused(key: str, tmp_path: Path)
     for value in NONSENSE:
         (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(dict(config_of("bert-labels")) | {key: value}), "utf-8")
         assert describe_checkpoint(Checkpoint(tmp_path / "checkpoint")).found
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("key", ["model_max_length", "do_lower_case", "strip_accents", "cls_token", "added_tokens_decoder", "tokenizer_class"])
+def test_nonsense_about_the_tokenizer_is_exported_or_refused(key: str, file: str, tmp_path: Path):
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    for value in (*NONSENSE, {"1": {}}, {"1": 1}, {"content": 1}):
+        (tmp_path / "checkpoint" / file).write_text(json.dumps({key: value}), "utf-8")
+        shutil.rmtree(tmp_path / "artifact", ignore_errors=True)
+        try:
+            manifest = export(tmp_path / "checkpoint", tmp_path / "artifact")
+        except ExportError:
+            continue
+        assert 3 <= manifest.max_tokens <= 144
 
 
 @pytest.mark.parametrize(("name", "file"), [(name, file) for name, files in FILES.items() for file in files])

@@ -46,6 +46,13 @@ def test_it_says_everything_that_would_be_refused_and_why(capsys: pytest.Capture
     assert "weights that this exporter does not compute: bert.encoder.layer.2" in refused[1]
 
 
+def test_a_vocabulary_without_a_mask_is_refused_as_at_export(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    vocabulary = tmp_path / "checkpoint" / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
+    assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys)["refused"]
+
+
 def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["describe", str(tmp_path / "nowhere")]) == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
