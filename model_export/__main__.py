@@ -14,6 +14,7 @@ from model_export.folder import refuse_occupied
 from model_export.hub import download, is_hub_id
 from model_export.manifest import Manifest
 from model_export.precision import PRECISIONS
+from model_export.sentences import USUAL
 
 CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
 
@@ -78,6 +79,8 @@ def report(manifest: Manifest, artifact: Path) -> str:
         f"wrote {artifact}: {manifest.family}, {size}, {manifest.precision}",
         f"  heads: {', '.join(manifest.heads)}; at most {manifest.max_tokens} tokens",
     ]
+    if manifest.pooling != USUAL:
+        lines.append(f"  sentence vectors: {manifest.pooling}, which /v1/embeddings gives; /embed gives [CLS] where a request does not say")
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]
     lines += [f"  assumed {what}: {why}" for what, why in manifest.assumed.items()]
     lines += [f"  {name} {value:.2g}" for name, value in manifest.verification.items()]

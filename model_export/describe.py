@@ -8,7 +8,7 @@ from model_export.errors import ExportError
 from model_export.export import Built, build, refuse_misfit
 from model_export.families import describe, family_of
 from model_export.labels import pair_labels
-from model_export.sentences import trained_pooling
+from model_export.sentences import pooling_of
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
 SHOWN = 8  # labels
@@ -31,6 +31,7 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
         architecture = describe(checkpoint.config)
         found += _sizes(architecture)
         vocabulary = _tokenizer(checkpoint, architecture, description)
+        found.append(("pooling", pooling_of(checkpoint)))
         built = build(checkpoint, "fp32", "cpu")
         found += _heads(checkpoint, built)
         if vocabulary is not None:
@@ -69,5 +70,5 @@ def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:
     if "pair" in built.heads.present:
         said["pair"] = ", ".join(pair_labels(checkpoint, built.family))
     present = [f"{head} ({said[head]})" if head in said else head for head in built.heads.present]
-    checkpoint.assumed.update(built.heads.assumed | trained_pooling(checkpoint.folder))
+    checkpoint.assumed.update(built.heads.assumed)
     return [("heads", "; ".join(present)), *((f"no {head}", why) for head, why in built.heads.missing.items())]

@@ -23,7 +23,7 @@ from model_export.manifest import FORMAT, MODEL, PREPACKED_FOR, TOKENIZER, Golde
 from model_export.precision import PRECISIONS
 from model_export.prepacked import prepack, prepacked_for
 from model_export.reference import Reference
-from model_export.sentences import trained_pooling
+from model_export.sentences import pooling_of
 from model_export.verify import TOLERANCE, Expected, expect, verify
 from model_export.vocabulary import Vocabulary, read_vocabulary
 
@@ -117,7 +117,7 @@ def _manifest(
     errors: dict[str, float],
     folder: Path,
 ) -> Manifest:
-    heads, sizes = built.heads, asdict(built.architecture)
+    heads, sizes, pooling = built.heads, asdict(built.architecture), pooling_of(checkpoint)
     kept = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
     return Manifest(
         format=FORMAT,
@@ -130,6 +130,7 @@ def _manifest(
         sizes={name: sizes[name] for name in kept} | {"parameters": checkpoint.parameters},
         max_tokens=vocabulary.max_tokens,
         heads=tuple(heads.present),
+        pooling=pooling,
         missing=heads.missing,
         pair_labels=pair_labels(checkpoint, built.family) if "pair" in heads.present else (),
         labels=built.classifier.names,
@@ -137,7 +138,7 @@ def _manifest(
         special_tokens=vocabulary.special_tokens,
         inputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.inputs()},
         outputs={name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in built.graph.outputs()},
-        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed | trained_pooling(checkpoint.folder),
+        assumed=checkpoint.assumed | built.heads.assumed | vocabulary.assumed,
         verification=errors,
         golden=_golden(expected, precision),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS_FILE, TOKENIZER)},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, MODEL, TOKENIZER = "manifest.json", "model.onnx", "tokenizer.json"
 PREPACKED_FOR = "prepacked_for"  # in the model's own metadata, where it also holds packed weights: what `machine.kernels` said at export
 
@@ -46,6 +46,7 @@ class Manifest:
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # in one sequence, special tokens included
     heads: tuple[str, ...]
+    pooling: str  # of the checkpoint's own sentence vectors: cls or mean
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without it
     labels: tuple[str, ...]  # of the logits that a classifier gives a text or each token; empty without one

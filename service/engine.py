@@ -115,6 +115,7 @@ class Engine:
             "model": manifest.name,
             "family": manifest.family,
             "heads": manifest.heads,
+            "pooling": manifest.pooling,
             "missing_heads": manifest.missing,
             "pair_labels": manifest.pair_labels,
             "labels": manifest.labels,

@@ -41,8 +41,8 @@ async def nsp(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Ans
 
 async def embeddings(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
     asked = parse(schemas.EmbeddingsRequest, body)
-    kept = asked.model_dump(include={"pooling", "normalize", "dimensions"})
-    inner = schemas.EmbedRequest.model_validate({"inputs": asked.input} | kept)
+    kept = asked.model_dump(include={"normalize", "dimensions"})
+    inner = schemas.EmbedRequest.model_validate({"inputs": asked.input, "pooling": asked.pooling or tasks.manifest.pooling} | kept)
     done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
     shape = openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=asked.encoding_format == "base64")
     return done, await json_bytes(shape), JSON
@@ -73,7 +73,10 @@ TASKS = {
     "/fill-mask": Task("fill_mask", fill_mask, schemas.FillMaskRequest, "Words for the masks, as transformers' FillMaskPipeline gives them"),
     "/nsp": Task("nsp", nsp, schemas.NspRequest, "Whether the second text follows the first"),
     "/v1/embeddings": Task(
-        "embeddings", embeddings, schemas.EmbeddingsRequest, "OpenAI's embeddings route: [CLS], to unit length unless asked otherwise"
+        "embeddings",
+        embeddings,
+        schemas.EmbeddingsRequest,
+        "OpenAI's embeddings route: the checkpoint's own pooling, to unit length unless asked otherwise",
     ),
     "/predict": Task(
         "predict", predict, schemas.PredictRequest, "A classifier's labels for a text or a pair, as text-embeddings-inference gives them"

@@ -57,7 +57,7 @@ class EmbeddingsRequest(Body):
     user: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling = "cls"
+    pooling: Pooling | None = Field(None, description="null: as the checkpoint's sentence-transformers modules say, [CLS] without them (/info)")
     normalize: bool = True
 
 

@@ -1,6 +1,7 @@
 """What transformers answered for the golden checkpoints, and the one way the tests run a graph."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from model_export.manifest import MODEL, Manifest
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
 ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
+MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence-transformers checkpoint
 Sequences = list[dict[str, np.ndarray]]  # per sequence: what expected.npz has under its number
 
 
@@ -73,3 +75,16 @@ def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: s
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
     lengths = [len(s["ids"]) for s in sequences]
     return np.split(session.run(["hidden"], feeds)[0], np.cumsum(lengths)[:-1])
+
+
+def as_sentence_transformers_saves_it(folder: Path, pooling: Any, modules: Sequence[str] = MODULES) -> Checkpoint:
+    """The golden BERT, with its list of modules and the config of its pooling."""
+    shutil.copytree(GOLDEN / "bert", folder)
+    listed = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
+    return Checkpoint(folder)

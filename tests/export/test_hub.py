@@ -16,12 +16,14 @@ from model_export.manifest import Manifest
 from tests.export.goldens import GOLDEN
 
 COMMIT, REPOSITORY = "a" * 40, "someone/chinese-macbert-tiny"
-FILES = [path for path in sorted((GOLDEN / "bert").iterdir()) if path.name not in ("expected.npz", "answers.json")]
+FILES = {path.name: path.read_bytes() for path in sorted((GOLDEN / "bert").iterdir()) if path.name not in ("expected.npz", "answers.json")}
+FILES["modules.json"] = b'[{"path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]'
+FILES["1_Pooling/config.json"] = b'{"pooling_mode_mean_tokens": true}'
 
 
 class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        names = [*(path.name for path in FILES), "pytorch_model.bin", "tf_model.h5"]
+        names = [*FILES, "pytorch_model.bin", "tf_model.h5"]
         if self.path.startswith(f"/api/models/{REPOSITORY}/revision/v1"):
             self._json({"id": REPOSITORY, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names], "private": False, "tags": []})
         elif self.path.startswith(f"/api/models/{REPOSITORY}/tree/{COMMIT}"):
@@ -36,12 +38,11 @@ class Hub(BaseHTTPRequestHandler):
         self._file(body=False)
 
     def _file(self, *, body: bool) -> None:
-        name = self.path.rsplit("/", 1)[-1]
-        found = [path for path in FILES if path.name == name] if self.path.startswith(f"/{REPOSITORY}/resolve/{COMMIT}/") else []
-        if not found:
+        found = FILES.get(self.path.removeprefix(f"/{REPOSITORY}/resolve/{COMMIT}/"))
+        if found is None:
             self.send_error(404)
             return
-        self._answer(found[0].read_bytes(), body=body)
+        self._answer(found, body=body)
 
     def _answer(self, content: bytes, *, body: bool) -> None:
         self.send_response(200)
@@ -72,4 +73,6 @@ def test_a_hub_id_is_downloaded_and_exported_under_its_name(hub: str, tmp_path: 
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
     assert manifest.name == REPOSITORY
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
+    assert manifest.pooling == "mean"
+    assert "sentence vectors: mean, which /v1/embeddings gives" in finished.stdout
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".bin", ".h5")]

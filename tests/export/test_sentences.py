@@ -1,52 +1,53 @@
-"""A sentence-transformers folder: which pooling its vectors were trained with is told at export."""
+"""What sentence-transformers writes beside a checkpoint decides which vector is the text's, and is told where it cannot be had."""
 
-import json
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from model_export.export import export
-from model_export.sentences import trained_pooling
-from tests.export.goldens import GOLDEN
+from model_export.checkpoint import Checkpoint
+from model_export.errors import ExportError
+from model_export.sentences import pooling_of
+from tests.export.goldens import GOLDEN, as_sentence_transformers_saves_it
 
-MEAN, CLS, MAX = (
-    {f"pooling_mode_{name}": True, "pooling_mode_x": False, "word_embedding_dimension": 32} for name in ("mean_tokens", "cls_token", "max_tokens")
-)
-
-
-def written(folder: Path, pooling: object, *more: str) -> Path:
-    """`folder` with modules.json: a transformer, a pooling, and `more`."""
-    (folder / "1_Pooling").mkdir(parents=True)
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), *((kind, kind) for kind in more)]
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    return folder
+MEAN = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
+CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
+BOTH = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+MAX = {"pooling_mode_max_tokens": True}
 
 
 @pytest.mark.parametrize(
-    ("pooling", "more", "said"),
-    [
-        (MEAN, (), 'as "pooling": "mean" does'),
-        (CLS, ("Normalize",), 'as "pooling": "cls", "normalize": true does'),
-        ({"pooling_mode": "mean"}, (), 'as "pooling": "mean" does'),
-        (MEAN, ("Dense",), "with Dense, which no pooling of /embed does"),
-        (MAX, (), "with max_tokens, which no pooling of /embed does"),
-        (MEAN | CLS, (), "with mean_tokens, cls_token, which no pooling of /embed does"),
-    ],
+    ("pooling", "expected"),
+    [(MEAN, "mean"), (CLS, "cls"), ({"pooling_mode": "mean"}, "mean"), ({"pooling_mode": ["cls"]}, "cls")],
 )
-def test_it_is_said_how_to_ask_for_the_models_own_vectors_or_that_one_cannot(pooling: object, more: tuple[str, ...], said: str, tmp_path: Path):
-    assert trained_pooling(written(tmp_path / "model", pooling, *more))["pooling"].endswith(said)
+def test_the_pooling_is_the_one_that_is_switched_on(tmp_path: Path, pooling: Any, expected: str):
+    one = as_sentence_transformers_saves_it(tmp_path / "checkpoint", pooling)
+    assert pooling_of(one) == expected
+    assert not one.assumed
 
 
-def test_the_manifest_has_it(tmp_path: Path):
-    source = written(tmp_path / "checkpoint", MEAN)
-    shutil.copytree(GOLDEN / "bert", source, dirs_exist_ok=True)
-    assert "mean" in export(source, tmp_path / "artifact").assumed["pooling"]
+def test_without_modules_it_is_cls():
+    assert pooling_of(Checkpoint(GOLDEN / "bert")) == "cls"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "3", "null", "[]", '[{"type": "x"}]', '[{"type": "a.Pooling", "path": "nowhere"}]'])
-def test_a_damaged_modules_json_says_nothing(content: str, tmp_path: Path):
-    (tmp_path / "modules.json").write_text(content, "utf-8")
-    assert trained_pooling(tmp_path) == {}
+@pytest.mark.parametrize(
+    ("pooling", "said"), [(MAX, "max_tokens"), (BOTH, "cls_token and mean_tokens"), ({"pooling_mode": "lasttoken"}, "lasttoken"), ({}, "nothing")]
+)
+def test_a_pooling_that_is_not_computed_is_told(tmp_path: Path, pooling: Any, said: str):
+    one = as_sentence_transformers_saves_it(tmp_path / "checkpoint", pooling)
+    assert pooling_of(one) == "cls"
+    assert one.assumed["pooling"] == f"cls: 1_Pooling/config.json asks for {said}, which this exporter does not compute"
+
+
+def test_a_module_that_is_not_computed_is_told(tmp_path: Path):
+    one = as_sentence_transformers_saves_it(tmp_path / "checkpoint", MEAN, ("Transformer", "Pooling", "Dense", "Normalize"))
+    assert pooling_of(one) == "mean"
+    assert one.assumed["sentence vectors"] == "those before sentence_transformers.models.Dense, which this exporter does not compute"
+
+
+@pytest.mark.parametrize("content", ["[", "7", '[{"path": "1_Pooling"}]', '["1_Pooling"]'])
+def test_a_damaged_list_of_modules_is_refused(tmp_path: Path, content: str):
+    one = as_sentence_transformers_saves_it(tmp_path / "checkpoint", MEAN)
+    (one.folder / "modules.json").write_text(content, "utf-8")
+    with pytest.raises(ExportError, match=r"modules\.json cannot be read"):
+        pooling_of(one)
