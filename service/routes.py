@@ -111,7 +111,7 @@ class Route:
             await call.answer(200, content, media_type, *_told(done))
 
     async def _refuse(self, call: Call, error: ServiceError) -> None:
-        self.serving.metrics.refused(self.task.name, error.status, error.code)
+        self.serving.metrics.refused(self.task.name, error.status, error.reason)
         await call.refuse(error)
 
     async def _answered(self, call: Call) -> Answered:

@@ -74,6 +74,7 @@ def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
     visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (visit.status, visit.error["code"]) == (413, "body_too_large")
     assert len(visit.messages) == 3
+    assert visit.counted("too_large")
 
 
 def test_a_body_in_parts_up_to_the_limit_is_read_to_its_end():
