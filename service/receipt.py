@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.presence import PRESENCE, Presence
@@ -59,7 +60,8 @@ class Receipt(HttpToolsProtocol):
         if self._refused:
             return
         continued = self._in_head
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._in_head and not self._refused:
             self._head_bytes += len(data) if continued else 0
             self._check_head(self._head_bytes)
@@ -75,7 +77,7 @@ class Receipt(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._check_head(len(self.url) + sum(len(name) + len(value) for name, value in self.headers))
-        if self._refused:
+        if self._refused or self.parser.should_upgrade():
             return
         super().on_headers_complete()
         if self.gate.draining:
@@ -88,11 +90,35 @@ class Receipt(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._arriving = False
         self._stop_clock()
-        if not self._refused:
+        if not self._refused and not self.parser.should_upgrade():
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "malformed", f"{msg.removesuffix('.')}: this is not HTTP/1.1")
+
+    def _parse(self, data: bytes) -> None:
+        """A request that asks for another protocol, as Java's HttpClient does by default, is read again without its asking: the parser takes its
+        body for what that protocol says first."""
+        rest = memoryview(data)
+        while rest and not self._refused:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+                self._read_head_again()
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+
+    def _read_head_again(self) -> None:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self._refuse(400, "malformed", "CONNECT: this is no proxy")
+            return
+        kept = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade")
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, kept))
 
     def _start_clock(self) -> None:
         self._stop_clock()

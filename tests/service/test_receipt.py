@@ -195,6 +195,41 @@ def test_a_smuggled_request_is_refused():
     meet(story, refusals=[(400, "malformed")])
 
 
+UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 50], ids=["whole", "in two", "in pieces"])
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"content-length: 46\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\nx: 123456\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"transfer-encoding: chunked\r\n\r\n2e\r\n" + b"x" * 46 + b"\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunked"],
+)
+def test_a_request_that_asks_for_another_protocol_is_answered_in_this_one_with_its_body(request_bytes: bytes, pieces: int):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        both = request_bytes + GET
+        step = -(-len(both) // pieces)
+        await connection.send(*(both[start : start + step] for start in range(0, len(both), step)))
+        assert connection.asked == ["/embed", "/health"]
+        assert connection.transport.written.endswith(b"\r\n\r\n0")
+        assert b"\r\n\r\n46HTTP/1.1 200" in connection.transport.written
+        assert not connection.transport.closed
+
+    meet(story)
+
+
+def test_connect_is_refused_and_what_follows_is_not_read():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
+        assert connection.statuses == [400]
+        assert connection.asked == []
+        assert connection.transport.closed
+
+    meet(story, refusals=[(400, "malformed")])
+
+
 def test_rubbish_behind_a_request_does_not_harm_its_answer():
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.free.clear()
