@@ -32,6 +32,8 @@ class Receipt(HttpToolsProtocol):
     gate: ClassVar[Gate]
     _due: asyncio.TimerHandle | None = None
     _in_head = False
+    _in_trailers = False  # or before a chunk's first byte
+    _continued = False  # what has been received since is head or trailers and nothing else
     _arriving = False  # a request has begun and is not whole
     _head_bytes = 0
     _refused = False
@@ -59,11 +61,11 @@ class Receipt(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        continued = self._in_head
+        self._continued = self._in_head or self._in_trailers
         self._unset_keepalive_if_required()
         self._parse(data)
-        if self._in_head and not self._refused:
-            self._head_bytes += len(data) if continued else 0
+        if (self._in_head or self._in_trailers) and not self._refused:
+            self._head_bytes += len(data) if self._continued else 0
             self._check_head(self._head_bytes)
         if self._arriving and self._due is None and not self._refused:
             self._start_clock()  # most requests come whole, and need none
@@ -71,24 +73,29 @@ class Receipt(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"][PRESENCE] = self.presence
-        self._in_head, self._arriving, self._head_bytes = True, True, 0
+        self._in_head, self._continued, self._arriving, self._head_bytes = True, False, True, 0
         self._stop_clock()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._head_bytes = False, 0
         self._check_head(len(self.url) + sum(len(name) + len(value) for name, value in self.headers))
         if self._refused or self.parser.should_upgrade():
             return
         super().on_headers_complete()
+        self.headers = []  # trailers are no part of the head
         if self.gate.draining:
             self.close_after_answer()
 
+    def on_chunk_header(self) -> None:
+        self._in_trailers = True
+
     def on_body(self, body: bytes) -> None:
+        self._in_trailers = self._continued = False
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._arriving = False
+        self._in_trailers = self._arriving = False
         self._stop_clock()
         if not self._refused and not self.parser.should_upgrade():
             super().on_message_complete()

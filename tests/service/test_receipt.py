@@ -42,6 +42,7 @@ class Connection:
 
     def __init__(self, gate: Gate) -> None:
         self.asked: list[str] = []
+        self.headers: list[tuple[bytes, bytes]] = []  # of the first request
         self.free = asyncio.Event()
         self.free.set()
         config = uvicorn.Config(
@@ -54,6 +55,7 @@ class Connection:
 
     async def app(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
         self.asked.append(scope["path"])
+        self.headers = self.headers or scope["headers"]
         size, more = 0, True
         while more:
             message = await receive()
@@ -193,6 +195,49 @@ def test_a_smuggled_request_is_refused():
         assert "/smuggled" not in connection.asked
 
     meet(story, refusals=[(400, "malformed")])
+
+
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+@pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
+def test_trailers_without_end_are_refused_as_a_head_without_end_is(trailer: bytes):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
+        assert connection.statuses == [431]
+        assert connection.transport.closed
+
+    meet(story, refusals=[(431, "head_too_large")])
+
+
+def test_trailers_are_no_headers():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
+        assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+        assert connection.statuses == [200, 200]
+
+    meet(story)
+
+
+@pytest.mark.parametrize("size", [1, 0x1000])
+@pytest.mark.parametrize("cut", range(6))
+def test_a_body_in_chunks_is_no_head_without_end(size: int, cut: int):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+        chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
+        pieces = [chunks[start : start + len(chunk)] for start in range(cut, len(chunks), len(chunk))]
+        await connection.send(head + chunks[:cut], *pieces, b"0\r\n\r\n")
+        assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
+
+    meet(story)
+
+
+def test_the_head_of_the_next_request_is_measured_alone():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
+        assert connection.statuses == [200, 200]
+
+    meet(story)
 
 
 UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
