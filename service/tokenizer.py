@@ -5,12 +5,12 @@ What looks like a special token in a user's text is text. In fill-mask alone the
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -20,10 +20,12 @@ from model_export.batch import Ints
 from service.artifact import Artifact
 from service.errors import Invalid
 
+T = TypeVar("T")
 Text = str | tuple[str, str]
 Direction = Literal["right", "left"]
 PORTION_CHARACTERS = 20_000  # about 5 ms of tokenizing
 INLINE_CHARACTERS = 1000  # below this, tokenizing takes under 0.3 ms, a hop to a thread and back 0.1: stay on the loop
+INLINE_TOKENS = 500  # likewise, where ids become text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,13 +98,12 @@ class Tokenizer:
             for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), first)
         ]
 
-    def ids_of(self, word: str) -> list[int]:
-        """The piece called `word`, or the pieces it is tokenized to; no special tokens."""
-        number = self._plain.token_to_id(word)
-        return [number] if number is not None else self._plain.encode(word, add_special_tokens=False).ids
-
-    def word(self, number: int) -> str:
-        return self._plain.decode([number], skip_special_tokens=False)
+    async def first_ids(self, words: Sequence[str]) -> list[int]:
+        """Of each word the piece that is called so, or the first of the pieces it is tokenized to; nothing of a word that has none."""
+        size = sum(map(len, words))
+        if size > self.max_characters:
+            raise Invalid(f"targets hold {size} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)", code="targets")
+        return await self._aside(size, INLINE_CHARACTERS, lambda: [found[0] for word in words if word and (found := self._ids_of(word))])
 
     def piece(self, number: int) -> str:
         """The piece as the vocabulary spells it."""
@@ -111,8 +112,23 @@ class Tokenizer:
     def joined(self, pieces: Sequence[str]) -> str:
         return str(self._plain.decoder.decode(list(pieces)))
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return self._plain.decode(ids, skip_special_tokens=skip_special_tokens)
+    async def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Each sequence of ids as text."""
+        sizes, texts = [len(ids) for ids in sequences], list[str]()
+        for part in portions(sizes):
+            texts += await self._aside(sum(sizes[part]), INLINE_TOKENS, partial(self._decode_here, sequences[part], skip_special_tokens))
+        return texts
+
+    async def _aside(self, size: int, inline: int, work: Callable[[], T]) -> T:
+        """The result of `work`, on the tokenizer's thread where it is larger than `inline`."""
+        return work() if size <= inline else await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _decode_here(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences]
+
+    def _ids_of(self, word: str) -> list[int]:
+        number = self._plain.token_to_id(word)
+        return [number] if number is not None else self._plain.encode(word, add_special_tokens=False).ids
 
     def _shorten(self, pieces: Pieces, text: Text, cut: Cut, length: int, index: int) -> Encoding:
         limit = self.artifact.manifest.max_tokens

@@ -178,6 +178,19 @@ def test_more_inputs_than_the_limit_are_a_413(server: httpx.Client) -> None:
     assert "101 inputs; at most 100" in error(post(server, "/embed", {"inputs": ["a"] * 101}), 413, "too_large")["error"]
 
 
+def test_an_answer_that_nobody_could_take_is_a_413(server: httpx.Client) -> None:
+    many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
+    message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
+    assert "100 candidates for each of 3600 masks" in message
+    assert "23040000 tokens; at most 8000000" in message
+    assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
+
+
+def test_targets_are_as_long_as_a_text_at_most(server: httpx.Client) -> None:
+    message = error(post(server, "/fill-mask", {"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets")["error"]
+    assert "targets hold 120003 characters; at most 100000" in message
+
+
 def test_unknown_paths_and_methods_have_the_same_shape(server: httpx.Client) -> None:
     assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
     assert "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]  # and no redirect to wherever the Host header says
