@@ -163,7 +163,7 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
     try:
         listeners = listen(settings.host, settings.port, settings.api_processes)
     except OSError as error:
-        log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
+        log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", settings.host, settings.port, error)
         return 1
     with tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True) as folder:  # for this user only
         try:

@@ -369,10 +369,11 @@ def test_api_processes_do_not_carry_the_runtime() -> None:
     assert finished.returncode == 0
 
 
-def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str]) -> None:
-    finished = start(settings | {"BERT_PORT": str(service.port)})
+@pytest.mark.parametrize("apis", ["0", "2"])
+def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
+    finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
     assert finished.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{service.port}" in finished.stderr
+    assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
