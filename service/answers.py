@@ -46,6 +46,7 @@ def error_bytes(path: str, request_id: str, status: int, message: str, code: str
     """The one shape of errors; under /v1 OpenAI's."""
     if path.startswith("/v1/"):
         kind = "invalid_request_error" if status < 500 else "server_error"
-        return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        param = None if index is None else f"input.{index}"
+        return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
     content: dict[str, Any] = {"error": message, "code": code, "request_id": request_id}
     return orjson.dumps(content | ({"index": index} if index is not None else {}))

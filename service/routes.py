@@ -45,7 +45,7 @@ async def nsp(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Ans
 
 async def embeddings(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
     asked = parse(schemas.EmbeddingsRequest, body)
-    kept = asked.model_dump(include={"pooling", "normalize", "dimensions"})
+    kept = asked.model_dump(include={"pooling", "normalize", "dimensions", "truncate", "truncation_direction"})
     inner = schemas.EmbedRequest.model_validate({"inputs": asked.input} | kept)
     done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
     shape = openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=asked.encoding_format == "base64")

@@ -51,8 +51,8 @@ class NspRequest(Cuttable):
     )
 
 
-class EmbeddingsRequest(Body):
-    """OpenAI's request; `pooling` and `normalize` are ours."""
+class EmbeddingsRequest(Cuttable):
+    """OpenAI's request; `pooling`, `normalize` and what cuts long texts are ours."""
 
     input: str | Listed[str] = Field(examples=["my dog is hairy"])
     model: str | None = None
@@ -115,3 +115,38 @@ class ErrorBody(BaseModel):
     code: str = Field(examples=["too_long"])
     index: int | None = Field(None, description="of the input that is to blame", examples=[3])
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    embedding: list[float] | str = Field(description="base64 of little-endian float32 where encoding_format says so", examples=[[0.1, -0.2, 0.3]])
+    index: int = Field(examples=[0])
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = Field(examples=[7])
+    total_tokens: int = Field(examples=[7])
+
+
+class Embeddings(BaseModel):
+    """OpenAI's answer."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str = Field(examples=["sample"])
+    usage: Usage
+
+
+class OpenAIError(BaseModel):
+    message: str = Field(examples=["input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"])
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None = Field(description="the input that is to blame", examples=["input.3"])
+    code: str = Field(examples=["too_long"])
+
+
+class OpenAIErrorBody(BaseModel):
+    error: OpenAIError
+
+
+class Status(BaseModel):
+    status: str = Field(examples=["ready"])
