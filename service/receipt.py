@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.presence import PRESENCE, Presence
 
@@ -37,6 +37,7 @@ class Receipt(HttpToolsProtocol):
     _arriving = False  # a request has begun and is not whole
     _head_bytes = 0
     _refused = False
+    _answered: RequestResponseCycle | None = None  # the request whose turn it is
 
     @classmethod
     def through(cls, gate: Gate) -> type["Receipt"]:
@@ -56,6 +57,8 @@ class Receipt(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
         super().connection_lost(exc)
+        if self._answered is not None:
+            self._answered.disconnected = True  # uvicorn tells the newest request alone, and would write the answer to an earlier one
         self.presence.leave()
 
     def data_received(self, data: bytes) -> None:
@@ -69,6 +72,10 @@ class Receipt(HttpToolsProtocol):
             self._check_head(self._head_bytes)
         if self._arriving and self._due is None and not self._refused:
             self._start_clock()  # most requests come whole, and need none
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -287,6 +287,19 @@ def test_rubbish_behind_a_request_does_not_harm_its_answer():
     meet(story, refusals=[(400, "malformed")])
 
 
+def test_nothing_is_written_to_who_left_with_requests_in_the_pipeline():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        connection.free.clear()
+        await connection.send(GET + GET)
+        connection.protocol.connection_lost(ConnectionResetError())
+        connection.free.set()
+        await settle()
+        assert connection.transport.written == b""
+        assert connection.asked == ["/health"]
+
+    meet(story)
+
+
 def test_while_draining_each_connection_closes_after_its_next_answer():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(GET)
