@@ -377,6 +377,15 @@ def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[s
     assert "Traceback" not in finished.stderr
 
 
+def test_without_a_folder_for_temporary_files_the_start_stops_with_a_sentence(settings: dict[str, str]) -> None:
+    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from service.__main__ import main; sys.exit(main())"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | settings | {"BERT_PORT": "0"}
+    finished = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert finished.returncode == 1
+    assert "cannot make a folder for what the processes share" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 def test_a_model_that_cannot_be_loaded_ends_the_service(settings: dict[str, str], bert_artifact: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(bert_artifact, broken)
