@@ -1,11 +1,15 @@
-"""The connection's side of the door: how long a request may take to arrive and how large its head may be, told in the one error shape.
+"""The connection's side of the door: how long a request may take to arrive and how large its head may be, told in the one error shape;
+and how long an answer is kept for a caller who takes nothing of it.
 
 uvicorn limits neither. Knows bytes and time; what a request says is not known here.
 """
 
 import asyncio
+import fcntl
 import json
 import secrets
+import sys
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,6 +41,7 @@ class Receipt(HttpToolsProtocol):
     _arriving = False  # a request has begun and is not whole
     _head_bytes = 0
     _refused = False
+    _stalled: asyncio.TimerHandle | None = None  # while the system takes no more of an answer
     _answered: RequestResponseCycle | None = None  # the request whose turn it is
 
     @classmethod
@@ -56,6 +61,7 @@ class Receipt(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        self._stop_watching()
         super().connection_lost(exc)
         if self._answered is not None:
             self._answered.disconnected = True  # uvicorn tells the newest request alone, and would write the answer to an earlier one
@@ -72,6 +78,35 @@ class Receipt(HttpToolsProtocol):
             self._check_head(self._head_bytes)
         if self._arriving and self._due is None and not self._refused:
             self._start_clock()  # most requests come whole, and need none
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self._unread())
+
+    def resume_writing(self) -> None:
+        self._stop_watching()
+        super().resume_writing()
+
+    def _watch(self, unread: int) -> None:
+        """A caller who takes nothing of its answer would keep it in memory for as long as it likes."""
+        self._stalled = self.loop.call_later(self.gate.receive_seconds, self._look, unread)
+
+    def _look(self, unread: int) -> None:
+        still = self._unread()
+        if still != unread:
+            self._watch(still)
+        else:
+            self.transport.abort()
+
+    def _unread(self) -> int:
+        """Bytes of answers that the caller has not taken: here, and in the system, which holds megabytes of a slow reader's."""
+        sent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(sent, sys.byteorder)
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
-        super().__init__()
+        self.sockets = socket.socketpair()
+        super().__init__({"socket": self.sockets[0]})
         self.written = b""
-        self.closed = False
+        self.closed = self.aborted = False
+        self.unread = 0  # bytes that are written and not taken
 
     def write(self, data: Any) -> None:
         if not self.closed:
@@ -31,6 +34,12 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def pause_reading(self) -> None: ...
 
@@ -86,7 +95,10 @@ def meet(story: Callable[[Connection, FakeTime], Awaitable[None]], *, refusals: 
     async def played(time: FakeTime) -> None:
         told: list[tuple[int, str]] = []
         gate = Gate(receive_seconds=5.0, max_head_bytes=1000, refused=lambda status, code: told.append((status, code)))
-        await story(Connection(gate), time)
+        connection = Connection(gate)
+        await story(connection, time)
+        for one in connection.transport.sockets:
+            one.close()
         assert told == list(refusals)
 
     play(played)
@@ -296,6 +308,33 @@ def test_nothing_is_written_to_who_left_with_requests_in_the_pipeline():
         await settle()
         assert connection.transport.written == b""
         assert connection.asked == ["/health"]
+
+    meet(story)
+
+
+def test_an_answer_of_which_nothing_is_taken_is_given_up_and_a_slow_reader_is_not():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        transport = connection.transport
+        transport.unread = 1000
+        connection.protocol.pause_writing()
+        for _ in range(4):
+            await asyncio.sleep(4)
+            transport.unread -= 1
+        assert not transport.aborted
+        await asyncio.sleep(11)
+        assert transport.aborted
+
+    meet(story)
+
+
+def test_an_answer_that_is_taken_in_the_end_leaves_its_connection_alone():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        connection.transport.unread = 1000
+        connection.protocol.pause_writing()
+        await asyncio.sleep(4)
+        connection.protocol.resume_writing()
+        await asyncio.sleep(60)
+        assert not connection.transport.aborted
 
     meet(story)
 
