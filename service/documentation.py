@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service import schemas
+from service.call import MAX_TIMEOUT_MS
 from service.routes import TASKS, Task
 
 MODELS = (
@@ -41,6 +42,12 @@ AT_THE_DOOR = {  # before the path is looked at, so in one shape everywhere
     "408": "The request did not arrive in time; the connection closes",
     "431": "The request's head is over the limit; the connection closes",
 }
+TIMEOUT = {
+    "name": "x-request-timeout-ms",
+    "in": "header",
+    "description": "the deadline; without it BERT_TIMEOUT_MS",
+    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS},
+}
 KEY = "key"  # the name of what a caller may have to show
 
 
@@ -65,6 +72,7 @@ def _task(path: str, task: Task, answer: dict[str, Any]) -> dict[str, Any]:
         "summary": task.summary,
         "operationId": task.name,
         "security": [{}, {KEY: []}],
+        "parameters": [TIMEOUT],
         "requestBody": {"required": True, "content": _json(_reference(task.body))},
         "responses": {"200": {"description": "The answer", "content": answer}} | dict(sorted(errors.items())),
     }

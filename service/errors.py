@@ -33,6 +33,10 @@ class BadRequest(ServiceError):
 class Unauthorized(ServiceError):
     status, code = 401, "unauthorized"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
+
 
 class TooLarge(ServiceError):
     """Retrying will not help: the request is over a limit as a whole."""

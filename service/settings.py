@@ -31,7 +31,7 @@ class Settings(BaseSettings):
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1)
     max_head_bytes: int = Field(16 * 2**10, ge=256, description="of a request: its first line and its headers")
-    receive_seconds: float = Field(20.0, gt=0, description="from the first byte of a request to its last, beyond it 408; and without a byte of an answer taken")
+    receive_seconds: float = Field(20.0, gt=0, description="for a request to arrive (408), and without a byte of its answer taken")
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
     truncate: bool = Field(False, description="cut texts that are too long where a request does not say")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")

@@ -89,6 +89,19 @@ def test_a_caller_who_leaves_before_the_body_is_whole_has_left():
     assert visit.counted("left")
 
 
+@pytest.mark.parametrize("shown", [{}, {"authorization": b"Bearer secre"}, {"authorization": b"secret"}, {"authorization": b"Bearer secret\xff"}])
+def test_where_a_key_is_set_whoever_does_not_show_it_is_refused_before_the_body_is_read(shown: dict[str, bytes]):
+    visit = Visit(Loading(api_key="secret"), **shown)
+    assert (visit.status, visit.error["code"]) == (401, "unauthorized")
+    assert (b"www-authenticate", b"Bearer") in visit.sent[0]["headers"]
+    assert len(visit.messages) == 1
+    assert visit.counted("unauthorized")
+
+
+def test_whoever_shows_the_key_is_let_in():
+    assert Visit(Loading(api_key="secret"), authorization=b"Bearer secret").counted("internal")  # so far: the tasks were asked for
+
+
 def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog: pytest.LogCaptureFixture):
     visit = Visit(Loading(), x_request_id=b"mine")
     assert (visit.status, visit.error["code"], visit.error["request_id"]) == (500, "internal", "mine")
