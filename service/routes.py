@@ -48,8 +48,8 @@ async def embeddings(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float)
     kept = asked.model_dump(include={"pooling", "normalize", "dimensions", "truncate", "truncation_direction"})
     inner = schemas.EmbedRequest.model_validate({"inputs": asked.input} | kept)
     done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
-    shape = openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=asked.encoding_format == "base64")
-    return done, await json_bytes(shape), JSON
+    base64_encoded = asked.encoding_format == "base64"
+    return done, await openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=base64_encoded), JSON
 
 
 async def predict(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:

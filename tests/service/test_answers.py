@@ -1,0 +1,42 @@
+"""Answers as bytes: what is long is written in pieces, and the loop gets its turn in between."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.answers import ROWS_AT_ONCE, json_bytes, openai_embeddings
+
+VECTORS = np.arange(20 * ROWS_AT_ONCE * 4, dtype=np.float32).reshape(-1, 4)
+
+
+def encoded(work: Coroutine[Any, Any, bytes]) -> tuple[Any, int]:
+    """What the bytes say, and how often the loop turned while they were made."""
+
+    async def story() -> tuple[Any, int]:
+        task, turns = asyncio.create_task(work), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return json.loads(await task), turns
+
+    return asyncio.run(story())
+
+
+def test_many_vectors_are_written_in_pieces() -> None:
+    found, turns = encoded(json_bytes(VECTORS))
+    assert found == VECTORS.tolist()
+    assert turns >= 20
+
+
+@pytest.mark.parametrize("base64_encoded", [False, True])
+def test_many_vectors_in_openais_shape_are_too(base64_encoded: bool) -> None:
+    found, turns = encoded(openai_embeddings(VECTORS, model="m", tokens=7, base64_encoded=base64_encoded))
+    assert list(found) == ["object", "data", "model", "usage"]
+    assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
+    assert turns >= 20
+    if not base64_encoded:
+        assert [one["embedding"] for one in found["data"]] == VECTORS.tolist()
