@@ -89,7 +89,7 @@ class Tokenizer:
     def encode_here(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False, first: int = 0) -> list[Encoded]:
         """As `encode`, on the calling thread; `first` is the index of the first text in its request."""
         pieces = self._masking if masks else self._plain
-        encodings = pieces.encode_batch(list(texts)) if len(texts) > 1 else [_encode(pieces, texts[0])] if texts else []
+        encodings = pieces.encode_batch(list(texts))  # `encode` does the same, and keeps the interpreter's lock meanwhile
         limit = self.artifact.manifest.max_tokens
         return [
             _encoded(encoding, truncated=False, spans=spans)
@@ -103,7 +103,7 @@ class Tokenizer:
         size = sum(map(len, words))
         if size > self.max_characters:
             raise Invalid(f"targets hold {size} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)", code="targets")
-        return await self._aside(size, INLINE_CHARACTERS, lambda: [found[0] for word in words if word and (found := self._ids_of(word))])
+        return await self._aside(size, INLINE_CHARACTERS, partial(self._first_ids, words))
 
     def piece(self, number: int) -> str:
         """The piece as the vocabulary spells it."""
@@ -126,9 +126,10 @@ class Tokenizer:
     def _decode_here(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences]
 
-    def _ids_of(self, word: str) -> list[int]:
-        number = self._plain.token_to_id(word)
-        return [number] if number is not None else self._plain.encode(word, add_special_tokens=False).ids
+    def _first_ids(self, words: Sequence[str]) -> list[int]:
+        known = {word: self._plain.token_to_id(word) for word in words if word}
+        others = self._plain.encode_batch([word for word, number in known.items() if number is None], add_special_tokens=False)
+        return [*(number for number in known.values() if number is not None), *(other.ids[0] for other in others if other.ids)]
 
     def _shorten(self, pieces: Pieces, text: Text, cut: Cut, length: int, index: int) -> Encoding:
         limit = self.artifact.manifest.max_tokens
@@ -136,10 +137,10 @@ class Tokenizer:
             message = f"input has {length} tokens; this model takes at most {limit}: shorten it or send truncate: true"
             raise Invalid(message, code="too_long", index=index)
         if isinstance(text, str):
-            first = pieces.encode(text, add_special_tokens=False)
+            (first,) = pieces.encode_batch([text], add_special_tokens=False)
             first.truncate(limit - pieces.num_special_tokens_to_add(False), direction=cut.direction)
             return pieces.post_process(first)
-        first, second = (pieces.encode(side, add_special_tokens=False) for side in text)
+        first, second = pieces.encode_batch(list(text), add_special_tokens=False)
         keep = longest_first(len(first), len(second), limit - pieces.num_special_tokens_to_add(True))
         for side, kept in zip((first, second), keep, strict=True):
             side.truncate(kept, direction=cut.direction)
@@ -172,10 +173,6 @@ def only_mask(file: Path, mask_id: int) -> Pieces:
     content = json.loads(file.read_text("utf-8"))
     content["added_tokens"] = [token for token in content["added_tokens"] if not token["special"] or token["id"] == mask_id]
     return Pieces.from_str(json.dumps(content))
-
-
-def _encode(pieces: Pieces, text: Text) -> Encoding:
-    return pieces.encode(text) if isinstance(text, str) else pieces.encode(*text)
 
 
 def _encoded(encoding: Encoding, *, truncated: bool, spans: bool) -> Encoded:
