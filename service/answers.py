@@ -31,21 +31,19 @@ def npy_bytes(value: NDArray[np.generic]) -> bytes:
     return buffer.getvalue()
 
 
-def openai_embeddings(vectors: NDArray[np.float32], *, model: str, tokens: int, base64_encoded: bool) -> dict[str, Any]:
+async def openai_embeddings(vectors: NDArray[np.float32], *, model: str, tokens: int, base64_encoded: bool) -> bytes:
     """OpenAI's answer to /v1/embeddings; base64 holds little-endian float32."""
     encoded = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if base64_encoded else list(vectors)
-    return {
-        "object": "list",
-        "data": [{"object": "embedding", "embedding": one, "index": i} for i, one in enumerate(encoded)],
-        "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
+    data = await json_bytes([{"object": "embedding", "embedding": one, "index": i} for i, one in enumerate(encoded)])
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return orjson.dumps({"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage})
 
 
 def error_bytes(path: str, request_id: str, status: int, message: str, code: str, index: int | None = None) -> bytes:
     """The one shape of errors; under /v1 OpenAI's."""
     if path.startswith("/v1/"):
         kind = "invalid_request_error" if status < 500 else "server_error"
-        return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        param = None if index is None else f"input.{index}"
+        return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
     content: dict[str, Any] = {"error": message, "code": code, "request_id": request_id}
     return orjson.dumps(content | ({"index": index} if index is not None else {}))

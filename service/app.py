@@ -47,6 +47,7 @@ def create_app(engine: Serving, *, on_failure: Callable[[], None] = lambda: None
         await engine.close()
 
     pages = FastAPIOffline(redoc_url=None, title="bert-service", summary="Trained BERT models over REST", version="1", lifespan=lifespan)
+    pages.router.redirect_slashes = False  # the address would be made of the Host header, and http behind a proxy that ends TLS
     tasks = {path: Route(engine, task) for path, task in TASKS.items()}
     pages.router.routes += [ApplicationRoute(path, route, methods=["POST"], name=route.task.name) for path, route in tasks.items()]
     _add_pages(pages, engine)

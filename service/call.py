@@ -18,6 +18,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 ID_LENGTH = 128
 MAX_TIMEOUT_MS = 3_600_000
+MAX_DIGITS = 20  # leading zeros and all: of more than 4,300 Python makes no number
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +55,7 @@ class Call:
         stated = self.headers.get(b"x-request-timeout-ms")
         if stated is None:
             return default_ms / 1000
-        if not stated.isdigit() or not 0 < int(stated) <= MAX_TIMEOUT_MS:
+        if not stated.isdigit() or len(stated) > MAX_DIGITS or not 0 < int(stated) <= MAX_TIMEOUT_MS:
             shown = stated[:20].decode("latin-1")
             raise Invalid(f"x-request-timeout-ms is {shown!r}: send whole milliseconds from 1 to {MAX_TIMEOUT_MS}", code="timeout")
         return int(stated) / 1000

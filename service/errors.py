@@ -15,6 +15,11 @@ class ServiceError(Exception):
         self.retry_after = retry_after  # seconds
 
     @property
+    def reason(self) -> str:
+        """The code of its kind, for /metrics: there are few."""
+        return type(self).code
+
+    @property
     def headers(self) -> dict[str, str]:
         return {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
 
@@ -27,6 +32,10 @@ class BadRequest(ServiceError):
 
 class Unauthorized(ServiceError):
     status, code = 401, "unauthorized"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
 
 
 class TooLarge(ServiceError):

@@ -1,5 +1,6 @@
 """The tasks of fine-tuned models: a label for a text or a pair (text-embeddings-inference's /predict), a tag for every token (Hugging Face's)."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,10 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> D
     work = [Tokens(ids=e.ids, types=e.types, outputs=frozenset({"tags"})) for e in encoded]
     ran = await tasks.run(encoded, work, seconds, timeout_seconds)
     started = time.perf_counter()
-    results = []
+    results: list[list[dict[str, Any]]] = []
     for text, one, row in zip(texts, encoded, ran.answer.rows, strict=True):
+        if results:
+            await asyncio.sleep(0)  # a long text takes milliseconds
         tagged = _tagged(tasks, str(text), one, softmax(row["tags"].astype(np.float64)))
         results.append(_groups(tasks, tagged) if grouped else [token.shown() for token in tagged if token.tag != OUTSIDE])
     return ran.done(results if isinstance(request.inputs, list) else results[0], started)

@@ -1,6 +1,7 @@
 """The tasks' routes: a body's bytes in, the task's answer in the form that was asked for out."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from service.serving import Serving
 from service.tasks import Done, Tasks
 
 B = TypeVar("B", bound=BaseModel)
+MOST_FAULTS = 100  # that are looked at: a million unknown fields would take seconds
+SHOWN_CHARACTERS = 100  # of a field's name, which may fill the body
+TRIED = re.compile(r"str|Pair|list\[.*\]")  # what pydantic puts between the parts of a place for each alternative
 log = logging.getLogger("service")
 Answered = tuple[Done, bytes, str]  # what was done, the body, its media type
 Handler = Callable[[Call, Tasks, bytes, float], Coroutine[Any, Any, Answered]]
@@ -41,11 +45,11 @@ async def nsp(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Ans
 
 async def embeddings(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
     asked = parse(schemas.EmbeddingsRequest, body)
-    kept = asked.model_dump(include={"normalize", "dimensions"})
+    kept = asked.model_dump(include={"normalize", "dimensions", "truncate", "truncation_direction"})
     inner = schemas.EmbedRequest.model_validate({"inputs": asked.input, "pooling": asked.pooling or tasks.manifest.pooling} | kept)
     done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
-    shape = openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=asked.encoding_format == "base64")
-    return done, await json_bytes(shape), JSON
+    base64_encoded = asked.encoding_format == "base64"
+    return done, await openai_embeddings(done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=base64_encoded), JSON
 
 
 async def predict(_: Call, tasks: Tasks, body: bytes, timeout_seconds: float) -> Answered:
@@ -110,7 +114,7 @@ class Route:
             await call.answer(200, content, media_type, *_told(done))
 
     async def _refuse(self, call: Call, error: ServiceError) -> None:
-        self.serving.metrics.refused(self.task.name, error.status, error.code)
+        self.serving.metrics.refused(self.task.name, error.status, error.reason)
         await call.refuse(error)
 
     async def _answered(self, call: Call) -> Answered:
@@ -130,12 +134,31 @@ def parse(schema: type[B], body: bytes) -> B:
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
-        first = max(error.errors(include_url=False), key=lambda e: len(e["loc"]))
-        if first["type"] == "json_invalid":
-            raise BadRequest(f"the body is not valid JSON in UTF-8: {first['msg']}") from None
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        index = next((part for part in first["loc"] if isinstance(part, int)), None)
-        raise Invalid(f"{where}: {first['msg']}", index=index) from None
+        refusal = _refusal(schema, error)
+    raise refusal  # out here: the faults, which may be many, are let go of
+
+
+def _refusal(schema: type[BaseModel], error: ValidationError) -> ServiceError:
+    """Tells the fault that lies deepest in the body, with everything that could have stood in its place."""
+    fields = f"this route takes {', '.join(schema.model_fields)}"
+    if error.error_count() > MOST_FAULTS:
+        return Invalid(f"the body has {error.error_count()} faults, unknown fields above all; {fields}")
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if faults[0]["type"] == "json_invalid":
+        return BadRequest(f"the body is not valid JSON in UTF-8: {faults[0]['msg']}")
+    places = [_place(fault["loc"]) for fault in faults]
+    deepest = max(places, key=len)
+    first, *others = dict.fromkeys(fault["msg"] for fault, place in zip(faults, places, strict=True) if place == deepest)
+    expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+    where = ".".join(map(str, deepest))[:SHOWN_CHARACTERS] or "body"
+    unknown = len(deepest) < 2 and any(fault["type"] == "extra_forbidden" for fault in faults)
+    index = next((part for part in deepest if isinstance(part, int)), None) if where.startswith("input") else None
+    return Invalid(f"{where}: {expected}" + f"; {fields}" * unknown, index=index)
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """In the body as its writer sees it: without the names of the types that were tried."""
+    return tuple(part for part in location if not TRIED.fullmatch(str(part)))
 
 
 def _told(done: Done) -> list[Header]:

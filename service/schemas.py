@@ -1,9 +1,11 @@
 """The request and answer bodies, with their examples. Requests are checked strictly: an unknown field is an error, not a shrug."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+T = TypeVar("T")
+Listed = Annotated[list[T], Field(fail_fast=True)]  # ends at its first fault: a list of millions may have millions of them
 Pooling = Literal["cls", "pooler", "mean"]
 Lowered = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Side = Annotated[Literal["right", "left"], Lowered]
@@ -19,7 +21,7 @@ class Cuttable(Body):
 
 
 class EmbedRequest(Cuttable):
-    inputs: str | list[str] = Field(examples=["my dog is hairy"])
+    inputs: str | Listed[str] = Field(examples=["my dog is hairy"])
     pooling: Pooling = Field("cls", description="cls: raw last-layer [CLS]; pooler: tanh(W h[CLS] + b); mean: over all tokens")
     normalize: bool = Field(False, description="to unit length")
     dimensions: int | None = Field(None, ge=1, description="keep the first n numbers (before normalizing)")
@@ -28,14 +30,14 @@ class EmbedRequest(Cuttable):
 
 class FillMaskParameters(Body):
     top_k: int | None = Field(None, ge=0)
-    targets: str | list[str] | None = None
+    targets: str | Listed[str] | None = None
 
 
 class FillMaskRequest(Cuttable):
-    inputs: str | list[str] = Field(examples=["Paris is the capital of [MASK]."])
+    inputs: str | Listed[str] = Field(examples=["Paris is the capital of [MASK]."])
     parameters: FillMaskParameters | None = Field(None, description="as in the Hugging Face API; the same keys at the top level do the same")
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
-    targets: str | list[str] | None = Field(None, description="score these words only, with their share of the whole vocabulary")
+    targets: str | Listed[str] | None = Field(None, description="score these words only, with their share of the whole vocabulary")
 
 
 class Pair(Body):
@@ -44,15 +46,15 @@ class Pair(Body):
 
 
 class NspRequest(Cuttable):
-    inputs: Pair | list[Pair | list[str]] = Field(
+    inputs: Pair | Listed[Pair | Listed[str]] = Field(
         examples=[{"text": "I like tea.", "text_pair": "It is warm."}], description="one pair, or a list of pairs"
     )
 
 
-class EmbeddingsRequest(Body):
-    """OpenAI's request; `pooling` and `normalize` are ours."""
+class EmbeddingsRequest(Cuttable):
+    """OpenAI's request; `pooling`, `normalize` and what cuts long texts are ours."""
 
-    input: str | list[str] = Field(examples=["my dog is hairy"])
+    input: str | Listed[str] = Field(examples=["my dog is hairy"])
     model: str | None = None
     user: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -62,7 +64,7 @@ class EmbeddingsRequest(Body):
 
 
 class PredictRequest(Cuttable):
-    inputs: str | Pair | list[str | Pair | list[str]] = Field(
+    inputs: str | Pair | Listed[str | Pair | Listed[str]] = Field(
         examples=["I like tea."], description='a text; ["a", "b"] is one pair; [["a"], ["a", "b"]] is a batch of texts and pairs'
     )
     raw_scores: bool = Field(False, description="the logits themselves")
@@ -73,7 +75,7 @@ class TagParameters(Body):
 
 
 class TagRequest(Cuttable):
-    inputs: str | list[str] = Field(examples=["My name is Clara and I live in Berkeley."])
+    inputs: str | Listed[str] = Field(examples=["My name is Clara and I live in Berkeley."])
     parameters: TagParameters | None = Field(None, description="as in the Hugging Face API; the same key at the top level does the same")
     aggregation_strategy: Literal["none", "simple"] | None = Field(None, description="none (default): single tokens; simple: groups")
 
@@ -113,3 +115,38 @@ class ErrorBody(BaseModel):
     code: str = Field(examples=["too_long"])
     index: int | None = Field(None, description="of the input that is to blame", examples=[3])
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    embedding: list[float] | str = Field(description="base64 of little-endian float32 where encoding_format says so", examples=[[0.1, -0.2, 0.3]])
+    index: int = Field(examples=[0])
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = Field(examples=[7])
+    total_tokens: int = Field(examples=[7])
+
+
+class Embeddings(BaseModel):
+    """OpenAI's answer."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str = Field(examples=["sample"])
+    usage: Usage
+
+
+class OpenAIError(BaseModel):
+    message: str = Field(examples=["input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"])
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None = Field(description="the input that is to blame", examples=["input.3"])
+    code: str = Field(examples=["too_long"])
+
+
+class OpenAIErrorBody(BaseModel):
+    error: OpenAIError
+
+
+class Status(BaseModel):
+    status: str = Field(examples=["ready"])

@@ -1,6 +1,7 @@
 """uvicorn around whatever serves: HTTP on one address, and an end that leaves nobody without an answer."""
 
 import asyncio
+import logging
 import resource
 import socket
 import sys
@@ -20,6 +21,7 @@ SWITCH_SECONDS = (
     0.0005  # a hop to the runtime and back, while a thread tokenizes a bulk, waits 3 ms for the interpreter at the default 0.005, 1 ms so
 )
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common balancers: the side that reuses a connection is the one to close it
+log = logging.getLogger("service")
 
 
 class Server(uvicorn.Server):
@@ -33,7 +35,11 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn has logged why
+            log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT)", self.config.host, self.config.port)
+            self.fail()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """The first signal drains, another one ends it now."""

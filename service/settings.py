@@ -24,14 +24,14 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one and an artifact for it")
     api_processes: int = Field(0, ge=0, le=256, description="processes for HTTP and tokenizing in front of one engine; 0: one process does all")
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
-    token_budget: int = Field(0, ge=0, description="tokens in one batch; 0: measured at start")
+    token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")
     max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait beyond which requests are refused with 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1)
     max_head_bytes: int = Field(16 * 2**10, ge=256, description="of a request: its first line and its headers")
-    receive_seconds: float = Field(20.0, gt=0, description="from the first byte of a request to its last; beyond it 408")
+    receive_seconds: float = Field(20.0, gt=0, description="for a request to arrive (408), and without a byte of its answer taken")
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
     truncate: bool = Field(False, description="cut texts that are too long where a request does not say")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
@@ -49,6 +49,8 @@ class Settings(BaseSettings):
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
         if unknown := sorted(set(mine) - set(known)):
             raise SettingsError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] != "api_key"):
+            raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
         try:
             settings = cls.model_validate({known[name]: value for name, value in mine.items()})
         except ValidationError as error:
@@ -58,6 +60,8 @@ class Settings(BaseSettings):
         return settings
 
     def _check_together(self) -> None:
+        if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
+            raise SettingsError("BERT_API_KEY: white space at an end, or a control character (a file's last newline?): nobody can send such a key")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
 

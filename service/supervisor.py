@@ -163,9 +163,14 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
     try:
         listeners = listen(settings.host, settings.port, settings.api_processes)
     except OSError as error:
-        log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
+        log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", settings.host, settings.port, error)
         return 1
-    with tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True) as folder:  # for this user only
+    try:
+        private = tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True)  # for this user only
+    except OSError as error:
+        log.error("cannot make a folder for what the processes share: %s (TMPDIR)", error)
+        return 1
+    with private as folder:
         try:
             engine_listener = private_listener(Path(folder))
         except OSError as error:

@@ -1,5 +1,6 @@
 """The tasks: a request's texts -> Tokens -> rows -> what the caller asked for. Nothing of HTTP."""
 
+import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from service.tokenizer import Cut, Encoded, Text, Tokenizer
 
 FILL_MASK = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 TOP_K = 5
+MAX_SHOWN = 8_000_000  # tokens in the sequences of an answer: about 60 MB
+SMALLEST_SHOWN = 64  # tokens that a candidate counts for, however short its sequence
+FILLED_AT_ONCE = 8  # inputs of /fill-mask whose answers are made in one turn of the loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +94,18 @@ class Tasks:
     async def fill_mask(self, request: FillMaskRequest, *, timeout_seconds: float) -> Done:
         """As transformers' FillMaskPipeline: one input (or a list of one) gives one result, a longer list a list of results."""
         self.need("fill_mask")
-        top_k, targets = self._candidates(request)
+        top_k, targets = await self._candidates(request)
         texts = self.texts(request.inputs)
         encoded, seconds = await self.encode(texts, self.cut(request.truncate, request.truncation_direction), masks=True)
         work = [self._masked(e, index, top_k, targets) for index, e in enumerate(encoded)]
+        check_shown(work, min(top_k, len(targets) or top_k))
         ran = await self.run(encoded, work, seconds, timeout_seconds)
         started = time.perf_counter()
-        results = [self._fill(tokens, row, top_k) for tokens, row in zip(work, ran.answer.rows, strict=True)]
+        results = []
+        for tokens, row in zip(work, ran.answer.rows, strict=True):
+            results.append(await self._fill(tokens, row, top_k))
+            if len(results) % FILLED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return ran.done(results if len(results) > 1 else results[0], started)
 
     async def next_sentence(self, request: NspRequest, *, timeout_seconds: float) -> Done:
@@ -143,7 +152,7 @@ class Tasks:
         answer = await self.batcher.submit(work, timeout_seconds=timeout_seconds - seconds)
         return _Ran(encoded=encoded, answer=answer, tokenize_seconds=seconds)
 
-    def _candidates(self, request: FillMaskRequest) -> tuple[int, tuple[int, ...]]:
+    async def _candidates(self, request: FillMaskRequest) -> tuple[int, tuple[int, ...]]:
         """How many candidates, and the ids of the targets (none: the whole vocabulary)."""
         inner = request.parameters
         if inner and (request.top_k is not None or request.targets is not None):
@@ -153,13 +162,13 @@ class Tasks:
         if top_k > min(self.limits.max_top_k, self.manifest.sizes["vocabulary"]):
             largest = min(self.limits.max_top_k, self.manifest.sizes["vocabulary"])
             raise Invalid(f"top_k is {top_k}; at most {largest} candidates are given (BERT_MAX_TOP_K and the vocabulary)", code="top_k")
-        return top_k, () if targets is None else self._target_ids([targets] if isinstance(targets, str) else targets)
+        return top_k, () if targets is None else await self._target_ids([targets] if isinstance(targets, str) else targets)
 
-    def _target_ids(self, targets: Sequence[str]) -> tuple[int, ...]:
+    async def _target_ids(self, targets: Sequence[str]) -> tuple[int, ...]:
         """A word that is no piece of the vocabulary counts as its first piece, as in transformers; each id once, ascending."""
         if len(targets) > self.limits.max_top_k:
             raise Invalid(f"{len(targets)} targets; at most {self.limits.max_top_k} are scored (BERT_MAX_TOP_K)", code="targets")
-        ids = {found[0] for word in targets if word and (found := self.tokenizer.ids_of(word))}
+        ids = set(await self.tokenizer.first_ids(targets))
         if not ids:
             raise Invalid("targets holds no word that can be scored: send at least one", code="targets")
         return tuple(sorted(ids))
@@ -177,7 +186,7 @@ class Tasks:
         outputs = FILL_MASK | {"target_logits"} if targets else FILL_MASK
         return Tokens(ids=encoded.ids, types=encoded.types, outputs=frozenset(outputs), masks=masks, top_k=max(1, top_k), targets=targets)
 
-    def _fill(self, tokens: Tokens, row: Row, top_k: int) -> list[Any]:
+    async def _fill(self, tokens: Tokens, row: Row, top_k: int) -> list[Any]:
         """Candidates for each mask; the list itself where there is one mask."""
         per_mask = []
         for n, position in enumerate(tokens.masks):
@@ -189,24 +198,37 @@ class Tasks:
             else:
                 ids, logits = row["top_ids"][n][:top_k], row["top_logits"][n][:top_k]
             scores = np.exp(logits.astype(np.float64) - float(row["log_sum_exp"][n, 0]))
-            per_mask.append(self._sequences(tokens, position, ids.tolist(), scores.tolist()))
+            per_mask.append(await self._sequences(tokens, position, ids.tolist(), scores.tolist()))
         return per_mask if len(per_mask) > 1 else per_mask[0]
 
-    def _sequences(self, tokens: Tokens, position: int, ids: list[int], scores: list[float]) -> list[dict[str, Any]]:
-        alone = len(tokens.masks) == 1
+    async def _sequences(self, tokens: Tokens, position: int, ids: list[int], scores: list[float]) -> list[dict[str, Any]]:
         pad = self.manifest.special_tokens.get("pad")
-        sequence, results = tokens.ids.tolist(), []
-        for number, score in zip(ids, scores, strict=True):
-            sequence[position] = number
-            shown = self.tokenizer.decode([i for i in sequence if i != pad], skip_special_tokens=alone)
-            results.append({"score": score, "token": number, "token_str": self.tokenizer.word(number), "sequence": shown})
-        return results
+        whole = tokens.ids.tolist()
+        before, after = ([i for i in side if i != pad] for side in (whole[:position], whole[position + 1 :]))
+        filled = [[*before, number, *after] if number != pad else before + after for number in ids]
+        shown = await self.tokenizer.decode(filled, skip_special_tokens=len(tokens.masks) == 1)
+        words = await self.tokenizer.decode([[number] for number in ids], skip_special_tokens=False)
+        return [
+            {"score": score, "token": number, "token_str": word, "sequence": sequence}
+            for score, number, word, sequence in zip(scores, ids, words, shown, strict=True)
+        ]
 
     def _score(self, logits: NDArray[np.generic]) -> dict[str, Any]:
         first, second = self.manifest.pair_labels
         difference = float(logits[1]) - float(logits[0])
         share = 1.0 / (1.0 + math.exp(difference)) if difference < 700 else 0.0
         return {"label": first if share >= 0.5 else second, first: share, second: 1.0 - share}
+
+
+def check_shown(work: Sequence[Tokens], candidates: int) -> None:
+    """Raises TooLarge where the sequences of so many candidates for each mask would make an answer that nobody can take."""
+    shown = sum(len(tokens.masks) * candidates * max(len(tokens), SMALLEST_SHOWN) for tokens in work)
+    if shown > MAX_SHOWN:
+        masks = sum(len(tokens.masks) for tokens in work)
+        raise TooLarge(
+            f"{candidates} candidates for each of {masks} masks, every one with its whole sequence, make an answer of {shown} tokens; "
+            f"at most {MAX_SHOWN} are given: ask for fewer candidates (top_k) or send the request in parts"
+        )
 
 
 def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:

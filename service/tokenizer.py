@@ -5,12 +5,12 @@ What looks like a special token in a user's text is text. In fill-mask alone the
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -20,10 +20,12 @@ from model_export.batch import Ints
 from service.artifact import Artifact
 from service.errors import Invalid
 
+T = TypeVar("T")
 Text = str | tuple[str, str]
 Direction = Literal["right", "left"]
 PORTION_CHARACTERS = 20_000  # about 5 ms of tokenizing
 INLINE_CHARACTERS = 1000  # below this, tokenizing takes under 0.3 ms, a hop to a thread and back 0.1: stay on the loop
+INLINE_TOKENS = 500  # likewise, where ids become text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,7 @@ class Tokenizer:
     def encode_here(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False, first: int = 0) -> list[Encoded]:
         """As `encode`, on the calling thread; `first` is the index of the first text in its request."""
         pieces = self._masking if masks else self._plain
-        encodings = pieces.encode_batch(list(texts)) if len(texts) > 1 else [_encode(pieces, texts[0])] if texts else []
+        encodings = pieces.encode_batch(list(texts))  # `encode` does the same, and keeps the interpreter's lock meanwhile
         limit = self.artifact.manifest.max_tokens
         return [
             _encoded(encoding, truncated=False, spans=spans)
@@ -96,13 +98,12 @@ class Tokenizer:
             for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), first)
         ]
 
-    def ids_of(self, word: str) -> list[int]:
-        """The piece called `word`, or the pieces it is tokenized to; no special tokens."""
-        number = self._plain.token_to_id(word)
-        return [number] if number is not None else self._plain.encode(word, add_special_tokens=False).ids
-
-    def word(self, number: int) -> str:
-        return self._plain.decode([number], skip_special_tokens=False)
+    async def first_ids(self, words: Sequence[str]) -> list[int]:
+        """Of each word the piece that is called so, or the first of the pieces it is tokenized to; nothing of a word that has none."""
+        size = sum(map(len, words))
+        if size > self.max_characters:
+            raise Invalid(f"targets hold {size} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)", code="targets")
+        return await self._aside(size, INLINE_CHARACTERS, partial(self._first_ids, words))
 
     def piece(self, number: int) -> str:
         """The piece as the vocabulary spells it."""
@@ -111,8 +112,24 @@ class Tokenizer:
     def joined(self, pieces: Sequence[str]) -> str:
         return str(self._plain.decoder.decode(list(pieces)))
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return self._plain.decode(ids, skip_special_tokens=skip_special_tokens)
+    async def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Each sequence of ids as text."""
+        sizes, texts = [len(ids) for ids in sequences], list[str]()
+        for part in portions(sizes):
+            texts += await self._aside(sum(sizes[part]), INLINE_TOKENS, partial(self._decode_here, sequences[part], skip_special_tokens))
+        return texts
+
+    async def _aside(self, size: int, inline: int, work: Callable[[], T]) -> T:
+        """The result of `work`, on the tokenizer's thread where it is larger than `inline`."""
+        return work() if size <= inline else await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _decode_here(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences]
+
+    def _first_ids(self, words: Sequence[str]) -> list[int]:
+        known = {word: self._plain.token_to_id(word) for word in words if word}
+        others = self._plain.encode_batch([word for word, number in known.items() if number is None], add_special_tokens=False)
+        return [*(number for number in known.values() if number is not None), *(other.ids[0] for other in others if other.ids)]
 
     def _shorten(self, pieces: Pieces, text: Text, cut: Cut, length: int, index: int) -> Encoding:
         limit = self.artifact.manifest.max_tokens
@@ -120,10 +137,10 @@ class Tokenizer:
             message = f"input has {length} tokens; this model takes at most {limit}: shorten it or send truncate: true"
             raise Invalid(message, code="too_long", index=index)
         if isinstance(text, str):
-            first = pieces.encode(text, add_special_tokens=False)
+            (first,) = pieces.encode_batch([text], add_special_tokens=False)
             first.truncate(limit - pieces.num_special_tokens_to_add(False), direction=cut.direction)
             return pieces.post_process(first)
-        first, second = (pieces.encode(side, add_special_tokens=False) for side in text)
+        first, second = pieces.encode_batch(list(text), add_special_tokens=False)
         keep = longest_first(len(first), len(second), limit - pieces.num_special_tokens_to_add(True))
         for side, kept in zip((first, second), keep, strict=True):
             side.truncate(kept, direction=cut.direction)
@@ -156,10 +173,6 @@ def only_mask(file: Path, mask_id: int) -> Pieces:
     content = json.loads(file.read_text("utf-8"))
     content["added_tokens"] = [token for token in content["added_tokens"] if not token["special"] or token["id"] == mask_id]
     return Pieces.from_str(json.dumps(content))
-
-
-def _encode(pieces: Pieces, text: Text) -> Encoding:
-    return pieces.encode(text) if isinstance(text, str) else pieces.encode(*text)
 
 
 def _encoded(encoding: Encoding, *, truncated: bool, spans: bool) -> Encoded:

@@ -105,7 +105,8 @@ class Waiting:
         """Takes the whole request into the line or raises: TooLarge where it could never fit, Overloaded where it does not fit now."""
         size = caller.waiting_tokens
         if size > self._room(size):
-            raise TooLarge(f"the request has {size} tokens; the line takes at most {self._room(size)} at once: send it in parts")
+            limit = f"the line takes at most {self._room(size)} at once (BERT_MAX_WAITING_TOKENS)"
+            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
         self.check_open(size, patience=max(0.0, caller.deadline - caller.arrived))
         self._join(caller)
 

@@ -41,6 +41,7 @@ ROOMS = {  # third party -> the only modules that may import it
     "fastapi_offline": {"service.app"},
     "starlette": {"service.app"},
     "uvicorn": {"service.server", "service.receipt"},
+    "httptools": {"service.receipt"},
     "uvloop": {"service.engine_server"},
     "pydantic": {"service.schemas", "service.settings", "service.routes", "service.documentation"},
     "pydantic_settings": {"service.settings"},

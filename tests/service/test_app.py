@@ -125,6 +125,17 @@ def test_truncation_is_refused_or_told(server: httpx.Client) -> None:
     assert "x-truncated-inputs" not in post(server, "/embed", {"inputs": texts[:1], "truncate": True}).headers
 
 
+def test_openais_route_cuts_what_is_too_long_where_asked_and_names_it_where_not(server: httpx.Client) -> None:
+    texts = ["the cat", "cat " * 600 + "dog"]
+    refused = post(server, "/v1/embeddings", {"input": texts})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["param"] == "input.1"
+    told = post(server, "/v1/embeddings", {"input": texts, "truncate": True, "truncation_direction": "left", "normalize": False})
+    assert told.headers["x-truncated-inputs"] == "1"
+    vectors = [one["embedding"] for one in told.json()["data"]]
+    assert vectors == post(server, "/embed", {"inputs": texts, "truncate": True, "truncation_direction": "left"}).json()
+
+
 def test_a_mask_that_was_cut_off_is_an_error_of_its_input(server: httpx.Client) -> None:
     body = error(post(server, "/fill-mask", {"inputs": ["the [MASK]", "cat " * 600 + "[MASK]"], "truncate": True}), 422, "no_mask")
     assert body["index"] == 1
@@ -178,13 +189,27 @@ def test_more_inputs_than_the_limit_are_a_413(server: httpx.Client) -> None:
     assert "101 inputs; at most 100" in error(post(server, "/embed", {"inputs": ["a"] * 101}), 413, "too_large")["error"]
 
 
+def test_an_answer_that_nobody_could_take_is_a_413(server: httpx.Client) -> None:
+    many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
+    message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
+    assert "100 candidates for each of 3600 masks" in message
+    assert "23040000 tokens; at most 8000000" in message
+    assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
+
+
+def test_targets_are_as_long_as_a_text_at_most(server: httpx.Client) -> None:
+    message = error(post(server, "/fill-mask", {"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets")["error"]
+    assert "targets hold 120003 characters; at most 100000" in message
+
+
 def test_unknown_paths_and_methods_have_the_same_shape(server: httpx.Client) -> None:
     assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
+    assert "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]  # and no redirect to wherever the Host header says
     assert error(server.get("/embed"), 405, "method_not_allowed")
     assert server.post("/v1/embeddings", content=b"{").json()["error"]["code"] == "bad_request"
 
 
-@pytest.mark.parametrize("value", ["0", "-5", "soon", "99999999", "1.5"])
+@pytest.mark.parametrize("value", ["0", "-5", "soon", "99999999", "1.5", "9" * 5000])
 def test_a_deadline_that_is_no_number_of_milliseconds_is_refused(server: httpx.Client, value: str) -> None:
     error(post(server, "/embed", {"inputs": "a"}, **{"x-request-timeout-ms": value}), 422, "timeout")
 
@@ -210,15 +235,44 @@ def test_health_ready_and_docs_answer(server: httpx.Client) -> None:
     assert server.get(script[1]).status_code == 200
 
 
+def follow(page: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """The schema itself where there is a reference to it."""
+    return page["components"]["schemas"][schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
+
+
 def test_the_documentation_lists_every_task_with_its_errors(server: httpx.Client) -> None:
     page = server.get("/openapi.json").json()
-    for path in ("/embed", "/fill-mask", "/nsp", "/v1/embeddings"):
-        responses = page["paths"][path]["post"]["responses"]
-        assert {"200", "400", "413", "422", "429", "500", "501", "503"} <= set(responses)
-        assert (
-            page["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
-            in page["components"]["schemas"]
-        )
+    for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/v1/embeddings"):
+        task = page["paths"][path]["post"]
+        assert {"200", "400", "401", "408", "413", "422", "429", "431", "500", "501", "503"} <= set(task["responses"])
+        assert follow(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
+
+
+def test_the_documentation_tells_the_shape_of_every_error(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+    for path in ("/embed", "/v1/embeddings"):
+        answer = server.post(path, content=b"{}")
+        told: Any = follow(page, page["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"])
+        body: Any = answer.json()
+        if path == "/v1/embeddings":
+            told, body = follow(page, told["properties"]["error"]), body["error"]
+        assert set(told["required"]) <= set(body) <= set(told["properties"])
+
+
+def test_the_documentation_tells_every_shape_of_fill_masks_answers(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+
+    def fits(schema: dict[str, Any], answer: Any) -> bool:
+        schema = follow(page, schema)
+        if "anyOf" in schema:
+            return any(fits(one, answer) for one in schema["anyOf"])
+        if schema["type"] == "array":
+            return isinstance(answer, list) and all(fits(schema["items"], one) for one in answer)
+        return isinstance(answer, dict) and set(schema["required"]) <= set(answer)
+
+    told = page["paths"]["/fill-mask"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    for inputs in ("the [MASK]", "[MASK] [MASK]", ["the [MASK]", "[MASK]"], ["the [MASK]", "[MASK] [MASK]"]):
+        assert fits(told, post(server, "/fill-mask", {"inputs": inputs}).json()), inputs
 
 
 def test_metrics_exist_before_anything_happened_and_count_what_did(server: httpx.Client) -> None:

@@ -1,13 +1,22 @@
 """/predict and /tag over HTTP: whose shapes they follow, what they refuse, where a tag's characters are."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from model_export.batch import Tokens
 from model_export.export import export
+from service.artifact import open_artifact
+from service.labels import tag
+from service.promise import Answer
+from service.schemas import TagRequest
+from service.tasks import Limits, Tasks
+from service.tokenizer import Tokenizer
 from tests.process import ServiceProcess
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -79,6 +88,32 @@ def test_one_text_gives_a_list_and_several_give_a_list_of_lists(tagging: httpx.C
     together = tagging.post("/tag", json={"inputs": texts, "parameters": {"aggregation_strategy": "simple"}}).json()
     assert together == alone
     assert tagging.post("/tag", json={"inputs": texts[:1], "aggregation_strategy": "simple"}).json() == alone[:1]
+
+
+class Instant:
+    """A line that answers at once: every token has the first tag."""
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Answer:
+        return Answer(rows=[{"tags": np.zeros((len(tokens), 5), np.float32)} for tokens in work], queue_seconds=0.0, forward_seconds=timeout_seconds)
+
+
+def test_between_two_texts_tags_leave_the_loop_to_others(tmp_path: Path) -> None:
+    export(GOLDEN / "bert-tags", tmp_path / "tags")
+    artifact = open_artifact(tmp_path / "tags")
+    tokenizer = Tokenizer(artifact, max_characters=1000)
+    tasks = Tasks(manifest=artifact.manifest, tokenizer=tokenizer, batcher=Instant(), limits=Limits(max_inputs=100, max_top_k=5, truncate=False))
+
+    async def turns() -> int:
+        task, turned = asyncio.create_task(tag(tasks, TagRequest(inputs=["cat"] * 100), timeout_seconds=1.0)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turned += 1
+        assert len((await task).value) == 100
+        return turned
+
+    tokenizer.open()
+    assert asyncio.run(turns()) >= 99
+    tokenizer.close()
 
 
 def test_a_strategy_that_is_not_there_is_refused(tagging: httpx.Client) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 
+from service import errors
 from service.batcher import Batcher
 from service.metrics import REASONS, TASKS, Metrics
 from service.reports import BatchReport
@@ -33,6 +34,11 @@ def test_names_follow_the_conventions():
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)", text, re.MULTILINE):
         assert name.startswith("bert_")
         assert kind != "counter" or name.endswith("_total")
+
+
+def test_every_kind_of_error_has_a_reason_of_its_own():
+    assert {kind.code for kind in vars(errors).values() if isinstance(kind, type)} <= set(REASONS)
+    assert errors.Unavailable("the model is loading", code="loading").reason == "unavailable"
 
 
 def test_an_unknown_reason_does_not_make_a_new_label():

@@ -372,10 +372,20 @@ def test_api_processes_do_not_carry_the_runtime() -> None:
     assert finished.returncode == 0
 
 
-def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str]) -> None:
-    finished = start(settings | {"BERT_PORT": str(service.port)})
+@pytest.mark.parametrize("apis", ["0", "2"])
+def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
+    finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
     assert finished.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{service.port}" in finished.stderr
+    assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_without_a_folder_for_temporary_files_the_start_stops_with_a_sentence(settings: dict[str, str]) -> None:
+    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from service.__main__ import main; sys.exit(main())"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | settings | {"BERT_PORT": "0"}
+    finished = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert finished.returncode == 1
+    assert "cannot make a folder for what the processes share" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
-        super().__init__()
+        self.sockets = socket.socketpair()
+        super().__init__({"socket": self.sockets[0]})
         self.written = b""
-        self.closed = False
+        self.closed = self.aborted = False
+        self.unread = 0  # bytes that are written and not taken
 
     def write(self, data: Any) -> None:
         if not self.closed:
@@ -32,6 +35,12 @@ class FakeTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -42,6 +51,7 @@ class Connection:
 
     def __init__(self, gate: Gate) -> None:
         self.asked: list[str] = []
+        self.headers: list[tuple[bytes, bytes]] = []  # of the first request
         self.free = asyncio.Event()
         self.free.set()
         config = uvicorn.Config(
@@ -54,6 +64,7 @@ class Connection:
 
     async def app(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
         self.asked.append(scope["path"])
+        self.headers = self.headers or scope["headers"]
         size, more = 0, True
         while more:
             message = await receive()
@@ -84,7 +95,10 @@ def meet(story: Callable[[Connection, FakeTime], Awaitable[None]], *, refusals: 
     async def played(time: FakeTime) -> None:
         told: list[tuple[int, str]] = []
         gate = Gate(receive_seconds=5.0, max_head_bytes=1000, refused=lambda status, code: told.append((status, code)))
-        await story(Connection(gate), time)
+        connection = Connection(gate)
+        await story(connection, time)
+        for one in connection.transport.sockets:
+            one.close()
         assert told == list(refusals)
 
     play(played)
@@ -195,6 +209,84 @@ def test_a_smuggled_request_is_refused():
     meet(story, refusals=[(400, "malformed")])
 
 
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+@pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
+def test_trailers_without_end_are_refused_as_a_head_without_end_is(trailer: bytes):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
+        assert connection.statuses == [431]
+        assert connection.transport.closed
+
+    meet(story, refusals=[(431, "head_too_large")])
+
+
+def test_trailers_are_no_headers():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
+        assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+        assert connection.statuses == [200, 200]
+
+    meet(story)
+
+
+@pytest.mark.parametrize("size", [1, 0x1000])
+@pytest.mark.parametrize("cut", range(6))
+def test_a_body_in_chunks_is_no_head_without_end(size: int, cut: int):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+        chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
+        pieces = [chunks[start : start + len(chunk)] for start in range(cut, len(chunks), len(chunk))]
+        await connection.send(head + chunks[:cut], *pieces, b"0\r\n\r\n")
+        assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
+
+    meet(story)
+
+
+def test_the_head_of_the_next_request_is_measured_alone():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
+        assert connection.statuses == [200, 200]
+
+    meet(story)
+
+
+UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 50], ids=["whole", "in two", "in pieces"])
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"content-length: 46\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\nx: 123456\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"transfer-encoding: chunked\r\n\r\n2e\r\n" + b"x" * 46 + b"\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunked"],
+)
+def test_a_request_that_asks_for_another_protocol_is_answered_in_this_one_with_its_body(request_bytes: bytes, pieces: int):
+    async def story(connection: Connection, _: FakeTime) -> None:
+        both = request_bytes + GET
+        step = -(-len(both) // pieces)
+        await connection.send(*(both[start : start + step] for start in range(0, len(both), step)))
+        assert connection.asked == ["/embed", "/health"]
+        assert connection.transport.written.endswith(b"\r\n\r\n0")
+        assert b"\r\n\r\n46HTTP/1.1 200" in connection.transport.written
+        assert not connection.transport.closed
+
+    meet(story)
+
+
+def test_connect_is_refused_and_what_follows_is_not_read():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
+        assert connection.statuses == [400]
+        assert connection.asked == []
+        assert connection.transport.closed
+
+    meet(story, refusals=[(400, "malformed")])
+
+
 def test_rubbish_behind_a_request_does_not_harm_its_answer():
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.free.clear()
@@ -205,6 +297,46 @@ def test_rubbish_behind_a_request_does_not_harm_its_answer():
         assert connection.transport.closed
 
     meet(story, refusals=[(400, "malformed")])
+
+
+def test_nothing_is_written_to_who_left_with_requests_in_the_pipeline():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        connection.free.clear()
+        await connection.send(GET + GET)
+        connection.protocol.connection_lost(ConnectionResetError())
+        connection.free.set()
+        await settle()
+        assert connection.transport.written == b""
+        assert connection.asked == ["/health"]
+
+    meet(story)
+
+
+def test_an_answer_of_which_nothing_is_taken_is_given_up_and_a_slow_reader_is_not():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        transport = connection.transport
+        transport.unread = 1000
+        connection.protocol.pause_writing()
+        for _ in range(4):
+            await asyncio.sleep(4)
+            transport.unread -= 1
+        assert not transport.aborted
+        await asyncio.sleep(11)
+        assert transport.aborted
+
+    meet(story)
+
+
+def test_an_answer_that_is_taken_in_the_end_leaves_its_connection_alone():
+    async def story(connection: Connection, _: FakeTime) -> None:
+        connection.transport.unread = 1000
+        connection.protocol.pause_writing()
+        await asyncio.sleep(4)
+        connection.protocol.resume_writing()
+        await asyncio.sleep(60)
+        assert not connection.transport.aborted
+
+    meet(story)
 
 
 def test_while_draining_each_connection_closes_after_its_next_answer():

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from service import schemas
+from service.errors import Invalid
 from service.metrics import Metrics
 from service.presence import PRESENCE, Presence
-from service.routes import TASKS, Route
+from service.routes import TASKS, Route, parse
 from service.settings import Settings
 
 
@@ -85,6 +88,7 @@ def test_a_chunked_body_is_refused_when_it_passes_the_limit_and_not_read_on():
     visit = Visit(Loading(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (visit.status, visit.error["code"]) == (413, "body_too_large")
     assert len(visit.messages) == 3
+    assert visit.counted("too_large")
 
 
 def test_a_body_in_parts_up_to_the_limit_is_read_to_its_end():
@@ -99,6 +103,19 @@ def test_a_caller_who_leaves_before_the_body_is_whole_has_left():
     assert visit.counted("left")
 
 
+@pytest.mark.parametrize("shown", [{}, {"authorization": b"Bearer secre"}, {"authorization": b"secret"}, {"authorization": b"Bearer secret\xff"}])
+def test_where_a_key_is_set_whoever_does_not_show_it_is_refused_before_the_body_is_read(shown: dict[str, bytes]):
+    visit = Visit(Loading(api_key="secret"), **shown)
+    assert (visit.status, visit.error["code"]) == (401, "unauthorized")
+    assert (b"www-authenticate", b"Bearer") in visit.sent[0]["headers"]
+    assert len(visit.messages) == 1
+    assert visit.counted("unauthorized")
+
+
+def test_whoever_shows_the_key_is_let_in():
+    assert Visit(Loading(api_key="secret"), authorization=b"Bearer secret").counted("internal")  # so far: the tasks were asked for
+
+
 def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog: pytest.LogCaptureFixture):
     visit = Visit(Loading(), x_request_id=b"mine")
     assert (visit.status, visit.error["code"], visit.error["request_id"]) == (500, "internal", "mine")
@@ -106,3 +123,38 @@ def test_what_nobody_foresaw_is_told_in_the_one_shape_counted_and_logged(caplog:
     assert "nobody foresaw this" in caplog.text
     assert "mine" in caplog.text
     assert visit.counted("internal")
+
+
+@pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])
+@pytest.mark.parametrize("field", ["inputs", "targets"])
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_list_of_many_faults_is_one_fault(task: Any, field: str, item: str):
+    body = f'{{"{"input" if field == "inputs" and task.name == "embeddings" else field}": [{", ".join([item] * 1000)}]}}'
+    with pytest.raises(ValidationError) as raised:
+        task.body.model_validate_json(body)
+    assert raised.value.error_count() < 10
+
+
+def test_many_unknown_fields_are_counted_and_not_listed():
+    with pytest.raises(Invalid, match=r"the body has 1000 faults, unknown fields above all; this route takes truncate, .*inputs, pooling"):
+        parse(schemas.EmbedRequest, json.dumps({f"field {n}": n for n in range(999)}).encode())
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "message", "index"),
+    [
+        (schemas.EmbedRequest, {"inputs": 5}, "inputs: Input should be a valid string or a valid array", None),
+        (schemas.EmbedRequest, {"inputs": ["a", 5]}, "inputs.1: Input should be a valid string", 1),
+        (schemas.EmbedRequest, {"inputs": "a", "top": 1}, "top: Extra inputs are not permitted; this route takes truncate, ", None),
+        (schemas.EmbedRequest, {"inputs": "a", "k" * 10_000: 1}, "k" * 100 + ": Extra inputs", None),
+        (schemas.EmbedRequest, [], "body: Input should be an object", None),
+        (schemas.NspRequest, {"inputs": ["a", "b"]}, "inputs.0: Input should be an object or a valid array", 0),
+        (schemas.NspRequest, {"inputs": [["a", "b"], ["a", 1]]}, "inputs.1.1: Input should be a valid string", 1),
+        (schemas.FillMaskRequest, {"inputs": "[MASK]", "targets": ["a", 1]}, "targets.1: Input should be a valid string", None),
+    ],
+)
+def test_a_fault_is_told_by_its_place_and_by_what_could_stand_there(schema: type[BaseModel], body: Any, message: str, index: int | None):
+    with pytest.raises(Invalid) as raised:
+        parse(schema, json.dumps(body).encode())
+    assert raised.value.message.startswith(message)
+    assert raised.value.index == index

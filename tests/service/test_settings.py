@@ -34,12 +34,22 @@ def test_variables_of_others_are_ignored_and_values_are_parsed():
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: "),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
+        ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),
+        ("BERT_HOST", "", "BERT_HOST: it is empty"),  # would listen on every interface
+        ("BERT_ARTIFACT", " ", "BERT_ARTIFACT: it is empty"),
+        ("BERT_API_KEY", "secret\n", "BERT_API_KEY: "),
+        ("BERT_API_KEY", " ", "BERT_API_KEY: "),
+        ("BERT_API_KEY", "sec\x07ret", "BERT_API_KEY: "),
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
     ],
 )
 def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str):
     with pytest.raises(SettingsError, match=sentence):
         Settings.from_environment(GOOD | {name: value})
+
+
+def test_an_empty_key_is_none():
+    assert Settings.from_environment(GOOD | {"BERT_API_KEY": ""}).api_key == ""
 
 
 def test_every_fault_is_told_at_once():

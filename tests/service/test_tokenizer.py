@@ -1,7 +1,9 @@
 """Text to ids: as transformers does it, except that only the mask may mean anything in a user's text."""
 
 import asyncio
-from collections.abc import Iterator
+import itertools
+import time
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,47 @@ def test_the_index_of_a_text_that_is_too_long_counts_from_the_start_of_its_reque
 def test_too_many_characters_are_refused_before_tokenizing(tokenizer: Tokenizer) -> None:
     with pytest.raises(Invalid, match="6000 characters; at most 5000"):
         asyncio.run(tokenizer.encode(["cat", "c" * 6000], TRUNCATE))
+
+
+async def turns_beside(work: Coroutine[Any, Any, object]) -> int:
+    """How often the loop turns while `work` is done."""
+    task, turns = asyncio.create_task(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+def test_long_targets_and_long_answers_leave_the_loop_free(tokenizer: Tokenizer) -> None:
+    sequences = [[5] * 400] * 100
+    assert asyncio.run(turns_beside(tokenizer.first_ids(["cat dog " * 100] * 5))) > 5
+    assert asyncio.run(turns_beside(tokenizer.decode(sequences, skip_special_tokens=True))) > 5
+    assert asyncio.run(turns_beside(tokenizer.decode(sequences[:1], skip_special_tokens=True))) < 5  # a short one is not worth the way
+
+
+async def longest_share(work: Coroutine[Any, Any, object]) -> float:
+    """Of the time that `work` takes: the longest for which the loop does not turn."""
+    task, times = asyncio.create_task(work), [time.perf_counter()]
+    while not task.done():
+        await asyncio.sleep(0)
+        times.append(time.perf_counter())
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), Invalid)  # too long: after it was tokenized
+    return max(after - before for before, after in itertools.pairwise(times)) / (times[-1] - times[0])
+
+
+def test_one_long_text_leaves_the_loop_free(tokenizer: Tokenizer) -> None:
+    patient = Tokenizer(tokenizer.artifact, max_characters=100_000)
+    patient.open()
+    assert min(asyncio.run(longest_share(patient.encode(["中" * 50_000], KEEP))) for _ in range(5)) < 0.5
+    patient.close()
+
+
+def test_long_answers_become_text_in_portions_as_short_ones_do(tokenizer: Tokenizer) -> None:
+    sequences = [[n % 90 + 5] * (n % 300) for n in range(400)]
+    alone = [tokenizer._plain.decode(ids, skip_special_tokens=True) for ids in sequences]
+    assert asyncio.run(tokenizer.decode(sequences, skip_special_tokens=True)) == alone
 
 
 @given(first=st.integers(1, 40), second=st.integers(1, 40), room=st.integers(2, 60))

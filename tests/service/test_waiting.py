@@ -114,7 +114,7 @@ def test_long_texts_leave_though_short_ones_keep_coming():
 
 
 def test_a_request_larger_than_the_line_is_too_large_even_when_nobody_waits():
-    with pytest.raises(TooLarge, match="1001 tokens; the line takes at most 900"):
+    with pytest.raises(TooLarge, match=r"1001 tokens; the line takes at most 900 at once \(BERT_MAX_WAITING_TOKENS\)"):
         line(max_tokens=1000).admit(caller(1001))
 
 
