@@ -41,9 +41,9 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     """Raises ManifestError where the folder has no artifact for the device, or one of another version, or a damaged one."""
     there = available(folder)
     if device not in there:
-        found = f"only one for {there[0]}" if there else "none"
+        found = f", only one for {there[0]}" if there else ""
         way = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
-        raise ManifestError(f"{folder} holds no artifact for {device}, {found}: {way}")
+        raise ManifestError(f"{folder} holds no artifact for {device}{found}: {way}")
     manifest = Manifest.read(folder / device)
     manifest.check_files(folder / device)
     return Artifact(folder / device, manifest)

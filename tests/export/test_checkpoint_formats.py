@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -132,21 +135,55 @@ def test_a_pickle_that_is_no_table_of_tensors_is_refused_whether_or_not_torch_is
         export(tmp_path / "checkpoint", tmp_path / "artifact")
 
 
+class PretendTensor:
+    """What is asked of torch.Tensor, and of its subclass Parameter."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.array = array.shape, array
+
+    def detach(self) -> "PretendTensor":
+        return self
+
+    def float(self) -> "PretendTensor":
+        return PretendTensor(self.array.astype(np.float32))
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+@pytest.fixture
+def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Path]:
+    """A checkpoint with a pickle of which torch, which is not installed for the tests, finds this content."""
+
+    def checkpoint(content: object) -> Path:
+        def load(file: Path, *, map_location: str, weights_only: bool, mmap: bool) -> object:
+            assert (file.name, map_location, weights_only, mmap) == ("pytorch_model.bin", "cpu", True, False)
+            return content
+
+        torch = ModuleType("torch")
+        torch.__spec__ = ModuleSpec("torch", None)
+        vars(torch).update(load=load, Tensor=PretendTensor)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
+        (source / "pytorch_model.bin").write_bytes(b"a pickle")
+        return source
+
+    return checkpoint
+
+
 @pytest.mark.parametrize(
     "around", [lambda weights: {"state_dict": weights}, lambda weights: [*weights.values()], lambda weights: weights | {"epoch": 3}]
 )
-def test_a_pickle_of_more_than_tensors_by_name_is_refused(around: Callable[[Arrays], object], tmp_path: Path):
-    torch = pytest.importorskip("torch")
-    source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
-    torch.save(around({"bert.pooler.dense.bias": torch.ones(32)}), source / "pytorch_model.bin")
+def test_a_pickle_of_more_than_tensors_by_name_is_refused(
+    around: Callable[[dict[str, PretendTensor]], object], pickled: Callable[[object], Path], tmp_path: Path
+):
+    source = pickled(around({"bert.pooler.dense.bias": PretendTensor(np.ones(32))}))
     with pytest.raises(ExportError, match=r"store what model\.state_dict\(\) gives"):
         export(source, tmp_path / "artifact")
 
 
-def test_a_pickle_of_parameters_is_read(tmp_path: Path):
-    torch = pytest.importorskip("torch")
-    source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
-    torch.save({"bert.pooler.dense.bias": torch.nn.Parameter(torch.ones(32))}, source / "pytorch_model.bin")
+def test_a_pickle_of_tensors_is_read(pickled: Callable[[object], Path]):
+    source = pickled({"bert.pooler.dense.bias": PretendTensor(np.ones(32, np.float16))})
     assert Checkpoint(source).weight("bert.pooler.dense.bias", shape=(32,)).load().sum() == 32
 
 
