@@ -1,5 +1,6 @@
 # The service on a GPU machine; the same image runs on the CPU provider where there is no GPU. docker/cpu.yml builds one without CUDA.
 # The base has the driver's interface alone: the CUDA libraries that ONNX Runtime needs come with their wheels (the lock's nvidia-* packages).
+# Of these its provider is linked with cuBLAS, cuRAND and the runtime; cuDNN and cuFFT, 1.2 GB, stay until a GPU has shown that nothing asks for them.
 ARG BASE=nvidia/cuda:13.0.0-base-ubuntu24.04
 # hadolint ignore=DL3006
 FROM ${BASE}
