@@ -46,7 +46,9 @@ class ServiceProcess:
         while self.process.poll() is None and not self._is_ready():
             if time.monotonic() > end:
                 self.process.kill()
-                raise TimeoutError(f"{self._module} is not ready after {self._ready_seconds} s: {self.output()}")
+                said = self.output()
+                self.close()
+                raise TimeoutError(f"{self._module} is not ready after {self._ready_seconds} s: {said}")
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(PAUSE_SECONDS)
         return self
@@ -71,7 +73,11 @@ class ServiceProcess:
         """What it has said so far."""
         return os.pread(self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0).decode()  # the place where it writes stays its own
 
+    def close(self) -> None:
+        """Its words are gone."""
+        self._said.close()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.process.poll() is None:
             self.terminate()
-        self._said.close()
+        self.close()

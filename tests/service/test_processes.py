@@ -350,7 +350,8 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind(settings: dict[str, s
         children, folder = service.children, service.folder
     finally:
         service.process.kill()
-        service.process.communicate()
+        service.process.wait()
+        service.close()
     until(lambda: not any(is_alive(pid) for pid in children.values()))
     assert not folder.exists()
 
