@@ -1,6 +1,7 @@
 """The settings: BERT_* environment variables, read once, checked whole. An unknown or a wrong one stops the start."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "BERT_"
+LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in the names that Kubernetes makes of a Service's
 
 
 class SettingsError(Exception):
@@ -48,7 +50,9 @@ class Settings(BaseSettings):
         mine = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
         if unknown := sorted(set(mine) - set(known)):
-            raise SettingsError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+            links = "; Kubernetes sets these for a Service whose name begins with bert: enableServiceLinks: false leaves them out"
+            hint = links if any(LINK.search(name) for name in unknown) else ""
+            raise SettingsError(f"unknown setting {', '.join(unknown)}{hint}; known are {', '.join(sorted(known))}")
         if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] != "api_key"):
             raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
         try:

@@ -60,3 +60,9 @@ def test_every_fault_is_told_at_once():
 def test_settings_do_not_change():
     with pytest.raises(ValueError, match="frozen"):
         Settings.from_environment(GOOD).port = 1
+
+
+@pytest.mark.parametrize("linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"])
+def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str):
+    with pytest.raises(SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"):
+        Settings.from_environment({"BERT_ARTIFACT": "/a", linked: "10.0.0.1"})
