@@ -115,6 +115,8 @@ class Tokenizer:
     async def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each sequence of ids as text."""
         sizes, texts = [len(ids) for ids in sequences], list[str]()
+        if sum(sizes) <= INLINE_TOKENS:
+            return self._decode_here(sequences, skip_special_tokens)
         for part in portions(sizes):
             texts += await self._aside(sum(sizes[part]), INLINE_TOKENS, partial(self._decode_here, sequences[part], skip_special_tokens))
         return texts
