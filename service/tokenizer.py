@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -78,13 +77,11 @@ class Tokenizer:
             if size > self.max_characters:
                 message = f"input has {size} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)"
                 raise Invalid(message, code="too_long", index=index)
-        if sum(sizes) <= INLINE_CHARACTERS:
-            return self.encode_here(texts, cut, masks=masks, spans=spans)
-        encoded: list[Encoded] = []
-        for part in portions(sizes):
-            work = partial(self.encode_here, texts[part], cut, masks=masks, spans=spans, first=part.start)
-            encoded += await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        return encoded
+
+        def encode(part: slice) -> list[Encoded]:
+            return self.encode_here(texts[part], cut, masks=masks, spans=spans, first=part.start)
+
+        return await self._in_portions(sizes, INLINE_CHARACTERS, encode)
 
     def encode_here(self, texts: Sequence[Text], cut: Cut, *, masks: bool = False, spans: bool = False, first: int = 0) -> list[Encoded]:
         """As `encode`, on the calling thread; `first` is the index of the first text in its request."""
@@ -100,10 +97,10 @@ class Tokenizer:
 
     async def first_ids(self, words: Sequence[str]) -> list[int]:
         """Of each word the piece that is called so, or the first of the pieces it is tokenized to; nothing of a word that has none."""
-        size = sum(map(len, words))
-        if size > self.max_characters:
-            raise Invalid(f"targets hold {size} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)", code="targets")
-        return await self._aside(size, INLINE_CHARACTERS, partial(self._first_ids, words))
+        sizes = [len(word) for word in words]
+        if sum(sizes) > self.max_characters:
+            raise Invalid(f"targets hold {sum(sizes)} characters; at most {self.max_characters} are taken (BERT_MAX_CHARACTERS)", code="targets")
+        return await self._in_portions(sizes, INLINE_CHARACTERS, lambda part: self._first_ids(words[part]))
 
     def piece(self, number: int) -> str:
         """The piece as the vocabulary spells it."""
@@ -114,19 +111,20 @@ class Tokenizer:
 
     async def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each sequence of ids as text."""
-        sizes, texts = [len(ids) for ids in sequences], list[str]()
-        if sum(sizes) <= INLINE_TOKENS:
-            return self._decode_here(sequences, skip_special_tokens)
+
+        def decode(part: slice) -> list[str]:
+            return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[part]]
+
+        return await self._in_portions([len(ids) for ids in sequences], INLINE_TOKENS, decode)
+
+    async def _in_portions(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
+        """The results of `work`, of items of these sizes: here where they are `inline` in all, otherwise in portions on the tokenizer's thread."""
+        if sum(sizes) <= inline:
+            return work(slice(0, len(sizes)))
+        done: list[T] = []
         for part in portions(sizes):
-            texts += await self._aside(sum(sizes[part]), INLINE_TOKENS, partial(self._decode_here, sequences[part], skip_special_tokens))
-        return texts
-
-    async def _aside(self, size: int, inline: int, work: Callable[[], T]) -> T:
-        """The result of `work`, on the tokenizer's thread where it is larger than `inline`."""
-        return work() if size <= inline else await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _decode_here(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences]
+            done += await asyncio.get_running_loop().run_in_executor(self._thread, work, part)
+        return done
 
     def _first_ids(self, words: Sequence[str]) -> list[int]:
         known = {word: self._plain.token_to_id(word) for word in words if word}
