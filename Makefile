@@ -43,7 +43,7 @@ check: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layout.py
+	$(BIN)/python -m pytest tests/docs
 
 test: dev
 	$(BIN)/python -m pytest
@@ -51,7 +51,7 @@ test: dev
 # the comparison with transformers again, live, at BERT-base size (installs torch and transformers)
 reference: dev
 	$(PIP) -r benchmarks/requirements.txt
-	$(BIN)/python -m benchmarks.parity
+	$(BIN)/python -m benchmarks.engine.parity
 
 # tokens/s of the runtime alone beside its ceiling, the padded graph and torch (installs torch and transformers)
 bench-engine: dev
@@ -63,15 +63,15 @@ bench-server: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.server fp32
 	$(BIN)/python -m benchmarks.server int8
-	$(BIN)/python -m benchmarks.overhead fp32
-	$(BIN)/python -m benchmarks.loadgen int8
-	$(BIN)/python -m benchmarks.charts
+	$(BIN)/python -m benchmarks.server.overhead fp32
+	$(BIN)/python -m benchmarks.server.loadgen int8
+	$(BIN)/python -m benchmarks.harness.charts
 
 # the whole server beside others with the same weights (each in an environment of its own under build/peers)
 bench-peers: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.peers
-	$(BIN)/python -m benchmarks.charts
+	$(BIN)/python -m benchmarks.harness.charts
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock

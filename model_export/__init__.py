@@ -2,4 +2,6 @@
 
 import os
 
-os.putenv("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported, which otherwise reports every session to its maker
+os.putenv(
+    "ORT_DISABLE_TELEMETRY", "1"
+)  # read when ONNX Runtime is imported, which otherwise reports every session to its maker

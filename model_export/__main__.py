@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_export.checkpoint import Checkpoint
+from model_export.artifact.manifest import Manifest
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.hub import download, is_hub_id
+from model_export.checkpoints.pooling import USUAL
 from model_export.describe import Description, describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
-from model_export.folder import refuse_occupied
-from model_export.hub import download, is_hub_id
-from model_export.manifest import Manifest
-from model_export.precision import PRECISIONS
-from model_export.sentences import USUAL
+from model_export.graph.precision import PRECISIONS
+from model_export.output.atomic_folder import check_empty
 
 CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
 
@@ -44,17 +44,34 @@ def _parser(describes: bool) -> argparse.ArgumentParser:
     parser.add_argument("--revision", help="a branch, tag or commit of the hub's repository")
     if not describes:
         parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
-        parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="fp16 for cuda, int8 for the cpu (default: fp32)")
-        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what the artifact is for; a folder may hold one for each")
+        parser.add_argument(
+            "--precision",
+            choices=sorted(PRECISIONS),
+            default="fp32",
+            help="fp16 for cuda, int8 for the cpu (default: fp32)",
+        )
+        parser.add_argument(
+            "--device",
+            choices=["cpu", "cuda"],
+            default="cpu",
+            help="what the artifact is for; a folder may hold one for each",
+        )
         about = "store the weights also as this processor reads them, for sessions and processes to share: twice as large, still for any machine"
         parser.add_argument("--prepacked", action="store_true", help=about)
     return parser
 
 
 def _exported(arguments: argparse.Namespace) -> str:
-    refuse_occupied(arguments.artifact, arguments.device)  # before anything is downloaded
+    check_empty(arguments.artifact, arguments.device)  # before anything is downloaded
     folder, name = _folder(arguments)
-    manifest = export(folder, arguments.artifact, precision=arguments.precision, device=arguments.device, name=name, prepacked=arguments.prepacked)
+    manifest = export(
+        folder,
+        arguments.artifact,
+        precision=arguments.precision,
+        device=arguments.device,
+        name=name,
+        prepacked=arguments.prepacked,
+    )
     return report(manifest, arguments.artifact / arguments.device)
 
 
@@ -68,7 +85,9 @@ def _folder(arguments: argparse.Namespace) -> tuple[Path, str]:
     if is_hub_id(arguments.checkpoint):
         return download(arguments.checkpoint, arguments.revision), arguments.checkpoint
     if arguments.revision:
-        raise ExportError(f"--revision chooses among a hub repository's versions, and {arguments.checkpoint} is not a hub id (ORG/NAME)")
+        raise ExportError(
+            f"--revision chooses among a hub repository's versions, and {arguments.checkpoint} is not a hub id (ORG/NAME)"
+        )
     return Path(arguments.checkpoint), ""
 
 
@@ -80,7 +99,9 @@ def report(manifest: Manifest, artifact: Path) -> str:
         f"  heads: {', '.join(manifest.heads)}; at most {manifest.max_tokens} tokens",
     ]
     if manifest.pooling != USUAL:
-        lines.append(f"  sentence vectors: {manifest.pooling}, which /v1/embeddings gives; /embed gives [CLS] where a request does not say")
+        lines.append(
+            f"  sentence vectors: {manifest.pooling}, which /v1/embeddings gives; /embed gives [CLS] where a request does not say"
+        )
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]
     lines += [f"  assumed {what}: {why}" for what, why in manifest.assumed.items()]
     lines += [f"  {name} {value:.2g}" for name, value in manifest.verification.items()]
@@ -90,7 +111,9 @@ def report(manifest: Manifest, artifact: Path) -> str:
 def description(of: Description) -> str:
     width = max(len(name) for name, _ in of.found)
     lines = [f"{name:{width}}  {what}" for name, what in of.found]
-    lines += [f"{'refused':{width}}  {reason}" for reason in of.refused] or [f"{'refused':{width}}  nothing: it can be exported"]
+    lines += [f"{'refused':{width}}  {reason}" for reason in of.refused] or [
+        f"{'refused':{width}}  nothing: it can be exported"
+    ]
     return "\n".join(lines)
 
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from model_export.architecture import Architecture
-from model_export.checkpoint import Checkpoint
+from model_export.checkpoints.architecture import Architecture
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.class_labels import pair_labels
+from model_export.checkpoints.families import describe, family_of
+from model_export.checkpoints.pooling import pooling_of
 from model_export.errors import ExportError
-from model_export.export import Built, build, refuse_misfit
-from model_export.families import describe, family_of
-from model_export.labels import pair_labels
-from model_export.sentences import pooling_of
-from model_export.vocabulary import Vocabulary, read_vocabulary
+from model_export.export import BuiltModel, build, check_tokenizer_fits
+from model_export.tokenization.tokenizer_files import TokenizerFiles, read_vocabulary
 
 SHOWN = 8  # labels
 
@@ -26,7 +26,9 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
     """Each part is looked at even where another one would be refused."""
     description = Description()
     found = description.found
-    found.append(("weights", f"{checkpoint.format}, {len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters"))
+    found.append(
+        ("weights", f"{checkpoint.format}, {len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters")
+    )
     try:
         architecture = describe(checkpoint.config)
         found += _sizes(architecture)
@@ -35,7 +37,7 @@ def describe_checkpoint(checkpoint: Checkpoint) -> Description:
         built = build(checkpoint, "fp32", "cpu")
         found += _heads(checkpoint, built)
         if vocabulary is not None:
-            refuse_misfit(built, vocabulary)
+            check_tokenizer_fits(built, vocabulary)
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]
@@ -49,21 +51,28 @@ def _sizes(a: Architecture) -> list[tuple[str, str]]:
     return [("family", a.family), ("encoder", width + narrow), ("embeddings", tables)]
 
 
-def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> Vocabulary | None:
+def _tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> TokenizerFiles | None:
     try:
-        vocabulary = read_vocabulary(checkpoint.folder, checkpoint.config, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions)
+        vocabulary = read_vocabulary(
+            checkpoint.folder, checkpoint.config, family_of(checkpoint.config), size=a.vocabulary, positions=a.positions
+        )
     except ExportError as error:
         description.refused.append(str(error))
         return None
     kind = type(vocabulary.tokenizer.model).__name__
     special = ", ".join(f"{name} {number}" for name, number in vocabulary.special_tokens.items())
     size = vocabulary.tokenizer.get_vocab_size()
-    description.found.append(("tokenizer", f"{kind} from {vocabulary.source}, {size} pieces, {special}; at most {vocabulary.max_tokens} tokens"))
+    description.found.append(
+        (
+            "tokenizer",
+            f"{kind} from {vocabulary.source}, {size} pieces, {special}; at most {vocabulary.max_tokens} tokens",
+        )
+    )
     checkpoint.assumed.update(vocabulary.assumed)
     return vocabulary
 
 
-def _heads(checkpoint: Checkpoint, built: Built) -> list[tuple[str, str]]:
+def _heads(checkpoint: Checkpoint, built: BuiltModel) -> list[tuple[str, str]]:
     names = built.classifier.names
     labels = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     said = {"labels": f"{labels}; scores by {built.classifier.scores}", "tags": labels}

@@ -5,25 +5,27 @@ import os
 import sys
 
 from service.artifact import ManifestError
-from service.device import choose
-from service.engine import Engine
+from service.engine.device import select_artifact
+from service.engine.engine import Engine
+from service.engine.session import DeviceError
+from service.http.server import build, run
 from service.metrics import Metrics
-from service.server import build, run
-from service.session import DeviceError
 from service.settings import Settings, SettingsError
-from service.supervisor import supervise
+from service.workers.supervisor import supervise
 
 
 def main() -> int:
     try:
         settings = Settings.from_environment()
-        choice = choose(settings.artifact, settings.device)
+        choice = select_artifact(settings.artifact, settings.device)
     except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if choice.degraded:
-        logging.getLogger("service").warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
+        logging.getLogger("service").warning(
+            "DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded
+        )
     if settings.api_processes:
         return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
     engine = Engine(choice.artifact, settings, Metrics(), degraded=choice.degraded)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError
+from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 

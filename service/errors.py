@@ -7,7 +7,9 @@ class ServiceError(Exception):
     status = 500
     code = "internal"
 
-    def __init__(self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.code
@@ -56,7 +58,7 @@ class Overloaded(ServiceError):
     status, code = 429, "overloaded"
 
 
-class RunFailed(ServiceError):
+class InferenceFailed(ServiceError):
     """The model raised, or its answer was not finite."""
 
     status, code = 500, "run_failed"
@@ -74,19 +76,19 @@ class Unavailable(ServiceError):
     status, code = 503, "unavailable"
 
 
-class NotFinite(RunFailed):
+class NotFinite(InferenceFailed):
     """An answer holds NaN or infinity."""
 
     code = "not_finite"
 
 
-class OutOfMemory(RunFailed):
+class OutOfMemory(InferenceFailed):
     """The run's memory could not be had; a smaller batch may pass."""
 
     code = "out_of_memory"
 
 
-class Expired(Unavailable):
+class DeadlineExceeded(Unavailable):
     """The deadline passed while work of the request was still waiting; that work never ran."""
 
     code = "deadline"

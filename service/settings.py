@@ -23,23 +23,35 @@ class Settings(BaseSettings):
     artifact: Path = Field(description="folder written by `python -m model_export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535)
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one and an artifact for it")
-    api_processes: int = Field(0, ge=0, le=256, description="processes for HTTP and tokenizing in front of one engine; 0: one process does all")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto takes the GPU where there is one and an artifact for it"
+    )
+    api_processes: int = Field(
+        0, ge=0, le=256, description="processes for HTTP and tokenizing in front of one engine; 0: one process does all"
+    )
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: as many as this process has cores")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
-    max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429")
+    max_waiting_tokens: int = Field(
+        200_000, ge=1, description="tokens in the line; beyond it requests are refused with 429"
+    )
     max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait beyond which requests are refused with 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1)
-    max_head_bytes: int = Field(16 * 2**10, ge=256, description="of a request: its first line and its headers")
-    receive_seconds: float = Field(20.0, gt=0, description="for a request to arrive (408), and without a byte of its answer taken")
+    max_header_bytes: int = Field(16 * 2**10, ge=256, description="of a request: its first line and its headers")
+    client_timeout_seconds: float = Field(
+        20.0, gt=0, description="for a request to arrive (408), and without a byte of its answer taken"
+    )
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
     truncate: bool = Field(False, description="cut texts that are too long where a request does not say")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
     drain_seconds: float = Field(20.0, ge=0, description="after SIGTERM, time for waiting work to finish")
-    stuck_seconds: float = Field(30.0, gt=0, description="a run that lasts longer is given up: everyone is answered 503 and the process ends")
-    pulse_seconds: float = Field(5.0, gt=0, description="how often an idle engine proves itself on a text whose vector is known")
+    run_timeout_seconds: float = Field(
+        30.0, gt=0, description="a run that lasts longer is given up: everyone is answered 503 and the process ends"
+    )
+    self_check_seconds: float = Field(
+        5.0, gt=0, description="how often an idle engine proves itself on a text whose vector is known"
+    )
     api_key: str = Field("", description="when set, task routes want `Authorization: Bearer KEY`")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -65,7 +77,9 @@ class Settings(BaseSettings):
 
     def _check_together(self) -> None:
         if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
-            raise SettingsError("BERT_API_KEY: white space at an end, or a control character (a file's last newline?): nobody can send such a key")
+            raise SettingsError(
+                "BERT_API_KEY: white space at an end, or a control character (a file's last newline?): nobody can send such a key"
+            )
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
 

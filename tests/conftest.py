@@ -9,11 +9,13 @@ import httpx
 import hypothesis
 import pytest
 
+from benchmarks.harness.process import ServiceProcess
 from model_export.export import export
-from tests.process import ServiceProcess
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
-hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is no fault
 
 
@@ -34,5 +36,8 @@ def bert_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(bert_artifact: Path) -> Iterator[httpx.Client]:
     """A client of a running `python -m service`."""
-    with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_INPUTS": "100"}) as process, httpx.Client(base_url=process.url) as client:
+    with (
+        ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_INPUTS": "100"}) as process,
+        httpx.Client(base_url=process.url) as client,
+    ):
         yield client

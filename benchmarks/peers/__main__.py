@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from benchmarks import mixes
-from benchmarks.checkpoints import ON_CPU, artifact
-from benchmarks.client import measured
-from benchmarks.machine import table, update
+from benchmarks.harness import mixes
+from benchmarks.harness.checkpoints import ON_CPU, artifact
+from benchmarks.harness.client import measured
+from benchmarks.harness.machine import table, update
+from benchmarks.harness.streams import closed_loop
 from benchmarks.peers.environments import model
 from benchmarks.peers.servers import PEERS, Running, start
-from benchmarks.server import texts_of
-from benchmarks.streams import closed_loop
+from benchmarks.server.__main__ import texts_of
 
 MIXES = ("STS-B", "mixed", "passages", "long tail")
 LEAST_COSINE = {"ours int8": 0.99}  # all others compute in fp32
@@ -30,9 +30,15 @@ OURS = ("ours fp32", "ours int8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others")
-    parser.add_argument("--peer", nargs="*", default=[name for name in PEERS if name not in LEFT_OUT], help=f"of {', '.join(PEERS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others"
+    )
+    parser.add_argument(
+        "--peer", nargs="*", default=[name for name in PEERS if name not in LEFT_OUT], help=f"of {', '.join(PEERS)}"
+    )
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each turn, at least")
     parser.add_argument("--least", type=int, default=64, help="requests in each turn, at least")
@@ -57,7 +63,12 @@ def main() -> None:
                 results[name] = measure(running, texts_of(ours, lengths, count=512), arguments)
     print(table(["cosine to ours fp32", "smallest"], list(cosines.items())))
     for part in ("texts_per_second", "p50_ms", "ours fp32 / peer", "ours int8 / peer"):
-        print("\n" + table([part, *wanted], [[name, *(result[part][peer] for peer in wanted)] for name, result in results.items()]))
+        print(
+            "\n"
+            + table(
+                [part, *wanted], [[name, *(result[part][peer] for peer in wanted)] for name, result in results.items()]
+            )
+        )
     details = {key: getattr(arguments, key) for key in ("connections", "seconds", "least", "rounds", "cores")}
     update(arguments.output, results, details=details | {"cosines": cosines, "token_budgets": budgets})
 
@@ -70,10 +81,15 @@ def token_budget(server: Running) -> float:
 def agreement(running: Mapping[str, Running], texts: Sequence[str]) -> dict[str, float]:
     """The smallest cosine of each server's vectors to those of ours in fp32; raises SystemExit where it is not the same model."""
     known = [running["ours fp32"].vector(text) for text in texts]
-    found = {name: min(float(server.vector(text) @ one) for text, one in zip(texts, known, strict=True)) for name, server in running.items()}
+    found = {
+        name: min(float(server.vector(text) @ one) for text, one in zip(texts, known, strict=True))
+        for name, server in running.items()
+    }
     for name, cosine in found.items():
         if cosine < LEAST_COSINE.get(name, 0.999):
-            raise SystemExit(f"{name} gives other vectors than ours: cosine {cosine:.5f}; a comparison would say nothing")
+            raise SystemExit(
+                f"{name} gives other vectors than ours: cosine {cosine:.5f}; a comparison would say nothing"
+            )
     return found
 
 
@@ -84,19 +100,34 @@ def measure(running: Mapping[str, Running], texts: Sequence[str], arguments: arg
     waits: list[dict[str, float]] = []
     for name, server in running.items():
         with server.awake() as port:  # warms up
-            run(closed_loop(port, requests[name], connections=arguments.connections, seconds=0.0, least=arguments.connections)).must_be()
+            run(
+                closed_loop(
+                    port, requests[name], connections=arguments.connections, seconds=0.0, least=arguments.connections
+                )
+            ).must_be()
     for _ in range(arguments.rounds):
         rates, p50 = {}, {}
         for name, server in running.items():
             with server.awake() as port:
-                turn = closed_loop(port, requests[name], connections=arguments.connections, seconds=arguments.seconds, least=arguments.least)
+                turn = closed_loop(
+                    port,
+                    requests[name],
+                    connections=arguments.connections,
+                    seconds=arguments.seconds,
+                    least=arguments.least,
+                )
                 stream = run(turn).must_be()
             rates[name], p50[name] = stream.rate, 1000 * median(stream.answered)
         rounds.append(rates)
         waits.append(p50)
-    ratios = {f"{mine} / peer": {name: median(one[mine] / one[name] for one in rounds) for name in running} for mine in OURS}
+    ratios = {
+        f"{mine} / peer": {name: median(one[mine] / one[name] for one in rounds) for name in running} for mine in OURS
+    }
     middle = {name: median(one[name] for one in rounds) for name in running}
-    return {"texts_per_second": middle, "p50_ms": {name: median(one[name] for one in waits) for name in running}} | ratios
+    return {
+        "texts_per_second": middle,
+        "p50_ms": {name: median(one[name] for one in waits) for name in running},
+    } | ratios
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.checkpoints import checkpoint
-from benchmarks.padded import export_padded, write_fused
+from benchmarks.engine.padded import export_padded, write_fused
+from benchmarks.harness.checkpoints import checkpoint
 
 BUILD = Path("build/peers").absolute()
 OFFLINE = {
@@ -55,14 +55,19 @@ def model(size: str, tokenizer: Path) -> Path:
 def _describe(folder: Path, config: dict[str, int]) -> None:
     longest, hidden = config["max_position_embeddings"], config["hidden_size"]
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(MODULES.items())
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(MODULES.items())
     ]
     files = {
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
         "1_Pooling/config.json": POOLING | {"word_embedding_dimension": hidden},
         "2_Normalize/config.json": {},
-        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "model_max_length": longest, "do_lower_case": True},
+        "tokenizer_config.json": {
+            "tokenizer_class": "BertTokenizer",
+            "model_max_length": longest,
+            "do_lower_case": True,
+        },
     }
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)

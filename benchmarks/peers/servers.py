@@ -15,17 +15,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.checkpoints import BUILD
-from benchmarks.client import ask_once, post
+from benchmarks.harness.checkpoints import BUILD
+from benchmarks.harness.client import ask_once, post
+from benchmarks.harness.process import free_port
 from benchmarks.peers.environments import FUSED, OFFLINE, programs
-from tests.process import free_port
 
 HERE = Path(__file__).parent
 START_SECONDS, END_SECONDS = 180, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ApiConnection:
     """A row: one server and its dialect. The vector is the mean over the tokens, to unit length."""
 
     command: Callable[[Path, int], Sequence[str]]  # of the model folder and a port
@@ -34,8 +34,8 @@ class Peer:
     variables: Callable[[int], Mapping[str, str]] = field(default=lambda port: OFFLINE)
 
 
-def ours(precision: str) -> Peer:
-    return Peer(
+def ours(precision: str) -> ApiConnection:
+    return ApiConnection(
         command=lambda model, port: [sys.executable, "-m", "service"],
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
@@ -43,18 +43,37 @@ def ours(precision: str) -> Peer:
     )
 
 
-def infinity(*options: str) -> Peer:
-    program = ("v2", "--no-model-warmup", "--served-model-name", "model", "--device", "cpu", "--dtype", "float32", "--log-level", "error")
-    return Peer(
-        command=lambda model, port: [f"{programs('infinity')}/infinity_emb", *program, "--model-id", str(model), "--port", str(port), *options],
+def infinity(*options: str) -> ApiConnection:
+    program = (
+        "v2",
+        "--no-model-warmup",
+        "--served-model-name",
+        "model",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--log-level",
+        "error",
+    )
+    return ApiConnection(
+        command=lambda model, port: [
+            f"{programs('infinity')}/infinity_emb",
+            *program,
+            "--model-id",
+            str(model),
+            "--port",
+            str(port),
+            *options,
+        ],
         ask=lambda text: post("/embeddings", {"model": "model", "input": text}, **{"content-type": "application/json"}),
         vector=lambda body: orjson.loads(body)["data"][0]["embedding"],
     )
 
 
-def small(ask: str, command: Callable[[Path, int], Sequence[str]]) -> Peer:
+def small(ask: str, command: Callable[[Path, int], Sequence[str]]) -> ApiConnection:
     """A server of our own making around somebody's library."""
-    return Peer(
+    return ApiConnection(
         command=command,
         ask=lambda text: post(ask, {"input": text}, **{"content-type": "application/json"}),
         vector=lambda body: orjson.loads(body)["embedding"],
@@ -62,14 +81,25 @@ def small(ask: str, command: Callable[[Path, int], Sequence[str]]) -> Peer:
 
 
 def _litserve(model: Path, port: int) -> Sequence[str]:
-    return [f"{programs('litserve')}/python", f"{HERE}/litserve_padded.py", f"{model}/{FUSED}", f"{model}/tokenizer.json", str(port)]
+    return [
+        f"{programs('litserve')}/python",
+        f"{HERE}/litserve_padded.py",
+        f"{model}/{FUSED}",
+        f"{model}/tokenizer.json",
+        str(port),
+    ]
 
 
 def _sentence_transformers(model: Path, port: int) -> Sequence[str]:
-    return [f"{programs('sentence_transformers')}/python", f"{HERE}/sentence_transformers_app.py", str(model), str(port)]
+    return [
+        f"{programs('sentence_transformers')}/python",
+        f"{HERE}/sentence_transformers_app.py",
+        str(model),
+        str(port),
+    ]
 
 
-PEERS: dict[str, Peer] = {
+PEERS: dict[str, ApiConnection] = {
     "ours fp32": ours("fp32"),
     "ours int8": ours("int8"),
     "infinity torch": infinity("--engine", "torch"),
@@ -84,7 +114,7 @@ PEERS: dict[str, Peer] = {
 class Running:
     """A server with all its processes, in a session of their own."""
 
-    peer: Peer
+    peer: ApiConnection
     port: int
     process: subprocess.Popen[bytes]
 
@@ -127,7 +157,9 @@ def start(name: str, model: Path) -> Running:
     peer, port = PEERS[name], free_port()
     variables = os.environ | peer.variables(port)
     with (model.parent / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(peer.command(model, port), env=variables, start_new_session=True, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            peer.command(model, port), env=variables, start_new_session=True, stdout=log, stderr=log
+        )
     running = Running(peer, port, process)
     try:
         running.wait_until_ready()

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from model_export.batch import Row, Tokens, pack, split
-from model_export.checkpoint import Checkpoint
+from model_export.artifact.batch import Row, Tokens, pack, split
+from model_export.artifact.manifest import MODEL, Manifest
+from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.export import build
-from model_export.manifest import MODEL, Manifest
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
 ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
 MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence-transformers checkpoint
@@ -52,9 +52,13 @@ def answers(name: str) -> Mapping[str, Any]:
 
 def asked(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
     """Every head's whole answer for a golden sequence."""
-    outputs = {head for head in heads if head != "fill_mask"} | ({"top_logits", "top_ids", "log_sum_exp"} if "fill_mask" in heads else set())
+    outputs = {head for head in heads if head != "fill_mask"} | (
+        {"top_logits", "top_ids", "log_sum_exp"} if "fill_mask" in heads else set()
+    )
     masks = tuple(sequence["masks"].tolist()) if "fill_mask" in heads else ()
-    return Tokens(ids=sequence["ids"], types=sequence["types"], outputs=frozenset(outputs), masks=masks, top_k=vocabulary)
+    return Tokens(
+        ids=sequence["ids"], types=sequence["types"], outputs=frozenset(outputs), masks=masks, top_k=vocabulary
+    )
 
 
 def run(model: Path, sequences: Sequence[Tokens]) -> list[Row]:

@@ -31,7 +31,10 @@ def test_it_names_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture
 
 
 def test_it_names_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
-    assert described(GOLDEN / "roberta-labels", capsys)["heads"] == "cls; mean; labels (bad, fair, good; scores by sigmoid)"
+    assert (
+        described(GOLDEN / "roberta-labels", capsys)["heads"]
+        == "cls; mean; labels (bad, fair, good; scores by sigmoid)"
+    )
     assert described(GOLDEN / "bert-tags", capsys)["heads"] == "cls; mean; tags (O, B-PER, I-PER, B-LOC, I-LOC)"
 
 
@@ -39,7 +42,9 @@ def test_it_says_everything_that_would_be_refused_and_why(capsys: pytest.Capture
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "vocab.txt").unlink()
     config = (tmp_path / "checkpoint" / "config.json").read_text("utf-8")
-    (tmp_path / "checkpoint" / "config.json").write_text(config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8")
+    (tmp_path / "checkpoint" / "config.json").write_text(
+        config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8"
+    )
     assert main(["describe", str(tmp_path / "checkpoint")]) == 0
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert len(refused) == 2

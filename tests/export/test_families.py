@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tests import families
+from tests import readme_families as families
 from tests.export.goldens import GOLDEN, NAMES, answers, asked, distance, expected, hidden_states
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
 SMALLEST_COSINE_OF_A_HEAD = 0.998  # a head of 32 channels says more of one that is off
-HEADS = {"pooler": "pooler", "pair": "pair", "vocabulary": "fill_mask", "labels": "labels", "tags": "tags"}  # in expected.npz -> in the manifest
+HEADS = {
+    "pooler": "pooler",
+    "pair": "pair",
+    "vocabulary": "fill_mask",
+    "labels": "labels",
+    "tags": "tags",
+}  # in expected.npz -> in the manifest
 
 
 def answered(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -22,7 +28,9 @@ def answered(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str,
     rows = artifact.run([asked(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
     results = []
     for sequence, row in zip(sequences, rows, strict=True):
-        found = {name: row[name][0] for name in ("pooler", "pair", "labels") if name in row} | {name: row[name] for name in ("tags",) if name in row}
+        found = {name: row[name][0] for name in ("pooler", "pair", "labels") if name in row} | {
+            name: row[name] for name in ("tags",) if name in row
+        }
         if "top_ids" in row:
             found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
             np.put_along_axis(found["vocabulary"], row["top_ids"], row["top_logits"], axis=1)
@@ -83,7 +91,9 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 @pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
 def test_every_head_gives_the_same_bits_alone_and_in_company(name: str, precision: str, exported: Callable):
     artifact, sequences = exported(name, precision), expected(name)
-    for alone, company in zip([answered(artifact, [one])[0] for one in sequences], answered(artifact, sequences), strict=True):
+    for alone, company in zip(
+        [answered(artifact, [one])[0] for one in sequences], answered(artifact, sequences), strict=True
+    ):
         for head, answer in alone.items():
             assert np.array_equal(answer, company[head]), head
 
@@ -102,14 +112,20 @@ def test_a_special_token_spelled_out_in_a_text_is_text(name: str, exported: Call
 
 
 MISSING = {
-    "roberta": {"pooler": "the checkpoint has no weights of a pooler", "pair": "family roberta has no sentence-pair head"},
+    "roberta": {
+        "pooler": "the checkpoint has no weights of a pooler",
+        "pair": "family roberta has no sentence-pair head",
+    },
     "distilbert": {"pooler": "family distilbert has no pooler", "pair": "family distilbert has no sentence-pair head"},
     "electra": {"pooler": "family electra has no pooler", "pair": "family electra has no sentence-pair head"},
     "electra-discriminator": {
         "fill_mask": "the checkpoint has no weights of a masked-LM head",
         "replaced_tokens": "the checkpoint has this head, but no task reads it",
     },
-    "bert-tags": {"pooler": "the checkpoint has no weights of a pooler", "labels": "the checkpoint has no classifier of texts"},
+    "bert-tags": {
+        "pooler": "the checkpoint has no weights of a pooler",
+        "labels": "the checkpoint has no classifier of texts",
+    },
 }
 
 
@@ -120,7 +136,8 @@ def test_a_head_that_is_not_there_is_reported_with_its_reason(name: str, exporte
 
 
 @pytest.mark.parametrize(
-    ("name", "labels"), [("bert", ("is_next", "not_next")), ("ernie", ("is_next", "not_next")), ("albert", ("in_order", "swapped"))]
+    ("name", "labels"),
+    [("bert", ("is_next", "not_next")), ("ernie", ("is_next", "not_next")), ("albert", ("in_order", "swapped"))],
 )
 def test_the_pair_head_goes_by_the_labels_it_was_trained_on(name: str, labels: tuple[str, str], exported: Callable):
     assert exported(name).manifest.pair_labels == labels
@@ -150,4 +167,4 @@ def test_the_readmes_table_of_families_is_what_the_artifacts_have(exported: Call
     readme = (families.ROOT / "README.md").read_text("utf-8")
     made = families.table(lambda name: exported(name).manifest)
     assert families.BEGIN in readme
-    assert families.written(readme, made) == readme, "run `python -m tests.families`"
+    assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"

@@ -74,15 +74,27 @@ def indexed(content: str) -> Damage:
 POOLER = "bert.pooler.dense.weight"
 NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
 DAMAGES = {
-    "an unread weight": (weights(lambda w: w | {"qa_outputs.weight": w[POOLER]}), "weights that this exporter does not compute: qa_outputs.weight"),
-    "a missing weight": (weights(lambda w: {n: a for n, a in w.items() if "layer.1.output.dense.bias" not in n}), "has no weight"),
-    "a wrong shape": (weights(lambda w: w | {POOLER: w[POOLER][:16]}), r"has shape [16, 32], but config.json says it should be [32, 32]"),
+    "an unread weight": (
+        weights(lambda w: w | {"qa_outputs.weight": w[POOLER]}),
+        "weights that this exporter does not compute: qa_outputs.weight",
+    ),
+    "a missing weight": (
+        weights(lambda w: {n: a for n, a in w.items() if "layer.1.output.dense.bias" not in n}),
+        "has no weight",
+    ),
+    "a wrong shape": (
+        weights(lambda w: w | {POOLER: w[POOLER][:16]}),
+        r"has shape [16, 32], but config.json says it should be [32, 32]",
+    ),
     "a NaN": (weights(lambda w: w | NAN), "holds NaN or infinite values"),
     "no weights": (without("model.safetensors"), "has no *.safetensors or pytorch_model*.bin or *.ckpt*.index file"),
     "no config": (without("config.json"), "config.json is missing"),
     "no tokenizer": (without("vocab.txt"), "has no tokenizer that this exporter reads"),
     "truncated weights": (truncated("model.safetensors"), "truncated or damaged"),
-    "a damaged config": (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json cannot be read"),
+    "a damaged config": (
+        lambda folder: (folder / "config.json").write_text("{", "utf-8"),
+        "config.json cannot be read",
+    ),
     "another family": (config(model_type="t5"), "model_type 't5'; this exporter knows albert, bert, camembert"),
     "another activation": (config(hidden_act="silu"), "hidden_act to 'silu'"),
     "a decoder": (config(is_decoder=True), "is_decoder to True"),
@@ -91,19 +103,35 @@ DAMAGES = {
         "model-1.safetensors is named by model.safetensors.index.json but missing",
     ),
     "an index of nothing": (indexed("{}"), "its weight_map must say for each weight which file has it"),
-    "an index of numbers": (indexed('{"weight_map": {"a": 1}}'), "its weight_map must say for each weight which file has it"),
-    "weights of eight bits": (eight_bits, "as F8_E4M3, which this exporter does not read: convert it with transformers"),
-    "names with something before": (weights(lambda w: {f"module.{n}": a for n, a in w.items()}), "only 'module.bert.embeddings.word"),
-    "an adapter": (lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"), "holds an adapter, which peft adds to a model"),
+    "an index of numbers": (
+        indexed('{"weight_map": {"a": 1}}'),
+        "its weight_map must say for each weight which file has it",
+    ),
+    "weights of eight bits": (
+        eight_bits,
+        "as F8_E4M3, which this exporter does not read: convert it with transformers",
+    ),
+    "names with something before": (
+        weights(lambda w: {f"module.{n}": a for n, a in w.items()}),
+        "only 'module.bert.embeddings.word",
+    ),
+    "an adapter": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
+        "holds an adapter, which peft adds to a model",
+    ),
     "a pointer of Git LFS": (
-        lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n", "utf-8"),
+        lambda folder: (folder / "model.safetensors").write_text(
+            "version https://git-lfs.github.com/spec/v1\n", "utf-8"
+        ),
         "is only Git LFS's pointer to the weights: run `git lfs pull`",
     ),
 }
 
 
 @pytest.mark.parametrize("what", sorted(DAMAGES))
-def test_a_damaged_checkpoint_is_refused_with_a_sentence_and_leaves_nothing(what: str, tmp_path: Path, exported: Command):
+def test_a_damaged_checkpoint_is_refused_with_a_sentence_and_leaves_nothing(
+    what: str, tmp_path: Path, exported: Command
+):
     damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     damage(tmp_path / "checkpoint")
@@ -150,7 +178,12 @@ def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_p
 
 
 def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
-    finished = subprocess.run([sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"], capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        [sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == 2
     assert finished.stderr.startswith(f"model_export: {tmp_path} has no *.safetensors or")
     assert finished.stderr.count("\n") == 1

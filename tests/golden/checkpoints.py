@@ -27,9 +27,21 @@ class Checkpoint:
 LABELS = {"id2label": {0: "bad", 1: "fair", 2: "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
 TAG_NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TAGS = {"id2label": dict(enumerate(TAG_NAMES)), "label2id": {name: i for i, name in enumerate(TAG_NAMES)}}
-SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64, "layer_norm_eps": 3e-3}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "layer_norm_eps": 3e-3,
+}
 BERT = SIZES | {"max_position_embeddings": 144, "type_vocab_size": 2}
-ROBERTA = SIZES | {"max_position_embeddings": 146, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ROBERTA = SIZES | {
+    "max_position_embeddings": 146,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
 ALBERT_SIZES = BERT | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "hidden_act": "gelu_new"}
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 144}
 ERNIE = BERT | {"use_task_id": True, "task_type_vocab_size": 3}
@@ -38,22 +50,45 @@ MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
 
 
-def fine_tuned(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS) -> dict[str, Checkpoint]:
+def fine_tuned(
+    prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS
+) -> dict[str, Checkpoint]:
     """The two fine-tuned checkpoints of a family; with half-precision weights, and a tokenizer.json where the pretrained one has none."""
     same = {"write_tokenizer": made_fast(write), "segments": segments}
-    shallow = {key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()}
+    shallow = {
+        key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()
+    }
     kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
     return {
         "labels": Checkpoint(
-            kind=kinds["labels"], config=shallow | dict(labels), logits="labels", tasks={"predict": kinds["labels"]}, dtype=torch.float16, **same
+            kind=kinds["labels"],
+            config=shallow | dict(labels),
+            logits="labels",
+            tasks={"predict": kinds["labels"]},
+            dtype=torch.float16,
+            **same,
         ),
-        "tags": Checkpoint(kind=kinds["tags"], config=shallow | TAGS, logits="tags", tasks={"tag": kinds["tags"]}, dtype=torch.bfloat16, **same),
+        "tags": Checkpoint(
+            kind=kinds["tags"],
+            config=shallow | TAGS,
+            logits="tags",
+            tasks={"tag": kinds["tags"]},
+            dtype=torch.bfloat16,
+            **same,
+        ),
     }
 
 
 def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
     kind = f"{prefix}ForMaskedLM"
-    return Checkpoint(kind=kind, config=config, write_tokenizer=write, segments=segments, logits="vocabulary", tasks={"fill_mask": kind})
+    return Checkpoint(
+        kind=kind,
+        config=config,
+        write_tokenizer=write,
+        segments=segments,
+        logits="vocabulary",
+        tasks={"fill_mask": kind},
+    )
 
 
 def pretrained(prefix: str, config: Mapping[str, Any], write: Writer, *, pairs: str) -> Checkpoint:
@@ -62,20 +97,38 @@ def pretrained(prefix: str, config: Mapping[str, Any], write: Writer, *, pairs: 
 
 
 FAMILIES = {
-    "bert": (pretrained("Bert", BERT, word_piece, pairs="ForNextSentencePrediction"), fine_tuned("Bert", BERT, word_piece, segments=2)),
+    "bert": (
+        pretrained("Bert", BERT, word_piece, pairs="ForNextSentencePrediction"),
+        fine_tuned("Bert", BERT, word_piece, segments=2),
+    ),
     "roberta": (
         masked("Roberta", ROBERTA, byte_pairs, segments=1),
         fine_tuned("Roberta", ROBERTA, byte_pairs, segments=1, labels=LABELS | MULTI),
     ),
-    "xlm-roberta": (masked("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1), fine_tuned("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1)),
-    "camembert": (masked("Camembert", ROBERTA, CAMEMBERT, segments=1), fine_tuned("Camembert", ROBERTA, CAMEMBERT, segments=1)),
-    "albert": (pretrained("Albert", ALBERT_SIZES, ALBERT, pairs="ForPreTraining"), fine_tuned("Albert", ALBERT_SIZES, ALBERT, segments=2)),
+    "xlm-roberta": (
+        masked("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1),
+        fine_tuned("XLMRoberta", ROBERTA, XLM_ROBERTA, segments=1),
+    ),
+    "camembert": (
+        masked("Camembert", ROBERTA, CAMEMBERT, segments=1),
+        fine_tuned("Camembert", ROBERTA, CAMEMBERT, segments=1),
+    ),
+    "albert": (
+        pretrained("Albert", ALBERT_SIZES, ALBERT, pairs="ForPreTraining"),
+        fine_tuned("Albert", ALBERT_SIZES, ALBERT, segments=2),
+    ),
     "distilbert": (
         masked("DistilBert", DISTILBERT, word_piece, segments=0),
         fine_tuned("DistilBert", DISTILBERT, word_piece, segments=0, labels=ONE),
     ),
-    "ernie": (pretrained("Ernie", ERNIE, word_piece, pairs="ForNextSentencePrediction"), fine_tuned("Ernie", ERNIE, word_piece, segments=2)),
-    "electra": (masked("Electra", ELECTRA, word_piece, segments=2), fine_tuned("Electra", ELECTRA, word_piece, segments=2)),
+    "ernie": (
+        pretrained("Ernie", ERNIE, word_piece, pairs="ForNextSentencePrediction"),
+        fine_tuned("Ernie", ERNIE, word_piece, segments=2),
+    ),
+    "electra": (
+        masked("Electra", ELECTRA, word_piece, segments=2),
+        fine_tuned("Electra", ELECTRA, word_piece, segments=2),
+    ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
 CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}

@@ -34,10 +34,15 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     model.to(checkpoint.dtype).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    if checkpoint.segments > 1:  # transformers 5 leaves ALBERT's out of what its tokenizer gives, though ALBERT was trained with them
+    if (
+        checkpoint.segments > 1
+    ):  # transformers 5 leaves ALBERT's out of what its tokenizer gives, though ALBERT was trained with them
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     np.savez_compressed(folder / "expected.npz", **expected(loaded(checkpoint.model, folder).double(), checkpoint))
-    answers = {task: TASKS[task](loaded(getattr(transformers, kind), folder), tokenizer) for task, kind in checkpoint.tasks.items()}
+    answers = {
+        task: TASKS[task](loaded(getattr(transformers, kind), folder), tokenizer)
+        for task, kind in checkpoint.tasks.items()
+    }
     content = {"tokens": tokens(tokenizer)} | answers
     (folder / "answers.json").write_text(lines(content), "utf-8")
     (folder / "model.safetensors").chmod(0o644)
@@ -57,7 +62,15 @@ def randomized(checkpoint: Checkpoint, folder: Path) -> torch.nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = name.lower().endswith("norm.weight")
-            spread = 0.3 if norm else 0.1 if parameter.dim() == 1 else 0.6 if "embeddings" in name or "classifier" in name else 0.15
+            spread = (
+                0.3
+                if norm
+                else 0.1
+                if parameter.dim() == 1
+                else 0.6
+                if "embeddings" in name or "classifier" in name
+                else 0.15
+            )
             parameter.normal_(1.0 if norm else 0.0, spread)
     return model
 
@@ -68,7 +81,11 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
     config, result = model.config, {}
     for i, length in enumerate(LENGTHS):
         ids = random.integers(10, config.vocab_size, length, dtype=np.int32)
-        types = (np.arange(length) >= length // 2).astype(np.int32) if checkpoint.segments > 1 else np.zeros(length, np.int32)
+        types = (
+            (np.arange(length) >= length // 2).astype(np.int32)
+            if checkpoint.segments > 1
+            else np.zeros(length, np.int32)
+        )
         masks = np.unique(random.integers(0, length, 2)).astype(np.int32)
         feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
         if checkpoint.segments:
@@ -82,7 +99,10 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
             if getattr(encoded, "pooler_output", None) is not None:
                 found["pooler"] = encoded.pooler_output[0]
         found |= heads(answer, checkpoint.logits, masks)
-        result |= {f"{i}.{key}": np.asarray(value, value.dtype if key in ("ids", "types", "masks") else np.float32) for key, value in found.items()}
+        result |= {
+            f"{i}.{key}": np.asarray(value, value.dtype if key in ("ids", "types", "masks") else np.float32)
+            for key, value in found.items()
+        }
     return result
 
 
@@ -96,7 +116,10 @@ def heads(answer: object, logits: str, masks: np.ndarray) -> dict[str, object]:
 def tokens(tokenizer: object) -> list[dict[str, object]]:
     pairs = [(text, None) for text in TEXTS] + [tuple(pair) for pair in PAIRS]
     encoded = [(text, pair, tokenizer(text, pair, return_token_type_ids=True)) for text, pair in pairs]
-    return [{"text": text, "text_pair": pair, "ids": found["input_ids"], "types": found["token_type_ids"]} for text, pair, found in encoded]
+    return [
+        {"text": text, "text_pair": pair, "ids": found["input_ids"], "types": found["token_type_ids"]}
+        for text, pair, found in encoded
+    ]
 
 
 def fill_mask(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
@@ -114,7 +137,14 @@ def pairs(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
         with torch.no_grad():
             answer = model(**tokenizer(text, pair, return_tensors="pt"))
         logits = answer["sop_logits"] if "sop_logits" in answer else answer["logits"]
-        cases.append({"text": text, "text_pair": pair, "logits": logits[0].tolist(), "probabilities": logits.softmax(-1)[0].tolist()})
+        cases.append(
+            {
+                "text": text,
+                "text_pair": pair,
+                "logits": logits[0].tolist(),
+                "probabilities": logits.softmax(-1)[0].tolist(),
+            }
+        )
     return cases
 
 
@@ -139,7 +169,10 @@ def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
 
 def lines(content: dict[str, list[object]]) -> str:
     """JSON with one case a line."""
-    cases = {key: ",\n  ".join(json.dumps(case, ensure_ascii=False, default=float) for case in found) for key, found in content.items()}
+    cases = {
+        key: ",\n  ".join(json.dumps(case, ensure_ascii=False, default=float) for case in found)
+        for key, found in content.items()
+    }
     return "{\n" + ",\n".join(f' "{key}": [\n  {found}\n ]' for key, found in cases.items()) + "\n}\n"
 
 

@@ -35,12 +35,26 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     config = json.loads((HERE / "bert" / "config.json").read_text("utf-8"))
-    kept = ("attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range", "intermediate_size")
-    kept += ("layer_norm_eps", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size", "vocab_size")
+    kept = (
+        "attention_probs_dropout_prob",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "hidden_size",
+        "initializer_range",
+        "intermediate_size",
+    )
+    kept += (
+        "layer_norm_eps",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "type_vocab_size",
+        "vocab_size",
+    )
     (folder / "bert_config.json").write_text(json.dumps({key: config[key] for key in kept}, indent=2) + "\n", "utf-8")
     shutil.copy(HERE / "bert" / "vocab.txt", folder)
     v1 = tensorflow.compat.v1
-    with tensorflow.Graph().as_default(), v1.Session() as session:
+    with tensorflow.GraphBuilder().as_default(), v1.Session() as session:
         for name, array in load_file(HERE / "bert" / "model.safetensors").items():
             spelled, laid_out = variable(name, array)
             v1.get_variable(spelled, initializer=laid_out)

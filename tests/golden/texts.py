@@ -34,7 +34,12 @@ MASKED = (
     ("the {mask} is {mask}", {"targets": ["dog", "warm"]}),
     ("{mask}", {"top_k": 1}),
 )
-LABELLED = (("The cat sat on the mat.", None), ("我爱北京天安门。", None), ("The cat sat.", "It was warm."), ("a", None))
+LABELLED = (
+    ("The cat sat on the mat.", None),
+    ("我爱北京天安门。", None),
+    ("The cat sat.", "It was warm."),
+    ("a", None),
+)
 TAGGED = (
     "The cat sat on the mat in Paris.",
     "Unaffable RUNNING, walked to London?",
@@ -48,5 +53,15 @@ def word_pieces(extra: str = "") -> list[str]:
     """A WordPiece vocabulary in the order of BERT's: special tokens, characters, words, endings."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = [*LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    pieces = [*special, *PUNCTUATION.split(), *"0123", *letters, *CHINESE, "😀", *WORDS.split(), *ENDINGS.split(), *extra.split()]
+    pieces = [
+        *special,
+        *PUNCTUATION.split(),
+        *"0123",
+        *letters,
+        *CHINESE,
+        "😀",
+        *WORDS.split(),
+        *ENDINGS.split(),
+        *extra.split(),
+    ]
     return list(dict.fromkeys(pieces))

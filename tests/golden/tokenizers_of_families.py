@@ -11,7 +11,16 @@ import transformers
 from texts import CHINESE, LETTERS, PAIRS, TEXTS, WORDS, word_pieces
 
 Writer = Callable[[Path], int]  # writes the files, returns the number of ids
-CORPUS = [*TEXTS, *(text for pair in PAIRS for text in pair), *WORDS.split(), *CHINESE, LETTERS, "。，？！!?.,()'\"-/:;@_0123", "éïü", "😀"]
+CORPUS = [
+    *TEXTS,
+    *(text for pair in PAIRS for text in pair),
+    *WORDS.split(),
+    *CHINESE,
+    LETTERS,
+    "。，？！!?.,()'\"-/:;@_0123",
+    "éïü",
+    "😀",
+]
 
 
 def word_piece(folder: Path) -> int:
@@ -24,12 +33,22 @@ def byte_pairs(folder: Path) -> int:
     """vocab.json and merges.txt; `<mask>` takes the space to its left with it, as the published RoBERTa's does."""
     trained = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trained.train_from_iterator([*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special)
+    trained.train_from_iterator(
+        [*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special
+    )
     trained.save_model(str(folder))
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
     vocabulary["<mask>"] = len(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")
-    mask = {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    mask = {
+        "__type": "AddedToken",
+        "content": "<mask>",
+        "lstrip": True,
+        "normalized": False,
+        "rstrip": False,
+        "single_word": False,
+        "special": True,
+    }
     settings(folder, mask_token=mask)
     return len(vocabulary)
 
@@ -39,7 +58,9 @@ def unigrams(name: str, *, extra: int, **options: object) -> Writer:
 
     def write(folder: Path) -> int:
         model, rules = io.BytesIO(), folder / "rules.tsv"
-        rules.write_text("".join(f"{0xFEE0 + ord(c):X}\t{ord(c):X}\n" for c in "!(),?") + "1F469 200D 1F469\t57\n", "utf-8")
+        rules.write_text(
+            "".join(f"{0xFEE0 + ord(c):X}\t{ord(c):X}\n" for c in "!(),?") + "1F469 200D 1F469\t57\n", "utf-8"
+        )
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(CORPUS * 20),
             model_writer=model,
@@ -64,7 +85,14 @@ def made_fast(write: Writer) -> Writer:
     def converted(folder: Path) -> int:
         ids = write(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        for file in ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer_config.json"):
+        for file in (
+            "vocab.txt",
+            "vocab.json",
+            "merges.txt",
+            "spiece.model",
+            "sentencepiece.bpe.model",
+            "tokenizer_config.json",
+        ):
             (folder / file).unlink(missing_ok=True)
         tokenizer.save_pretrained(folder)
         return ids

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from model_export.batch import Batch, Row, Tokens
-from service.batcher import Batcher
+from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import OutOfMemory
-from service.waiting import Waiting
+from service.scheduling.batcher import Batcher
+from service.scheduling.queue import RequestQueue
 
 T = TypeVar("T")
 
@@ -60,10 +60,10 @@ def sequence(number: int, length: int = 4) -> Tokens:
     return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
-class FakeRuntime:
+class FakeRunner:
     """Answers each sequence with its own number; `held` runs wait until `release`; `poisoned` numbers make their run raise."""
 
-    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, lanes: int = 1) -> None:
+    def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, per_core: int = 1) -> None:
         self.seconds_per_token = seconds_per_token
         self.poisoned: set[int] = set()
         self.not_finite: set[int] = set()
@@ -72,8 +72,8 @@ class FakeRuntime:
         self.most_tokens = 10**9  # beyond, memory cannot be had
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
-        self._device = asyncio.Semaphore(lanes)  # has so many runs at a time, however many are under way
-        self.whole: list[bool] = []  # of each batch
+        self._device = asyncio.Semaphore(per_core)  # has so many runs at a time, however many are under way
+        self.all_cores: list[bool] = []  # of each batch
         self._free = asyncio.Event()
         if not held:
             self._free.set()
@@ -89,18 +89,22 @@ class FakeRuntime:
     def hold(self) -> None:
         self._free.clear()
 
-    async def run(self, sequences: Sequence[Tokens], *, whole: bool) -> tuple[Sequence[Row | None], Batch]:
+    async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
         numbers = [int(tokens.ids[0]) for tokens in sequences]
         size = sum(map(len, sequences))
         self.batches.append(numbers)
-        self.whole.append(whole)
+        self.all_cores.append(all_cores)
         self.lengths.append(size)
         async with self._device:
             await self._free.wait()
             await asyncio.sleep(size * self.seconds_per_token)
         self._fail(numbers, size)
-        rows: list[Row | None] = [None if number in self.not_finite else {"cls": np.array([number])} for number in numbers]
-        return rows[:-1] if self.forgetful else rows, Batch(feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences)
+        rows: list[Row | None] = [
+            None if number in self.not_finite else {"cls": np.array([number])} for number in numbers
+        ]
+        return rows[:-1] if self.forgetful else rows, Batch(
+            feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences
+        )
 
     def _fail(self, numbers: Sequence[int], size: int) -> None:
         if size > self.most_tokens:
@@ -109,8 +113,15 @@ class FakeRuntime:
             raise RuntimeError("the run failed")
 
 
-def line(*, token_budget: int = 8, max_tokens: int = 1000, max_wait_seconds: float = 1000.0, tokens_per_second: float = 100.0) -> Waiting:
-    return Waiting(token_budget=token_budget, max_tokens=max_tokens, max_wait_seconds=max_wait_seconds, tokens_per_second=tokens_per_second)
+def line(
+    *, token_budget: int = 8, max_tokens: int = 1000, max_wait_seconds: float = 1000.0, tokens_per_second: float = 100.0
+) -> RequestQueue:
+    return RequestQueue(
+        token_budget=token_budget,
+        max_tokens=max_tokens,
+        max_wait_seconds=max_wait_seconds,
+        tokens_per_second=tokens_per_second,
+    )
 
 
 def adds_up(batcher: Batcher) -> bool:

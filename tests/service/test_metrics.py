@@ -4,14 +4,14 @@ import asyncio
 import re
 
 from service import errors
-from service.batcher import Batcher
 from service.metrics import REASONS, TASKS, Metrics
-from service.reports import BatchReport
-from service.watchdog import Watchdog
-from tests.service.fakes import FakeRuntime, FakeTime, line, play, sequence, settle
+from service.scheduling.batcher import Batcher
+from service.scheduling.stats import BatchReport
+from service.scheduling.watchdog import Watchdog
+from tests.service.fakes import FakeRunner, FakeTime, line, play, sequence, settle
 
 
-def scrape(metrics: Metrics) -> dict[str, float]:
+def render_metrics(metrics: Metrics) -> dict[str, float]:
     return values_of(metrics.text().decode())
 
 
@@ -22,7 +22,7 @@ def values_of(text: str) -> dict[str, float]:
 
 
 def test_every_series_is_there_before_anything_happens():
-    values = scrape(Metrics())
+    values = render_metrics(Metrics())
     for task in TASKS:
         assert values[f'bert_requests_total{{status="200",task="{task}"}}'] == 0
     for reason in REASONS:
@@ -43,15 +43,15 @@ def test_every_kind_of_error_has_a_reason_of_its_own():
 
 def test_an_unknown_reason_does_not_make_a_new_label():
     metrics = Metrics()
-    before = set(scrape(metrics))
+    before = set(render_metrics(metrics))
     metrics.refused("embed", 422, "something new")
-    assert {name for name in set(scrape(metrics)) - before if "bert_errors" in name} == set()
+    assert {name for name in set(render_metrics(metrics)) - before if "bert_errors" in name} == set()
 
 
 def test_a_batch_counts_its_tokens_slots_and_seconds():
     metrics = Metrics()
     metrics.batch(BatchReport(sequences=3, tokens=40, slots=64, waited_seconds=0.5, ran_seconds=0.25))
-    values = scrape(metrics)
+    values = render_metrics(metrics)
     assert (values["bert_tokens_total"], values["bert_attention_slots_total"]) == (40, 64)
     assert (values["bert_forward_seconds_sum"], values["bert_queue_seconds_sum"]) == (0.25, 0.5)
     assert values["bert_batch_sequences_sum"] == 3
@@ -59,24 +59,31 @@ def test_a_batch_counts_its_tokens_slots_and_seconds():
 
 def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there():
     async def story(time: FakeTime) -> None:
-        runtime = FakeRuntime(held=True)
-        runtime.poisoned = {2}
-        batcher = Batcher(run=runtime.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock, watchdog=Watchdog(time.clock))
+        runner = FakeRunner(held=True)
+        runner.poisoned = {2}
+        batcher = Batcher(
+            run=runner.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock, watchdog=Watchdog(time.clock)
+        )
         metrics = Metrics()
-        metrics.follow(batcher, "CPU", degraded=False)
+        metrics.observe_queue(batcher, "CPU", degraded=False)
         serving = asyncio.create_task(batcher.serve())
         tasks = [asyncio.create_task(batcher.submit([sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
         await settle()
         tasks[4].cancel()
         for step in range(4):
-            values = scrape(metrics)
-            ended = sum(values[f'bert_line_requests_total{{outcome="{end}"}}'] for end in ("answered", "failed", "refused", "cancelled", "expired"))
-            assert values['bert_line_requests_total{outcome="received"}'] == ended + values["bert_unanswered_requests"] == 8
+            values = render_metrics(metrics)
+            ended = sum(
+                values[f'bert_queue_requests_total{{outcome="{end}"}}']
+                for end in ("answered", "failed", "refused", "cancelled", "expired")
+            )
+            assert (
+                values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"] == 8
+            )
             if step == 1:
                 await asyncio.sleep(7.5)  # the deadline of one who still waits passes
-            runtime.release()
+            runner.release()
             await settle()
-        assert values["bert_unanswered_requests"] == values["bert_waiting_tokens"] == 0
+        assert values["bert_inflight_requests"] == values["bert_waiting_tokens"] == 0
         await asyncio.gather(*tasks, return_exceptions=True)
         batcher.close("end")
         await serving

@@ -16,7 +16,9 @@ def test_the_artifact_is_all_that_must_be_set():
 
 
 def test_variables_of_others_are_ignored_and_values_are_parsed():
-    settings = Settings.from_environment(GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"})
+    settings = Settings.from_environment(
+        GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
+    )
     assert (settings.port, settings.truncate, settings.drain_seconds) == (9, True, 0.5)
 
 
@@ -29,8 +31,8 @@ def test_variables_of_others_are_ignored_and_values_are_parsed():
         ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),
         ("BERT_TRUNCATE", "", "BERT_TRUNCATE: "),
         ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
-        ("BERT_RECEIVE_SECONDS", "-1", "BERT_RECEIVE_SECONDS: "),
-        ("BERT_STUCK_SECONDS", "0", "BERT_STUCK_SECONDS: "),
+        ("BERT_CLIENT_TIMEOUT_SECONDS", "-1", "BERT_CLIENT_TIMEOUT_SECONDS: "),
+        ("BERT_RUN_TIMEOUT_SECONDS", "0", "BERT_RUN_TIMEOUT_SECONDS: "),
         ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: "),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
@@ -62,7 +64,11 @@ def test_settings_do_not_change():
         Settings.from_environment(GOOD).port = 1
 
 
-@pytest.mark.parametrize("linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"])
+@pytest.mark.parametrize(
+    "linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"]
+)
 def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str):
-    with pytest.raises(SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"):
+    with pytest.raises(
+        SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
+    ):
         Settings.from_environment({"BERT_ARTIFACT": "/a", linked: "10.0.0.1"})

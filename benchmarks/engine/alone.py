@@ -1,0 +1,49 @@
+"""The engine alone, as the service runs it: line, batches, runtime; no HTTP, no tokenizer."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from model_export.artifact.batch import Tokens
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner, concurrency_for
+from service.scheduling.batcher import Batcher
+from service.scheduling.queue import RequestQueue
+
+FOR_EVER = 3600.0
+
+
+class Alone:
+    """One artifact, loaded and measured as at a start."""
+
+    def __init__(self, artifact: Path, threads: int, *, token_budget: int = 0) -> None:
+        opened = open_artifact(artifact)
+        self.runner = ModelRunner(opened, threads, concurrency_for(opened, threads))
+        self.runner.open()
+        self.calibration = self.runner.measure(token_budget=token_budget)
+        self.loop = asyncio.new_event_loop()
+
+    def seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
+        """From handing in all `requests` at once to the last answer."""
+        return self.loop.run_until_complete(self._seconds(requests))
+
+    async def _seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
+        waiting = RequestQueue(
+            token_budget=self.calibration.token_budget,
+            max_tokens=2**31,
+            max_wait_seconds=FOR_EVER,
+            tokens_per_second=self.calibration.tokens_per_second,
+        )
+        batcher = Batcher(run=self.runner.run, waiting=waiting, concurrency=self.runner.concurrency)
+        serving = asyncio.create_task(batcher.serve())
+        started = time.perf_counter()
+        await asyncio.gather(*(batcher.submit(work, timeout_seconds=FOR_EVER) for work in requests))
+        seconds = time.perf_counter() - started
+        batcher.close("measured")
+        await serving
+        return seconds
+
+    def close(self) -> None:
+        self.runner.close()
+        self.loop.close()

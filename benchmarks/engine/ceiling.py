@@ -1,0 +1,109 @@
+"""The ceiling: how fast this machine multiplies matrices of the model's shapes through ONNX Runtime, and nothing else."""
+
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from model_export.checkpoints.lazy_weight import LazyWeight
+from model_export.graph.builder import GraphBuilder
+from model_export.graph.linear import STEPS, ZERO_POINT
+
+IN_A_ROW = 4  # products of a lane that are timed together, so that handing over does not count
+
+
+def quiet() -> None:
+    """Errors only: the optimizer warns of what it tidies away."""
+    ort.set_default_logger_severity(3)
+
+
+def product_session(precision: str, width: int, out: int, threads: int) -> ort.InferenceSession:
+    """A session that does one product, [rows, width] x [width, out], with ONNX Runtime's own thread settings (it spins)."""
+    g, random = GraphBuilder(), np.random.default_rng(6)
+    if precision == "fp32":
+        x = g.input("x", "float32", ["rows", width])
+        y = g.op(
+            "MatMul",
+            x,
+            g.weight("w", LazyWeight((width, out), lambda: random.standard_normal((width, out), np.float32))),
+        )
+    else:
+        x = g.input("x", "float32", ["rows", width])
+        x.dtype = ir.DataType.UINT8
+        w = g.weight(
+            "w", LazyWeight((width, out), lambda: random.integers(-127, 128, (width, out), np.int8)), ir.DataType.INT8
+        )
+        scale = g.weight("scale", LazyWeight((out,), lambda: random.random(out, np.float32)))
+        y = g.contrib(
+            "MatMulIntegerToFloat", x, w, g.constant(np.float32(1 / STEPS)), scale, g.constant(np.uint8(ZERO_POINT))
+        )
+    g.output("y", y, "float32", ["rows", out])
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry(
+        "session.force_spinning_stop", "1"
+    )  # when a run ends: the next contender has the cores
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "product.onnx"
+        g.save(path, producer_version="0", written=lambda size: None)
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(slots=True)
+class Ceiling:
+    """The linear layers of a BERT of one size, as bare products: on all threads together or a share of the rows on each; the faster counts."""
+
+    config: dict[str, int]
+    precision: str
+    threads: int
+    _together: dict[tuple[int, int], ort.InferenceSession] = field(init=False, repr=False)
+    _alone: dict[tuple[int, int], ort.InferenceSession] = field(init=False, repr=False)
+    _lanes: ThreadPoolExecutor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._together = {shape: product_session(self.precision, *shape, self.threads) for shape in self.products()}
+        self._alone = {shape: product_session(self.precision, *shape, 1) for shape in self.products()}
+        self._lanes = ThreadPoolExecutor(self.threads)
+
+    def products(self) -> dict[tuple[int, int], int]:
+        """(width, out) -> how many in the whole model."""
+        hidden, inner, layers = (self.config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+        return {(hidden, hidden): 4 * layers, (hidden, inner): layers, (inner, hidden): layers}
+
+    def operations(self, rows: int) -> float:
+        return float(sum(2 * rows * width * out * count for (width, out), count in self.products().items()))
+
+    def seconds(self, rows: int, *, repeats: int = 3) -> float:
+        """Of all the model's products on `rows` token rows, best of `repeats`."""
+        total = 0.0
+        for (width, out), count in self.products().items():
+            x = np.ones((rows, width), np.float32 if self.precision == "fp32" else np.uint8)
+            share = x[: -(-rows // self.threads)]
+            together = best(lambda session=self._together[width, out], x=x: session.run(None, {"x": x}), repeats)
+            side_by_side = best(lambda session=self._alone[width, out], x=share: self._in_lanes(session, x), repeats)
+            total += count * min(together, side_by_side / IN_A_ROW)
+        return total
+
+    def _in_lanes(self, session: ort.InferenceSession, x: NDArray[np.generic]) -> None:
+        def several() -> None:
+            for _ in range(IN_A_ROW):
+                session.run(None, {"x": x})
+
+        for lane in [self._lanes.submit(several) for _ in range(self.threads)]:
+            lane.result()
+
+
+def best(call: object, repeats: int) -> float:
+    """Seconds of the fastest of `repeats` calls."""
+    taken = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()  # type: ignore[operator]
+        taken.append(time.perf_counter() - started)
+    return min(taken)

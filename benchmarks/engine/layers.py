@@ -1,0 +1,120 @@
+"""`python -m benchmarks.engine.layers ENCODER PAIRS`: where int8 costs accuracy.
+
+ENCODER and PAIRS as in `benchmarks.engine.accuracy`, of whose texts every fifth pair is taken. Printed by layer and product: 1 - cosine of the
+mean-pooled vectors to fp32, times 10,000, averaged over the texts, where this product alone is in int8; below, where all products of
+a column are in fp32 and all others in int8.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from benchmarks.engine.accuracy import TEXTS_AT_ONCE, Vectors, asked, read_pairs
+from benchmarks.harness.machine import table, write
+from model_export.artifact.batch import Tokens, pack
+from model_export.artifact.manifest import MODEL
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.lazy_weight import LazyWeight
+from model_export.export import build
+from model_export.graph.builder import GraphBuilder, Value
+from model_export.graph.linear import CpuLinear, Int8PerTokenLinear, Linear, Norm
+from model_export.graph.precision import PRECISIONS
+from service.engine.cpu import available_cores
+from service.engine.session import CpuSession, configure_inference_thread
+from service.tasks.base import unit_length
+
+PRODUCTS = (
+    "query",
+    "key and value",
+    "attention output",
+    "intermediate",
+    "feed-forward output",
+)  # in the order of a layer
+EVERY = 5
+TEN_THOUSAND = 1e4
+
+
+class Mixed:
+    """Those of the encoder's products in int8 whose numbers, from the first on, are in `chosen`."""
+
+    def __init__(self, selected: Container[int]) -> None:
+        self._chosen = selected
+        self._numbers = itertools.count()
+        self._int8, self._fp32 = Int8PerTokenLinear(), CpuLinear()
+
+    def _next(self) -> Linear:
+        return self._int8 if next(self._numbers) in self._chosen else self._fp32
+
+    def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
+        return self._next().product(g, x, weight)
+
+    def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
+        return self._next().affine(g, x, weight, bias)
+
+    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
+        result = self._next().activated(g, x, weight, bias, activation)
+        self._int8.expect_activated(result, activation)
+        return result
+
+    def added(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
+    ) -> Value:
+        return self._next().added(g, x, weight, bias, residual, norm)
+
+
+def main() -> None:
+    arguments = asked("layers", __doc__)
+    configure_inference_thread()
+    texts = sequences(arguments.encoder, [text for pair in read_pairs(arguments.pairs)[0][::EVERY] for text in pair])
+    layers = Checkpoint(arguments.encoder).config["num_hidden_layers"]
+    every = frozenset(range(layers * len(PRODUCTS)))
+    exact = encode(arguments.encoder, texts, frozenset())
+
+    def cost(selected: frozenset[int]) -> float:
+        return TEN_THOUSAND * float(1 - (encode(arguments.encoder, texts, selected) * exact).sum(axis=1).mean())
+
+    alone = [[cost(frozenset({layer * len(PRODUCTS) + i})) for i in range(len(PRODUCTS))] for layer in range(layers)]
+    without = [cost(frozenset(n for n in every if n % len(PRODUCTS) != i)) for i in range(len(PRODUCTS))]
+    whole = cost(every)
+    rows = [[f"layer {layer}", *costs] for layer, costs in enumerate(alone)]
+    print(
+        table(["alone in int8", *PRODUCTS], rows),
+        table(["alone in fp32", *PRODUCTS], [["all layers", *without]]),
+        f"all in int8: {whole:.3g}",
+        sep="\n\n",
+    )
+    result = {"all_in_int8": whole, "alone_in_int8": alone, "alone_in_fp32": without}
+    write(
+        "layers",
+        result,
+        details={"encoder": arguments.encoder.resolve().parent.name, "products": PRODUCTS, "texts": len(texts)},
+    )
+
+
+def sequences(encoder: Path, texts: Sequence[str]) -> list[Tokens]:
+    """By length, so that a batch has texts of like lengths."""
+    tokenizer = Tokenizer.from_file(str(encoder / "tokenizer.json"))
+    tokenizer.no_padding()
+    rows = sorted((np.array(one.ids, np.int32) for one in tokenizer.encode_batch(texts)), key=len)
+    return [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"mean"})) for ids in rows]
+
+
+def encode(encoder: Path, texts: Sequence[Tokens], selected: frozenset[int]) -> Vectors:
+    """Unit vectors, with the products `chosen` in int8."""
+    PRECISIONS["int8"] = replace(PRECISIONS["int8"], linear={"cpu": lambda: Mixed(selected)})
+    with tempfile.TemporaryDirectory() as folder:
+        build(Checkpoint(encoder), "int8", "cpu").graph.save(
+            Path(folder) / MODEL, producer_version="0", written=lambda size: None
+        )
+        session = CpuSession(Path(folder) / MODEL, threads=available_cores())
+        batches = [pack(texts[i : i + TEXTS_AT_ONCE]) for i in range(0, len(texts), TEXTS_AT_ONCE)]
+        return unit_length(np.concatenate([session.run(["mean"], batch.feeds)[0] for batch in batches]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""`python -m benchmarks.engine.parity`: answers at BERT-base size against transformers, and alone against in company.
+
+Random weights. Lengths 1..512 are mixed in one batch, so each text is also compared in company it never had in transformers.
+Exit code 1 where a figure does not hold.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from transformers import BertForPreTraining
+
+from benchmarks.engine.ceiling import quiet
+from benchmarks.harness import mixes
+from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
+from benchmarks.harness.machine import table, write
+from model_export.artifact.batch import Tokens, pack, split
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.export import build
+from service.artifact import open_artifact
+from service.engine.cpu import available_cores
+from service.engine.runner import ModelRunner
+
+ALL = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
+LENGTHS = [1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 128, 129, 200, 256, 300, 384, 511, 512]
+TOP_K, GROUP = 5, 32
+LIMITS = {
+    "hidden states": 1e-4,
+    "[CLS] vectors": 1e-4,
+    "mean vectors": 1e-4,
+    "pooler": 1e-4,
+    "pair probabilities": 1e-5,
+    "mask probabilities": 1e-5,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine.parity",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--size", choices=sorted(SIZES), default="base")
+    parser.add_argument(
+        "--groups", type=int, default=3, help="groups of 32 texts in which each is compared with itself alone"
+    )
+    arguments = parser.parse_args()
+    quiet()
+    errors = against_transformers(arguments.size)
+    changed = {precision: in_company(arguments.size, precision, arguments.groups) for precision in ON_CPU}
+    wrong_ids = errors.pop("masks whose top 5 differ")
+    rows = [[name, f"{error:.2g}", f"<= {LIMITS[name]:g}"] for name, error in errors.items()]
+    rows.append([f"masks whose top {TOP_K} ids differ", str(int(wrong_ids)), "0"])
+    rows += [
+        [f"answers changed by company, {precision}", f"{count} of {of}", "0"]
+        for precision, (count, of) in changed.items()
+    ]
+    print(table(["largest difference", "found", "must"], rows))
+    held = (
+        not wrong_ids
+        and all(errors[name] <= LIMITS[name] for name in errors)
+        and not any(count for count, _ in changed.values())
+    )
+    write(
+        "parity",
+        {"differences": errors, "wrong_ids": wrong_ids, "changed": changed, "holds": held},
+        details={"lengths": LENGTHS},
+    )
+    return 0 if held else 1
+
+
+def against_transformers(size: str) -> dict[str, float]:
+    """Largest absolute differences of fp32 to transformers, all lengths in one batch."""
+    torch.set_num_threads(available_cores())
+    model = BertForPreTraining.from_pretrained(checkpoint(size), attn_implementation="eager").eval()
+    random = np.random.default_rng(7)
+    vocabulary = SIZES[size]["vocab_size"]
+    sequences = [request(mixes.ids(random, n, vocabulary), second=n // 2) for n in LENGTHS]
+    rows, hidden = with_hidden_states(size, sequences)
+    largest = dict.fromkeys(LIMITS, 0.0) | {"masks whose top 5 differ": 0.0}
+    for tokens, row, states in zip(sequences, rows, hidden, strict=True):
+        for name, difference in differences(model, tokens, row, states).items():
+            largest[name] = largest[name] + difference if name.startswith("masks") else max(largest[name], difference)
+    return largest
+
+
+def differences(model: Any, tokens: Tokens, row: dict[str, Any], states: Any) -> dict[str, float]:
+    """Of one sequence's answers to transformers' answers for it alone."""
+    with torch.inference_mode():
+        ids, types = (torch.from_numpy(array.astype(np.int64))[None] for array in (tokens.ids, tokens.types))
+        encoded = model.bert(input_ids=ids, token_type_ids=types)
+        logits, pair = model.cls(encoded.last_hidden_state[:, list(tokens.masks)], encoded.pooler_output)
+    expected, words = encoded.last_hidden_state[0].numpy(), torch.softmax(logits[0].double(), -1).numpy()
+    best = np.argsort(-words, axis=-1, kind="stable")[:, :TOP_K]
+    ours = np.exp(row["top_logits"].astype(np.float64) - row["log_sum_exp"])
+    return {
+        "hidden states": _largest(states, expected),
+        "[CLS] vectors": _largest(row["cls"][0], expected[0]),
+        "mean vectors": _largest(row["mean"][0], expected.mean(axis=0)),
+        "pooler": _largest(row["pooler"][0], encoded.pooler_output[0].numpy()),
+        "pair probabilities": _largest(_softmax(row["pair"][0]), _softmax(pair[0].numpy())),
+        "mask probabilities": _largest(ours, np.take_along_axis(words, row["top_ids"], axis=-1)),
+        "masks whose top 5 differ": float((row["top_ids"] != best).any(axis=-1).sum()),
+    }
+
+
+def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Answers from the graph as exported, but with every token's last hidden state as one more output."""
+    built = build(Checkpoint(checkpoint(size)), "fp32", "cpu")
+    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = available_cores()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        built.graph.save(path, producer_version="0", written=lambda size: None)
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    batch = pack(sequences)
+    names = sorted(batch.outputs)
+    feeds = {i.name: batch.feeds[i.name] for i in session.get_inputs()}
+    *outputs, hidden = session.run([*names, "hidden"], feeds)
+    ends = np.cumsum([len(s) for s in sequences])
+    return split(batch, dict(zip(names, outputs, strict=True))), np.split(hidden, ends[:-1])
+
+
+def in_company(size: str, precision: str, groups: int) -> tuple[int, int]:
+    """How many of how many texts had any bit of any answer changed by 31 others of lengths 1..512, drawn at random."""
+    runtime = ModelRunner(open_artifact(artifact(size, precision)), available_cores())
+    runtime.open()
+    random = np.random.default_rng(8)
+    changed = 0
+    for _ in range(groups):
+        lengths = np.minimum(random.geometric(1 / 40, GROUP), 512)
+        lengths[: len(LENGTHS) // 3] = random.choice(LENGTHS, len(LENGTHS) // 3)
+        sequences = [
+            request(mixes.ids(random, int(n), SIZES[size]["vocab_size"]), second=0) for n in random.permutation(lengths)
+        ]
+        together = runtime.run_sync(sequences)[0]
+        for tokens, row in zip(sequences, together, strict=True):
+            alone = runtime.run_sync([tokens])[0][0]
+            changed += any(not np.array_equal(alone[name], row[name]) for name in row)
+    runtime.close()
+    return changed, groups * GROUP
+
+
+def request(ids: Any, *, second: int) -> Tokens:
+    """Asks for everything; masks in the middle and at the end; the last `second` tokens are in the second segment."""
+    types = np.zeros_like(ids)
+    types[len(ids) - second :] = 1
+    masks = tuple(sorted({len(ids) // 2, len(ids) - 1}))
+    return Tokens(ids=ids, types=types, outputs=ALL, masks=masks, top_k=TOP_K)
+
+
+def _softmax(x: Any) -> Any:
+    shares = np.exp(x.astype(np.float64) - x.max())
+    return shares / shares.sum()
+
+
+def _largest(a: Any, b: Any) -> float:
+    return float(np.abs(a - b).max())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

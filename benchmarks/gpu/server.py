@@ -1,0 +1,105 @@
+"""The whole server in front of one engine: requests a second by the number of API processes, and the wait at a tenth of the best rate."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import mixes
+from benchmarks.harness.client import percentile, post
+from benchmarks.harness.machine import table
+from benchmarks.harness.process import ServiceProcess
+from benchmarks.server.crowd import Crowd, crowd
+from benchmarks.server.processes import Finding, Load, measure
+
+QUIET_SHARE = 0.1  # of the best rate with one text a request
+LIMITS_MS = {"p50": (0.5, 2.5), "p99": (0.99, 5.0)}
+REQUESTS = 512  # different ones
+READY_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who serves and who asks."""
+
+    processes: tuple[int, ...]
+    texts: tuple[int, ...]  # a request
+    connections: int
+    clients: int  # processes; they share the machine with the server
+    seconds: float  # of each measurement
+
+
+def served(artifact: Path, device: str, crew: Crew) -> dict[str, Any]:
+    """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate of single texts."""
+    findings: list[Finding] = []
+    with crowd(crew.clients) as clients:
+        for processes in crew.processes:
+            with service(artifact, device, processes) as one:
+                for count in crew.texts:
+                    load = Load(
+                        requests=requests(count), texts=count, connections=crew.connections, seconds=crew.seconds
+                    )
+                    findings.append(measure(one, processes, load, clients))
+                    print(findings[-1], flush=True)
+        best = max(
+            (finding for finding in findings if finding.texts == crew.texts[0]),
+            key=lambda finding: finding.requests_per_second,
+        )
+        with service(artifact, device, best.api_processes) as one:
+            waits = latency(one, QUIET_SHARE * best.requests_per_second, crew.seconds, clients)
+    return {
+        "rates": [asdict(finding) for finding in findings],
+        "latency": {"api_processes": best.api_processes} | waits,
+    }
+
+
+@contextmanager
+def service(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
+    """Ready; raises with the service's own words where it does not get there."""
+    settings = {
+        "BERT_ARTIFACT": str(artifact),
+        "BERT_DEVICE": device,
+        "BERT_API_PROCESSES": str(processes),
+        "BERT_LOG_LEVEL": "warning",
+    }
+    with ServiceProcess(settings, ready_seconds=READY_SECONDS) as one:
+        if one.process.poll() is not None:
+            raise RuntimeError(f"the service ended with exit code {one.process.returncode}: {one.output()}")
+        yield one
+
+
+def requests(texts: int) -> list[bytes]:
+    """Of the lengths of STS-B's sentences, in words of the benchmarks' own vocabulary, one token each."""
+    draw = random.Random(12)
+
+    def text() -> str:
+        return " ".join(f"w{draw.randrange(5, 1024)}" for _ in range(draw.choice(mixes.STS_B) - 2))
+
+    return [
+        post("/embed", {"inputs": [text() for _ in range(texts)]}, accept="application/x-npy")
+        for _ in range(max(1, REQUESTS // texts))
+    ]
+
+
+def latency(one: ServiceProcess, rate: float, seconds: float, clients: Crowd) -> dict[str, float]:
+    clients.open_loop(one.port, requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
+    stream = clients.open_loop(one.port, requests(1), rate=rate, seconds=seconds)
+    waits = {f"{name} ms": percentile(stream.answered, share) for name, (share, _) in LIMITS_MS.items()}
+    return {"offered": rate, "achieved": stream.rate} | waits
+
+
+def show(found: dict[str, Any]) -> dict[str, Any]:
+    """Prints it; returns it."""
+    rows: Sequence[dict[str, float]] = found["rates"]
+    print("\n" + table(list(rows[0]), [list(row.values()) for row in rows]))
+    limits = {f"{name} ms": limit for name, (_, limit) in LIMITS_MS.items()}
+    print(
+        "\n"
+        + table(
+            ["one text a request, at a tenth", "measured", "limit"],
+            [[k, v, limits.get(k, "")] for k, v in found["latency"].items()],
+        )
+    )
+    return found

@@ -1,0 +1,1 @@
+"""What all benchmarks share: clients, checkpoints, processes, results."""

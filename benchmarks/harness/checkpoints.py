@@ -1,0 +1,121 @@
+"""Checkpoints to measure with: a BERT of any size with random weights, written as transformers writes it, and its artifacts.
+
+Random weights cost what trained ones cost. They are kept under `build/benchmarks` and made once.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from model_export.checkpoints.weight_names import BERT_PARTS
+from model_export.export import export
+from model_export.graph.precision import PRECISIONS
+
+BUILD = Path("build/benchmarks")
+SAMPLE = Path(__file__).parents[2] / "model_export" / "sample"  # the bundled model's checkpoint
+BASE = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 30522,
+}
+LARGE = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "vocab_size": 30522,
+}
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "vocab_size": 16384,
+}
+TINY = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 1024,
+}
+ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
+SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
+REST = {
+    "model_type": "bert",
+    "architectures": ["BertForPreTraining"],
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "pad_token_id": 0,
+}
+Arrays = dict[str, np.ndarray]
+
+
+def checkpoint(size: str) -> Path:
+    """The folder of a random checkpoint called `size`, a key of SIZES; all heads present."""
+    folder = BUILD / size
+    if not (folder / "config.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        config = SIZES[size]
+        save_file(weights(config), folder / "model.safetensors", metadata={"format": "pt"})
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        (folder / "vocab.txt").write_text(
+            "\n".join(words + [f"w{i}" for i in range(len(words), config["vocab_size"])]) + "\n"
+        )
+        (folder / "config.json").write_text(json.dumps(REST | config))
+    return folder
+
+
+def artifact(size: str, precision: str, device: str = "cpu") -> Path:
+    """Exported anew each time: what is measured is the exporter as it is now."""
+    folder = BUILD / f"{size}-{precision}"
+    shutil.rmtree(folder / device, ignore_errors=True)
+    export(checkpoint(size), folder, precision=precision, device=device)
+    return folder
+
+
+def served(name: str) -> Path:
+    """The artifact to serve: of BERT-base with random weights where `name` is a precision, otherwise the folder of that name."""
+    return artifact("base", name) if name in ON_CPU else Path(name)
+
+
+def weights(config: dict[str, int]) -> Arrays:
+    """BERT's own initialization, but with biases and norms that are not 0 and 1, so that a forgotten one would be noticed."""
+    random = np.random.default_rng(5)
+    hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+
+    def normal(*shape: int, mean: float = 0.0, deviation: float = 0.02) -> np.ndarray:
+        return random.normal(mean, deviation, shape).astype(np.float32)
+
+    def dense(name: str, out: int, width: int) -> Arrays:
+        return {f"{name}.weight": normal(out, width), f"{name}.bias": normal(out)}
+
+    def norm(name: str) -> Arrays:
+        return {f"{name}.weight": normal(hidden, mean=1.0, deviation=0.1), f"{name}.bias": normal(hidden)}
+
+    tables = {"word": vocabulary, "position": REST["max_position_embeddings"], "segment": REST["type_vocab_size"]}
+    arrays = {f"bert.{BERT_PARTS[part]}.weight": normal(rows, hidden) for part, rows in tables.items()}
+    arrays |= norm(f"bert.{BERT_PARTS['embedding_norm']}")
+    shapes = dict.fromkeys(("query", "key", "value", "attention"), (hidden, hidden)) | {
+        "intermediate": (inner, hidden),
+        "output": (hidden, inner),
+    }
+    for i in range(config["num_hidden_layers"]):
+        for part, name in BERT_PARTS.items():
+            if "{i}" not in name:
+                continue
+            path = "bert." + name.format(i=i)
+            arrays |= dense(path, *shapes[part]) if part in shapes else norm(path)
+    arrays |= dense("bert.pooler.dense", hidden, hidden) | dense("cls.seq_relationship", 2, hidden)
+    arrays |= dense("cls.predictions.transform.dense", hidden, hidden) | norm("cls.predictions.transform.LayerNorm")
+    return arrays | {"cls.predictions.bias": normal(vocabulary)}

@@ -1,0 +1,47 @@
+"""`BERT_PORT=PORT python -m benchmarks.harness.null`: a bare ASGI server that reads a request and answers bytes that are ready.
+
+`POST /8000` is answered with 8,000 bytes, any other path with a vector of 768 numbers as JSON. It shows what the client is able to ask, and what
+of a request's cost belongs to the socket and the HTTP parser: uvicorn, its event loop and its protocol are those of the service.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import uvicorn
+
+ALIGNMENT: bytes = orjson.dumps(
+    np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY
+)
+
+
+async def application(
+    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+) -> None:
+    if scope["type"] == "http":
+        while (await receive()).get("more_body"):
+            pass
+        size = scope["path"][1:]
+        body = bytes(int(size)) if size.isdigit() else ALIGNMENT
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+
+if __name__ == "__main__":
+    options: dict[str, Any] = {
+        "http": "httptools",
+        "ws": "none",
+        "log_level": "warning",
+        "access_log": False,
+        "lifespan": "off",
+    }
+    uvicorn.run(
+        application,
+        host="127.0.0.1",
+        port=int(os.environ["BERT_PORT"]),
+        date_header=False,
+        server_header=False,
+        **options,
+    )

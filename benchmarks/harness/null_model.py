@@ -1,0 +1,85 @@
+"""`BERT_ARTIFACT=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service, line and all, around a model that computes nothing.
+
+What a request costs here is what it costs before and after the model: HTTP, validation, tokenizing, the line, encoding. A text as long as the
+model takes any is never answered, so that the line can be filled for good.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_export.artifact.batch import MASK, OUTPUTS, POOLED, SEQUENCE, TARGET, TOKEN, Batch, Row, Tokens
+from service.engine.device import select_artifact
+from service.engine.engine import Engine
+from service.engine.runner import Calibration, ModelRunner
+from service.http.server import build, run
+from service.metrics import Metrics
+from service.settings import Settings
+
+TOKENS_PER_SECOND = 1e6
+
+
+class NullRunner(ModelRunner):
+    """Rows of the right shapes, at once; every [CLS] vector is the canary's."""
+
+    @property
+    def provider(self) -> str:
+        return "none"
+
+    def open(self) -> None:
+        self._known = cache(self._output)
+
+    def close(self) -> None: ...
+
+    def measure(self, *, token_budget: int) -> Calibration:
+        return Calibration(
+            token_budget=token_budget or self.artifact.manifest.max_tokens,
+            tokens_per_second=TOKENS_PER_SECOND,
+            batch_invariant=True,
+            smallest_cosine=1.0,
+            canary_error=0.0,
+        )
+
+    async def run(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:  # noqa: ARG002
+        if any(len(one) == self.artifact.manifest.max_tokens for one in sequences):
+            await asyncio.Event().wait()
+        size = sum(map(len, sequences))
+        return [self._row(one) for one in sequences], Batch(
+            feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences
+        )
+
+    def _row(self, tokens: Tokens) -> Row:
+        masks = len(tokens.masks)
+        rows = {SEQUENCE: 1, POOLED: 1, TOKEN: len(tokens), MASK: masks, TARGET: masks * len(tokens.targets)}
+        return {name: self._known(name, rows[OUTPUTS[name]], tokens.top_k) for name in tokens.outputs}
+
+    def _output(self, name: str, rows: int, top_k: int) -> NDArray[np.generic]:
+        """[rows, ...] of the manifest's type."""
+        tensor = self.artifact.manifest.outputs[name]
+        shape = (rows, *(width if isinstance(width, int) else top_k for width in tensor.shape[1:]))
+        if name == "cls":
+            return np.tile(np.array(self.artifact.manifest.canary.cls, tensor.dtype), (rows, 1))
+        draw = np.random.default_rng(6)
+        if tensor.dtype.startswith("int"):
+            return draw.integers(0, self.artifact.manifest.sizes["vocabulary"], shape, tensor.dtype)
+        return draw.standard_normal(shape).astype(tensor.dtype)
+
+
+def main() -> int:
+    settings = Settings.from_environment()
+    logging.basicConfig(level=settings.log_level.upper())
+    return run(
+        build(
+            settings,
+            Engine(select_artifact(settings.artifact, "cpu").artifact, settings, Metrics(), make_runner=NullRunner),
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""An artifact with one poisoned word: its embedding is not a number, so that a text that holds it has no finite answer."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from model_export.artifact.manifest import MANIFEST, MODEL, TOKENIZER, sha256
+
+WEIGHTS = "model.onnx.data"
+
+
+def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
+    """Copies `artifact` to `folder` with the float32 embedding of one word set to NaN, and a manifest that says this is how it should be.
+
+    Returns the word and its id. It is none that the self-test of the start reads.
+    """
+    shutil.copytree(artifact, folder)
+    cpu = folder / "cpu"
+    manifest = json.loads((cpu / MANIFEST).read_text("utf-8"))
+    read = {token for golden in manifest["golden"] for token in golden["ids"]}
+    words = json.loads((cpu / TOKENIZER).read_text("utf-8"))["model"]["vocab"]
+    word, token = next(
+        (word, token)
+        for word, token in reversed(words.items())
+        if word.isalpha() and word.isascii() and len(word) > 2 and token not in read
+    )
+    overwrite(cpu, token)
+    manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)
+    (cpu / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    return word, token
+
+
+def overwrite(cpu: Path, token: int) -> None:
+    """Makes the embedding of `token` NaN in the artifact folder `cpu`."""
+    (embeddings,) = (
+        value for name, value in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word"
+    )
+    table = embeddings.const_value
+    assert isinstance(table, ir.ExternalTensor)
+    numbers = table.numpy().shape[1]
+    with (cpu / WEIGHTS).open("r+b") as file:
+        file.seek((table.offset or 0) + token * numbers * 4)
+        file.write(np.full(numbers, np.nan, np.float32).tobytes())

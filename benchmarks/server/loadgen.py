@@ -1,0 +1,160 @@
+"""`python -m benchmarks.server.loadgen ARTIFACT`: MLPerf's LoadGen against the server over HTTP, one text a request, tokenizing included.
+
+    Offline   all texts at once; LoadGen counts samples a second
+    Server    Poisson arrivals at a share of the Offline rate; LoadGen takes each wait from the moment it meant to issue the query
+
+The official minimum of 600 s a scenario is not kept by default (`--seconds`), so LoadGen's verdict on the length of the run is not an official one.
+"""
+
+import argparse
+import asyncio
+import itertools
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlperf_loadgen as loadgen
+
+from benchmarks.harness import mixes
+from benchmarks.harness.checkpoints import served
+from benchmarks.harness.client import ANSWER_SECONDS, Pool
+from benchmarks.harness.machine import table, update
+from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.streams import closed_loop
+from benchmarks.server.__main__ import MIXES, WAYS, texts_of
+
+AT_ONCE = (
+    64  # requests of the Offline scenario, where all texts are there from the start; the Server scenario has no limit
+)
+TARGET_MS = 130.0  # of MLPerf's BERT in its Server scenario, at p99
+SUMMARY = {  # our name -> LoadGen's, by scenario
+    "Offline": {"samples/s": "Samples per second"},
+    "Server": {"scheduled/s": "Scheduled samples per second", "completed/s": "Completed samples per second"},
+}
+WAITS = {"p50 ms": "50.00", "p90 ms": "90.00", "p99 ms": "99.00", "p99.9 ms": "99.90"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server.loadgen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("artifact", type=served, help="a folder, or fp32 or int8: BERT-base with random weights")
+    parser.add_argument("--mix", default="STS-B", help="only the mixes whose name contains this")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario, at least")
+    parser.add_argument("--share", type=float, default=0.7, help="of the Offline rate, offered in the Server scenario")
+    arguments = parser.parse_args()
+    results: dict[str, dict[str, Any]] = {}
+    with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server:
+        for name, lengths in mixes.MIXES.items():
+            if name.startswith(MIXES) and arguments.mix in name:
+                requests = [WAYS["npy"](text) for text in texts_of(arguments.artifact, lengths, count=512)]
+                guess = (
+                    asyncio.run(closed_loop(server.port, itertools.cycle(requests), connections=AT_ONCE, seconds=3.0))
+                    .must_be()
+                    .rate
+                )
+                offline = scenario("Offline", server.port, requests, seconds=arguments.seconds, rate=1.2 * guess)
+                rate = arguments.share * offline["samples/s"]
+                results[name] = {
+                    "Offline": offline,
+                    "Server": scenario("Server", server.port, requests, seconds=arguments.seconds, rate=rate),
+                }
+    for kind in SUMMARY:
+        print(
+            "\n"
+            + table(
+                [kind, *next(iter(results.values()))[kind]],
+                [[name, *result[kind].values()] for name, result in results.items()],
+            )
+        )
+    update(
+        f"loadgen-{arguments.artifact.name}",
+        results,
+        details={"artifact": arguments.artifact.name, "seconds": arguments.seconds},
+    )
+
+
+class Client:
+    """The system under test as LoadGen sees it: what it issues on its thread is asked over HTTP on ours."""
+
+    def __init__(self, port: int, requests: Sequence[bytes], *, at_once: int) -> None:
+        self.room = asyncio.Semaphore(at_once)
+        self.requests, self.pool, self.loop = requests, Pool(port), asyncio.new_event_loop()
+        self.refused = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def issue(self, samples: Sequence[Any]) -> None:
+        asked = [(sample.id, sample.index) for sample in samples]
+        self.loop.call_soon_threadsafe(self._start, asked)
+
+    def _start(self, asked: Sequence[tuple[int, int]]) -> None:
+        for number, index in asked:
+            task = self.loop.create_task(self._ask(number, self.requests[index]))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _ask(self, number: int, request: bytes) -> None:
+        """After the first refusal nothing more is asked: the run counts for nothing, and LoadGen waits for every answer."""
+        async with self.room:
+            if not self.refused:
+                self.refused += await self._is_refused(request)
+        loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(number, 0, 0)])
+
+    async def _is_refused(self, request: bytes) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return (await self.pool.ask(request)).status != 200
+        except TimeoutError:
+            return True
+
+    @contextmanager
+    def running(self) -> Any:
+        thread = threading.Thread(target=self.loop.run_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            thread.join()
+            self.pool.close()
+
+
+def scenario(kind: str, port: int, requests: Sequence[bytes], *, seconds: float, rate: float) -> dict[str, Any]:
+    """LoadGen's own summary of one run; raises SystemExit where a request was refused, since a refusal is quick."""
+    client = Client(port, requests, at_once=AT_ONCE if kind == "Offline" else sys.maxsize)
+    settings = loadgen.TestSettings()
+    settings.scenario, settings.mode = getattr(loadgen.TestScenario, kind), loadgen.TestMode.PerformanceOnly
+    settings.min_duration_ms, settings.min_query_count = int(1000 * seconds), 1
+    settings.server_target_qps, settings.offline_expected_qps = rate, rate
+    settings.server_target_latency_ns, settings.server_target_latency_percentile = int(1e6 * TARGET_MS), 0.99
+    log = loadgen.LogSettings()
+    with tempfile.TemporaryDirectory() as folder, client.running():
+        log.log_output.outdir, log.log_output.copy_summary_to_stdout = folder, False
+        system = loadgen.ConstructSUT(client.issue, lambda: None)
+        library = loadgen.ConstructQSL(len(requests), len(requests), lambda samples: None, lambda samples: None)
+        loadgen.StartTestWithLogSettings(system, library, settings, log)
+        loadgen.DestroyQSL(library)
+        loadgen.DestroySUT(system)
+        said = (Path(folder) / "mlperf_log_summary.txt").read_text()
+    if client.refused:
+        raise SystemExit(f"{client.refused} requests were refused in the {kind} scenario: offer less")
+    return summary(kind, said)
+
+
+def summary(kind: str, said: str) -> dict[str, Any]:
+    """Of LoadGen's `name : value` lines: rates, waits in ms, and its verdict on the target latency."""
+    lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
+    waits = {ours: float(lines[f"{theirs} percentile latency (ns)"]) / 1e6 for ours, theirs in WAITS.items()}
+    return (
+        {ours: float(lines[theirs]) for ours, theirs in SUMMARY[kind].items()} | waits | {"result": lines["Result is"]}
+    )
+
+
+if __name__ == "__main__":
+    main()

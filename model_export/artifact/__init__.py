@@ -1,0 +1,1 @@
+"""The contract between exporter and service: manifest, batch layout, CPU signature."""

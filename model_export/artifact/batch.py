@@ -1,0 +1,263 @@
+"""The ragged batch: sequences in, the graph's input arrays out; the graph's outputs in, one answer per sequence out.
+
+This is the layout that `encoder.py` reads and the service fills. Tokens lie flat, nothing is padded; only attention works on
+rows, into which several short sequences are packed side by side. NumPy only; knows nothing of HTTP, tasks or ONNX Runtime.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Arrays = Mapping[str, NDArray[np.generic]]
+
+MEANS = 16  # in a row: the narrowest block of the product that makes them
+ALIGNMENT = 16  # a sequence starts at a multiple of the vector width of the softmax sum on AVX-512
+K_BLOCK = 128  # and does not straddle a K block of the attention products: together these make answers bit-identical in any company
+LARGEST_BLOCK = 1024  # the blocks are the larger, the narrower a head: of any power of two up to here
+
+SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
+OUTPUTS = {  # graph output -> what one row of it belongs to
+    "cls": SEQUENCE,
+    "pooler": SEQUENCE,
+    "pair": SEQUENCE,
+    "labels": SEQUENCE,
+    "mean": POOLED,
+    "tags": TOKEN,
+    "top_logits": MASK,
+    "top_ids": MASK,
+    "log_sum_exp": MASK,
+    "target_logits": TARGET,
+}
+ONLY_FIRST = np.zeros(1, np.int32)  # [CLS] alone leaves the last layer
+
+
+@lru_cache(maxsize=1024)
+def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
+    """What the rows of `outputs` belong to."""
+    return frozenset(OUTPUTS[name] for name in outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokens:
+    """One sequence for the encoder and what is asked of it."""
+
+    ids: Ints  # [length]
+    types: Ints  # [length]
+    outputs: frozenset[str]  # names out of OUTPUTS
+    masks: tuple[int, ...] = ()  # positions whose vocabulary scores are wanted
+    top_k: int = 1
+    targets: tuple[int, ...] = ()  # vocabulary ids to score at every mask
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+Row = dict[str, NDArray[np.generic]]  # output name -> this sequence's part of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """The arrays of one run, and how many rows of each kind belong to each sequence."""
+
+    feeds: Arrays
+    outputs: frozenset[str]
+    spans: Mapping[str, Sequence[slice]]  # kind -> per sequence, its rows
+    tokens: int
+    slots: int  # attention row slots, filled or not: tokens / slots is the fill
+    owners: Sequence[Tokens] = field(repr=False)
+
+
+PACKED_ROWS, CUMULATIVE_LENGTHS = (
+    "packed rows",
+    "cumulative lengths",
+)  # how sequences reach attention: on the CPU, on CUDA
+
+
+def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
+    """Lays `sequences` side by side. Raises ValueError on none, since a run needs at least one token."""
+    if not sequences:
+        raise ValueError("a batch needs at least one sequence")
+    lengths = np.array([len(s.ids) for s in sequences], np.int32)
+    starts = np.cumsum(lengths, dtype=np.int32) - lengths
+    feeds: dict[str, NDArray[np.generic]] = {
+        "ids": np.concatenate([s.ids for s in sequences]),
+        "types": np.concatenate([s.types for s in sequences]),
+        "positions": np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths),
+    }
+    selected = [_chosen(s) for s in sequences]
+    heads, spans = _head_feeds(sequences, selected)
+    flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
+    attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
+    feeds |= heads | attention | _mean_feeds(sequences, selected, lengths)
+    wanted = frozenset().union(*(s.outputs for s in sequences))
+    slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
+    return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
+
+
+def split(batch: Batch, outputs: Arrays) -> list[Row]:
+    """One answer per sequence, in the order of `pack`: each holds just the outputs that the sequence asked for."""
+    return [
+        {name: outputs[name][batch.spans[OUTPUTS[name]][i]] for name in tokens.outputs}
+        for i, tokens in enumerate(batch.owners)
+    ]
+
+
+def _chosen(tokens: Tokens) -> Ints:
+    """The positions that must leave the last layer, ascending: all, or [CLS] and the masks."""
+    kinds = kinds_of(tokens.outputs)
+    if TOKEN in kinds or POOLED in kinds:
+        return np.arange(len(tokens), dtype=np.int32)
+    if not tokens.masks and SEQUENCE in kinds:
+        return ONLY_FIRST
+    first = (0,) if SEQUENCE in kinds else ()
+    return np.array(sorted({*first, *tokens.masks}), np.int32)
+
+
+def _head_feeds(
+    sequences: Sequence[Tokens], selected: Sequence[Ints]
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, list[slice]]]:
+    """Which of the chosen rows each head reads, and which rows of each head's answer belong to which sequence."""
+    index: dict[str, list[int]] = {kind: [] for kind in (SEQUENCE, TOKEN, POOLED, MASK, TARGET, "mask of target")}
+    spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*(kinds_of(s.outputs) for s in sequences))}
+    base = 0
+    for i, (tokens, rows) in enumerate(zip(sequences, selected, strict=True)):
+        asked = kinds_of(tokens.outputs)
+        before = [len(index[kind]) for kind in spans]
+        if SEQUENCE in asked:
+            index[SEQUENCE].append(base)
+        if TOKEN in asked:
+            index[TOKEN] += range(base, base + len(rows))
+        if POOLED in asked:
+            index[POOLED].append(i)
+        for offset in np.searchsorted(rows, tokens.masks).tolist() if tokens.masks else ():
+            index["mask of target"] += [len(index[MASK])] * len(tokens.targets)
+            index[TARGET] += tokens.targets
+            index[MASK].append(base + offset)
+        base += len(rows)
+        for (kind, slices), start in zip(spans.items(), before, strict=True):
+            slices.append(slice(start, len(index[kind])))
+    feeds: dict[str, NDArray[np.generic]] = {
+        "cls_index": np.array(index[SEQUENCE], np.int32),
+        "token_index": np.array(index[TOKEN], np.int32),
+        "mask_index": np.array(index[MASK], np.int32),
+        "target_pairs": np.array([index["mask of target"], index[TARGET]], np.int64).T.reshape(-1, 2),
+        "k": np.array([max((s.top_k for s in sequences), default=1)], np.int64),
+    }
+    return feeds, spans
+
+
+def _mean_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints], lengths: Ints) -> dict[str, NDArray[np.generic]]:
+    """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention.
+
+    At most MEANS in a row: with more, the product adds up smaller blocks.
+    """
+    pooled = [i for i, tokens in enumerate(sequences) if POOLED in kinds_of(tokens.outputs)]
+    if not pooled:
+        return {
+            "mean_slots": np.zeros((1, 1), np.int32),
+            "mean_weights": np.zeros((1, 2, 1), np.float32),
+            "mean_back": np.zeros(0, np.int32),
+        }
+    width = row_width(lengths[pooled])
+    firsts, rows = place(lengths[pooled].tolist(), width)
+    packed = np.array(firsts) // width
+    within = np.array([int((packed[:n] == packed[n]).sum()) for n in range(len(pooled))])
+    parts, row = np.unique(packed * width + within // MEANS, return_inverse=True)
+    within, rows = within % MEANS, len(parts)
+    means = max(2, int(within.max()) + 1)  # at least two: see _query_rows
+    slots = np.zeros((rows, width), np.int32)
+    weights = np.zeros((rows, means, width), np.float32)
+    bases = np.cumsum([0, *map(len, selected)])
+    for n, i in enumerate(pooled):
+        length, column = int(lengths[i]), firsts[n] % width
+        slots[row[n], column : column + length] = np.arange(bases[i], bases[i] + length)
+        weights[row[n], within[n], column : column + length] = 1.0 / length
+    return {"mean_slots": slots, "mean_weights": weights, "mean_back": (row * means + within).astype(np.int32)}
+
+
+def row_width(lengths: Ints) -> int:
+    """Slots of an attention row: the longest sequence, rounded up to whole vectors."""
+    return -(-int(lengths.max()) // ALIGNMENT) * ALIGNMENT
+
+
+def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
+    """First fit decreasing under the two placement rules; returns each sequence's first slot and the number of rows."""
+    ends: dict[int, int] = {}  # of the rows that still have room for something
+    slots, rows = [0] * len(lengths), 0
+    for i in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
+        for row, end in ends.items():  # noqa: B007 - row is read after the loop
+            start = _next_start(end, lengths[i])
+            if start + lengths[i] <= row_length:
+                break
+        else:
+            row, start, rows = rows, 0, rows + 1
+        ends[row] = start + lengths[i]
+        if _next_start(ends[row], 1) >= row_length:
+            del ends[row]
+        slots[i] = row * row_length + start
+    return slots, rows
+
+
+def _next_start(end: int, length: int) -> int:
+    start = -(-end // ALIGNMENT) * ALIGNMENT
+    if start % K_BLOCK + length > K_BLOCK:
+        block = max(K_BLOCK, min(LARGEST_BLOCK, 1 << (length - 1).bit_length()))
+        start = -(-start // block) * block
+    return start
+
+
+def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> dict[str, NDArray[np.generic]]:
+    """Index arrays between flat tokens and packed attention rows; `chosen` [chosen] are the flat tokens that the last layer asks about."""
+    width = row_width(lengths)
+    firsts, rows = place(lengths.tolist(), width)
+    total = int(lengths.sum())
+    token_slots = np.repeat(np.array(firsts, np.int32) - starts, lengths) + np.arange(total, dtype=np.int32)
+    slot_tokens = np.zeros(rows * width, np.int32)
+    slot_tokens[token_slots] = np.arange(total, dtype=np.int32)
+    segments = np.full(rows * width, -1, np.int32)
+    segments[token_slots] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return {
+        "slot_tokens": slot_tokens.reshape(rows, width),
+        "token_slots": token_slots,
+        "segments": segments.reshape(rows, width),
+    } | _query_rows(selected, token_slots[selected], segments, rows=rows, width=width)
+
+
+def _cumulative_lengths(lengths: Ints, starts: Ints, selected: Ints) -> dict[str, NDArray[np.generic]]:
+    """The inputs of PackedMultiHeadAttention: where each sequence starts among the flat tokens, and where each flat token would stand
+    in a padded batch [sequences, longest], the padding after all tokens."""
+    filled = np.arange(lengths.max()) < lengths[:, None]
+    offsets = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
+    return {
+        "token_offset": offsets.astype(np.int32).reshape(filled.shape),
+        "cumulative_lengths": np.append(starts, lengths.sum()).astype(np.int32),
+        "chosen": selected,
+    }
+
+
+def _query_rows(
+    selected: Ints, slots: Ints, segments: Ints, *, rows: int, width: int
+) -> dict[str, NDArray[np.generic]]:
+    """The chosen tokens, row by row: at least two a row, since a one-row product takes another kernel with other rounding."""
+    row = slots // width
+    order = np.argsort(row, kind="stable")
+    counts = np.bincount(row, minlength=rows)
+    queries = max(2, int(counts.max()))
+    within = np.empty(len(selected), np.int64)
+    within[order] = np.arange(len(selected)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen_slots = (row * queries + within).astype(np.int32)
+    query_chosen = np.zeros(rows * queries, np.int32)
+    query_chosen[chosen_slots] = np.arange(len(selected), dtype=np.int32)
+    query_segments = np.full(rows * queries, -1, np.int32)
+    query_segments[chosen_slots] = segments[slots]
+    return {
+        "chosen": selected,
+        "query_chosen": query_chosen.reshape(rows, queries),
+        "query_segments": query_segments.reshape(rows, queries),
+        "chosen_slots": chosen_slots,
+    }

@@ -1,0 +1,1 @@
+"""Reads trained checkpoints: configuration, weights, families."""

@@ -1,0 +1,1 @@
+"""Builds the ONNX graph."""

@@ -1,0 +1,1 @@
+"""Reads tokenizer files and writes one tokenizer.json."""

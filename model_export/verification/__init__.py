@@ -1,0 +1,1 @@
+"""Checks a graph against a float64 reference."""

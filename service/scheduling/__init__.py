@@ -1,0 +1,1 @@
+"""The request queue, the batcher and their records."""

@@ -1,0 +1,38 @@
+"""Facts about the line, for whoever counts them: what a run did, how requests ended."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """One run that went well."""
+
+    sequences: int
+    tokens: int
+    slots: int  # attention slots, filled or not
+    waited_seconds: float  # the longest wait in the batch
+    ran_seconds: float
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Requests by how they ended. received = all the others + those still in the batcher, at any moment. Canaries count too."""
+
+    received: int = 0
+    answered: int = 0
+    failed: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    def refuse(self, requests: int) -> None:
+        self.received += requests
+        self.refused += requests
+
+
+@dataclass(slots=True)
+class RunFailures:
+    """What went wrong in runs."""
+
+    failed_runs: int = 0  # raised, or gave no finite answer
+    out_of_memory: int = 0  # of those

@@ -1,0 +1,1 @@
+"""The tasks: from a request's texts to its answer."""

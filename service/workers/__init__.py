@@ -1,0 +1,1 @@
+"""Several processes: API workers in front of one engine worker."""

@@ -1,0 +1,131 @@
+"""The ragged batch: packing keeps every token once, keeps the two placement rules, and splitting gives each its own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_export.artifact.batch import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, MEANS, Tokens, pack, place, split
+
+SEQUENCE_OUTPUTS = [
+    frozenset({"cls"}),
+    frozenset({"pooler", "pair"}),
+    frozenset({"mean"}),
+    frozenset({"tags"}),
+    frozenset({"top_ids"}),
+]
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[Tokens]:
+    result = []
+    for number in range(draw(st.integers(1, 12))):
+        length = draw(st.integers(1, 300))
+        outputs = draw(
+            st.sampled_from([*SEQUENCE_OUTPUTS, frozenset({"cls", "top_ids"}), frozenset({"mean", "top_ids"})])
+        )
+        masks = (
+            tuple(sorted(draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=3))))
+            if "top_ids" in outputs
+            else ()
+        )
+        ids = np.arange(length, dtype=np.int32) + 1000 * number
+        result.append(Tokens(ids=ids, types=np.zeros(length, np.int32), outputs=outputs, masks=masks))
+    return result
+
+
+@given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
+def test_sequences_keep_to_the_placement_rules_and_never_overlap(lengths: list[int]) -> None:
+    width = -(-max(lengths) // ALIGNMENT) * ALIGNMENT
+    slots, rows = place(lengths, width)
+    taken = np.zeros(rows * width, bool)
+    for slot, length in zip(slots, lengths, strict=True):
+        start = slot % width
+        assert start % ALIGNMENT == 0
+        for block in (K_BLOCK, 256, 512, LARGEST_BLOCK):
+            assert start % block == 0 or start % block + length <= block
+        assert start + length <= width
+        assert not taken[slot : slot + length].any()
+        taken[slot : slot + length] = True
+
+
+@given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
+def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> None:
+    zeros = [np.zeros(length, np.int32) for length in lengths]
+    feeds = pack([Tokens(ids=ids, types=ids, outputs=frozenset({"mean"})) for ids in zeros]).feeds
+    assert 2 <= feeds["mean_weights"].shape[1] <= MEANS
+    assert len(set(feeds["mean_back"].tolist())) == len(lengths)
+    np.testing.assert_allclose(feeds["mean_weights"].sum(axis=2).reshape(-1)[feeds["mean_back"]], 1, rtol=1e-4)
+
+
+@given(sequences())
+def test_gathering_into_rows_and_back_gives_every_token_once(batch_of: list[Tokens]) -> None:
+    feeds = pack(batch_of).feeds
+    rows = feeds["ids"][feeds["slot_tokens"]].reshape(-1)
+    assert np.array_equal(rows[feeds["token_slots"]], feeds["ids"])
+    owner = feeds["segments"].reshape(-1)
+    assert (owner >= 0).sum() == len(feeds["ids"])
+    assert np.array_equal(owner[feeds["token_slots"]], np.repeat(np.arange(len(batch_of)), [len(t) for t in batch_of]))
+
+
+@given(sequences())
+def test_positions_start_again_at_each_sequence(batch_of: list[Tokens]) -> None:
+    assert pack(batch_of).feeds["positions"].tolist() == [i for tokens in batch_of for i in range(len(tokens))]
+
+
+@given(sequences())
+def test_split_gives_each_sequence_the_rows_that_its_own_tokens_chose(batch_of: list[Tokens]) -> None:
+    batch = pack(batch_of)
+    feeds = batch.feeds
+    selected = feeds["ids"][feeds["chosen"]]  # stands for the hidden states: each row is the id of its token
+    queries = selected[feeds["query_chosen"]].reshape(-1)
+    assert np.array_equal(queries[feeds["chosen_slots"]], selected)
+    means = np.einsum("rmw,rw->rm", feeds["mean_weights"], selected[feeds["mean_slots"]].astype(np.float64)).reshape(-1)
+    outputs = {
+        "cls": selected[feeds["cls_index"]],
+        "pooler": selected[feeds["cls_index"]],
+        "pair": selected[feeds["cls_index"]],
+        "mean": means[feeds["mean_back"]],
+        "tags": selected[feeds["token_index"]],
+        "top_ids": selected[feeds["mask_index"]],
+    }
+    for tokens, row in zip(batch_of, split(batch, outputs), strict=True):
+        assert set(row) == tokens.outputs
+        for name in {"cls", "pooler", "pair"} & tokens.outputs:
+            assert row[name].tolist() == [tokens.ids[0]]
+        if "tags" in row:
+            assert np.array_equal(row["tags"], tokens.ids)
+        if "mean" in row:
+            np.testing.assert_allclose(row["mean"], [tokens.ids.mean()], rtol=1e-5)
+        if "top_ids" in row:
+            assert row["top_ids"].tolist() == [tokens.ids[m] for m in tokens.masks]
+
+
+def test_each_target_is_scored_at_each_mask() -> None:
+    ids = np.arange(5, dtype=np.int32)
+    first = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"target_logits"}), masks=(1,), targets=(7,))
+    second = Tokens(ids=ids, types=ids * 0, outputs=frozenset({"target_logits"}), masks=(2, 3), targets=(8, 9))
+    batch = pack([first, second])
+    assert batch.feeds["target_pairs"].tolist() == [[0, 7], [1, 8], [1, 9], [2, 8], [2, 9]]
+    rows = split(batch, {"target_logits": np.arange(5)})
+    assert [row["target_logits"].tolist() for row in rows] == [[0], [1, 2, 3, 4]]
+
+
+def test_no_token_is_computed_twice_or_for_padding() -> None:
+    tokens = [
+        Tokens(ids=np.zeros(n, np.int32), types=np.zeros(n, np.int32), outputs=frozenset({"cls"}))
+        for n in (3, 60, 512, 7)
+    ]
+    assert (
+        len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
+    )  # the rows of every linear layer: useful / computed is 1.00
+
+
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one sequence"):
+        pack([])
+
+
+def test_what_fits_beside_others_takes_no_row_of_its_own() -> None:
+    slots, rows = place([16, 96, 32, 112], 128)
+    assert (slots, rows) == ([112, 128, 128 + 96, 0], 2)

@@ -1,0 +1,40 @@
+"""The model that computes nothing, beside which `benchmarks.server.overhead` measures what a request costs, stands in for the real one."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.harness.null_model import NullRunner
+from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Tokens
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner
+
+
+@pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags"}))  # a golden BERT has no classifier
+def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str):
+    artifact = open_artifact(bert_artifact)
+    masks, targets = (
+        ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()),
+        ((7, 8, 9) if OUTPUTS[output] == TARGET else ()),
+    )
+    one = Tokens(
+        ids=np.arange(6, dtype=np.int32),
+        types=np.zeros(6, np.int32),
+        outputs=frozenset({output}),
+        masks=masks,
+        top_k=4,
+        targets=targets,
+    )
+    answers = []
+    for runner in (ModelRunner(artifact, 1), NullRunner(artifact, 1)):
+        runner.open()
+        answers.append(asyncio.run(runner.run([one]))[0][0])
+        runner.close()
+    known, found = answers
+    assert known is not None
+    assert found is not None
+    assert {name: (rows.shape, rows.dtype) for name, rows in found.items()} == {
+        name: (rows.shape, rows.dtype) for name, rows in known.items()
+    }

@@ -1,0 +1,71 @@
+"""The README and the operator's page tell the truth: requests get the answers printed under them, and what they name is there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from model_export.export import export
+from service.settings import Settings
+from tests.readme_examples import README, examples
+
+SAMPLE = README.parent / "model_export" / "sample"
+
+
+def assert_same(found: Any, printed: Any) -> None:
+    """Equal; numbers to 1e-3, since another processor rounds otherwise. Request ids are new each time."""
+    if isinstance(printed, dict):
+        assert list(found) == list(printed)
+        for key in printed:
+            assert key == "request_id" or assert_same(found[key], printed[key]) is None
+    elif isinstance(printed, list):
+        assert len(found) == len(printed)
+        for one, other in zip(found, printed, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == (pytest.approx(printed, abs=1e-3) if isinstance(printed, float) else printed)
+
+
+def test_the_requests_in_the_readme_get_the_answers_printed_there(tmp_path: Path) -> None:
+    export(SAMPLE, tmp_path / "artifact", precision="fp32")
+    with (
+        ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as process,
+        httpx.Client(base_url=process.url) as client,
+    ):
+        shown = examples()
+        assert {"/embed", "/fill-mask", "/nsp"} <= {one.path for one in shown}
+        for one in shown:
+            assert_same(client.post(one.path, json=one.body).json(), one.answer)
+
+
+def test_the_readme_lists_every_setting_with_its_default() -> None:
+    text = README.read_text("utf-8")
+    for name, setting in Settings.model_fields.items():
+        assert f"`BERT_{name.upper()}`" in text
+        if setting.default and not setting.is_required():
+            shown = str(setting.default).lower().removesuffix(".0")
+            assert f"`{shown}`" in text, f"the default of BERT_{name.upper()} is {shown}"
+
+
+def test_the_operators_page_names_metrics_reasons_and_settings_that_there_are(server: httpx.Client) -> None:
+    text = (README.parent / "OPERATING.md").read_text("utf-8")
+    scraped = server.get("/metrics").text
+    named = set(re.findall(r"\bbert_[a-z_]+", text))
+    assert len(named) > 5
+    assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()
+    reasons = {reason for stated in re.findall(r'reason=~?"([^"]+)"', text) for reason in re.split(r"\W+", stated)}
+    assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
+    settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # which is what Kubernetes would set
+    assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_compose_passes_every_setting_on_but_the_containers_own_address_and_port() -> None:
+    passed = re.findall(
+        r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE
+    )
+    assert sorted(passed) == sorted(
+        f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port")
+    )

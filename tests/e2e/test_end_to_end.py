@@ -1,0 +1,89 @@
+"""The two commands as a user types them: export a checkpoint, serve it, ask it, stop it while it works."""
+
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from tests.paths import SAMPLE
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model, exported by the command."""
+    folder = tmp_path_factory.mktemp("sample") / "artifact"
+    command = [sys.executable, "-m", "model_export", str(SAMPLE), str(folder)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert f"wrote {folder / 'cpu'}" in finished.stdout
+    return folder
+
+
+def test_the_bundled_model_answers_all_three_tasks_sensibly(artifact: Path) -> None:
+    with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, httpx.Client(base_url=process.url) as client:
+        words = client.post(
+            "/fill-mask", json={"inputs": ["the [MASK] of france is paris.", "中[MASK]人民共和国"], "top_k": 5}
+        ).json()
+        assert "华" in [one["token_str"] for one in words[1]] or "華" in [one["token_str"] for one in words[1]]
+        assert all(one["token_str"].isalpha() for one in words[0])
+        pairs = [{"text": "the river flows through the city.", "text_pair": "it is long and wide."}]
+        scores = client.post("/nsp", json={"inputs": pairs}).json()
+        assert scores[0]["is_next"] + scores[0]["not_next"] == pytest.approx(1.0)
+        vectors = client.post("/embed", json={"inputs": ["a dog", "我爱你"], "normalize": True}).json()
+        assert [len(v) for v in vectors] == [len(vectors[0])] * 2
+
+
+def test_sigterm_under_load_answers_everyone_and_exits_with_0(artifact: Path) -> None:
+    texts = [["word " * 100] * 20 for _ in range(8)]
+    with (
+        ServiceProcess(
+            {"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256", "BERT_SELF_CHECK_SECONDS": "1000"}
+        ) as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+    ):
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(client.post, "/embed", json={"inputs": inputs}) for inputs in texts]
+            while 'bert_queue_requests_total{outcome="received"} 9.0' not in client.get("/metrics").text:
+                pass  # 8 and the canary of the start
+            exit_code = process.terminate()
+            answers = [one.result() for one in waiting]
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [
+        ("BERT_PRT", "8080", "unknown setting BERT_PRT"),
+        ("BERT_PORT", "many", "BERT_PORT: Input should be a valid integer"),
+        ("BERT_ARTIFACT", "/nowhere", "holds no artifact for cpu"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_with_a_sentence(
+    artifact: Path, setting: str, value: str, sentence: str
+) -> None:
+    environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(artifact), setting: value}
+    finished = subprocess.run(
+        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(artifact, damaged)
+    weights = damaged / "cpu" / "model.onnx.data"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(damaged)}
+    finished = subprocess.run(
+        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert finished.returncode == 2
+    assert "SHA-256" in finished.stderr

@@ -1,0 +1,101 @@
+"""Every number of a config reaches the arithmetic: change one, and the answer changes or the export is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import MODEL
+from model_export.errors import ExportError
+from model_export.export import export
+from tests.export.goldens import GOLDEN, expected, run
+
+BERT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "intermediate_size": 32,
+    "hidden_act": "relu",
+    "layer_norm_eps": 1e-12,
+    "vocab_size": 100,
+    "max_position_embeddings": 143,
+    "type_vocab_size": 3,
+}
+ROBERTA = BERT | {"pad_token_id": 0, "type_vocab_size": 2}
+CHANGES = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "albert": BERT | {"embedding_size": 8, "num_hidden_groups": 1, "hidden_act": "gelu"},
+    "distilbert": {
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 8,
+        "hidden_dim": 32,
+        "activation": "relu",
+        "vocab_size": 100,
+        "max_position_embeddings": 143,
+    },
+    "ernie": BERT | {"use_task_id": False, "task_type_vocab_size": 2},
+    "electra": BERT | {"embedding_size": 8},
+}
+CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
+
+
+def changed(family: str, folder: Path, **keys: object) -> Path:
+    """A copy of a golden checkpoint with other config values."""
+    shutil.copytree(GOLDEN / family, folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | keys), "utf-8")
+    return folder
+
+
+def cls_of(artifact: Path, family: str) -> np.ndarray:
+    """The raw [CLS] vectors of the golden sequences."""
+    tokens = [Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"cls"})) for s in expected(family)]
+    return np.concatenate([row["cls"] for row in run(artifact / MODEL, tokens)])
+
+
+@pytest.mark.parametrize(("family", "key"), CASES)
+def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
+    family: str, key: str, tmp_path: Path, exported: Callable
+):
+    source = changed(family, tmp_path / "checkpoint", **{key: CHANGES[family][key]})
+    try:
+        export(source, tmp_path / "artifact", precision="fp32")
+    except ExportError:
+        assert not (tmp_path / "artifact").exists()
+        return
+    assert np.abs(cls_of(tmp_path / "artifact" / "cpu", family) - cls_of(exported(family).folder, family)).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("hidden_act", "silu", "hidden_act to 'silu'"),
+        ("position_embedding_type", "relative_key", "position_embedding_type to 'relative_key'"),
+        ("is_decoder", True, "is_decoder to True"),
+        ("model_type", "mpnet", "model_type 'mpnet'"),
+        ("num_attention_heads", 5, "hidden size 32, which 5 heads do not divide"),
+        ("hidden_size", None, "does not say hidden_size"),
+        ("quantization_config", {"bits": 4}, "quantization_config"),
+        ("tie_word_embeddings", False, "tie_word_embeddings to False, but the checkpoint has no decoder"),
+    ],
+)
+def test_a_config_value_that_is_not_computed_is_refused_by_name(key: str, value: object, sentence: str, tmp_path: Path):
+    source = changed("bert", tmp_path / "checkpoint", **{key: value})
+    with pytest.raises(ExportError, match=sentence.replace("(", r"\(")):
+        export(source, tmp_path / "artifact", precision="fp32")
+
+
+def test_positions_that_leave_out_another_token_than_the_tokenizers_padding_are_refused(tmp_path: Path):
+    source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
+    with pytest.raises(
+        ExportError, match="pad_token_id 0, to which the model gives no position, but the tokenizer pads with 1"
+    ):
+        export(source, tmp_path / "artifact", precision="fp32")

@@ -1,0 +1,274 @@
+"""The ways a checkpoint can be stored: whatever they are, the same weights give the same answers."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from model_export.artifact.manifest import MODEL, Manifest
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.errors import ExportError
+from model_export.export import export
+from tests.export.goldens import GOLDEN, asked, distance, expected, run
+
+Arrays = dict[str, np.ndarray]
+WORD, BIAS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias", "cls.predictions.decoder"
+
+
+def one_file(folder: Path, weights: Arrays) -> None:
+    save_file(weights, folder / "model.safetensors")
+
+
+def in_shards(folder: Path, weights: Arrays) -> None:
+    (folder / "model.safetensors").unlink()
+    shards = {
+        "model-00001-of-00002.safetensors": sorted(weights)[::2],
+        "model-00002-of-00002.safetensors": sorted(weights)[1::2],
+    }
+    for file, names in shards.items():
+        save_file({name: weights[name] for name in names}, folder / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, names in shards.items() for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+
+
+def beside_others(folder: Path, weights: Arrays) -> None:
+    """In one file, with another copy and the index of shards that are gone beside it."""
+    one_file(folder, weights)
+    save_file({name: 2 * array for name, array in weights.items()}, folder / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}', "utf-8")
+
+
+def renamed(weights: Arrays) -> Arrays:
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    return {
+        next((name.replace(new, past) for new, past in old.items() if name.endswith(new)), name): array
+        for name, array in weights.items()
+    }
+
+
+def with_copies(weights: Arrays) -> Arrays:
+    """What older versions of transformers stored beside: the tied decoder, its bias, the position numbers."""
+    positions = np.arange(144, dtype=np.int64)[None]
+    return weights | {
+        f"{DECODER}.weight": weights[WORD].copy(),
+        f"{DECODER}.bias": weights[BIAS].copy(),
+        "bert.embeddings.position_ids": positions,
+    }
+
+
+STORED: dict[str, Callable[[Path, Arrays], object]] = {
+    "two shards": in_shards,
+    "one file beside others": beside_others,
+    "old names of the norms": lambda folder, weights: one_file(folder, renamed(weights)),
+    "copies of what is tied": lambda folder, weights: one_file(folder, with_copies(weights)),
+    "an untied decoder": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.weight": 2 * weights[WORD]}),
+    "a decoder's bias of its own": lambda folder, weights: one_file(
+        folder, weights | {f"{DECODER}.bias": 2 * weights[BIAS]}
+    ),
+    "no masked-LM bias": lambda folder, weights: one_file(folder, {n: a for n, a in weights.items() if n != BIAS}),
+}
+
+
+def bert(folder: Path, store: Callable[[Path, Arrays], object]) -> Path:
+    shutil.copytree(GOLDEN / "bert", folder)
+    store(folder, load_file(folder / "model.safetensors"))
+    return folder
+
+
+def logits(artifact: Path, manifest: Manifest) -> list[np.ndarray]:
+    """The vocabulary logits at the golden masks, by id."""
+    rows = run(
+        artifact / "cpu" / MODEL, [asked(s, ["fill_mask"], manifest.sizes["vocabulary"]) for s in expected("bert")]
+    )
+    found = [np.zeros_like(row["top_logits"]) for row in rows]
+    for into, row in zip(found, rows, strict=True):
+        np.put_along_axis(into, row["top_ids"], row["top_logits"], axis=1)
+    return found
+
+
+@pytest.mark.parametrize("how", sorted(STORED))
+def test_the_way_of_storing_does_not_change_the_answer(how: str, tmp_path: Path):
+    manifest = export(bert(tmp_path / "checkpoint", STORED[how]), tmp_path / "artifact")
+    bias = load_file(GOLDEN / "bert" / "model.safetensors")[BIAS]
+    changed = {"an untied decoder": lambda x: 2 * (x - bias) + bias, "a decoder's bias of its own": lambda x: x + bias}
+    meant = (changed | {"no masked-LM bias": lambda x: x - bias}).get(how, lambda x: x)
+    for got, want in zip(logits(tmp_path / "artifact", manifest), expected("bert"), strict=True):
+        assert distance(got, meant(want["vocabulary"])) <= 1
+    assert ("masked-LM bias" in manifest.assumed) == (how == "no masked-LM bias")
+
+
+def test_an_encoder_alone_without_its_prefix_is_exported_without_the_heads(tmp_path: Path):
+    def encoder_alone(folder: Path, weights: Arrays) -> None:
+        one_file(
+            folder,
+            {n.removeprefix("bert."): a for n, a in weights.items() if n.startswith("bert.") and "pooler" not in n},
+        )
+
+    manifest = export(bert(tmp_path / "checkpoint", encoder_alone), tmp_path / "artifact")
+    assert manifest.heads == ("cls", "mean")
+    assert manifest.missing["fill_mask"] == "the checkpoint has no weights of a masked-LM head"
+    rows = run(tmp_path / "artifact" / "cpu" / MODEL, [asked(s, ["cls"], 1) for s in expected("bert")])
+    for row, want in zip(rows, expected("bert"), strict=True):
+        assert np.abs(row["cls"][0] - want["hidden"][0]).max() <= 1e-5
+
+
+def test_a_tensorflow_checkpoint_gives_the_answers_of_the_same_weights_in_safetensors(tmp_path: Path):
+    manifest = export(GOLDEN / "bert-tensorflow", tmp_path / "artifact")
+    assert manifest.heads == ("cls", "mean", "pooler", "pair", "fill_mask")
+    assert set(manifest.assumed) == {"model_type", "hidden_act", "do_lower_case"}
+    for got, want in zip(logits(tmp_path / "artifact", manifest), expected("bert"), strict=True):
+        assert distance(got, want["vocabulary"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("file", "kept", "sentence"),
+    [
+        ("bert_model.ckpt.index", 1000, "bert_model.ckpt.index is truncated or damaged"),
+        ("bert_model.ckpt.data-00000-of-00001", 1000, "bert_model.ckpt.data-00000-of-00001 is truncated"),
+        ("bert_model.ckpt.data-00000-of-00001", 0, "bert_model.ckpt.data-00000-of-00001 is missing"),
+    ],
+)
+def test_a_damaged_tensorflow_checkpoint_is_refused(file: str, kept: int, sentence: str, tmp_path: Path):
+    shutil.copytree(GOLDEN / "bert-tensorflow", tmp_path / "checkpoint")
+    content = (tmp_path / "checkpoint" / file).read_bytes()
+    (tmp_path / "checkpoint" / file).unlink()
+    if kept:
+        (tmp_path / "checkpoint" / file).write_bytes(content[:kept])
+    with pytest.raises(ExportError, match=sentence):
+        export(tmp_path / "checkpoint", tmp_path / "artifact")
+
+
+def test_a_pickle_that_is_no_table_of_tensors_is_refused_whether_or_not_torch_is_there(tmp_path: Path):
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "model.safetensors").rename(tmp_path / "checkpoint" / "pytorch_model.bin")
+    with pytest.raises(
+        ExportError,
+        match=r"pytorch_model\.bin (is a pickle, which only torch opens safely|holds something else than tensors)",
+    ):
+        export(tmp_path / "checkpoint", tmp_path / "artifact")
+
+
+class PretendTensor:
+    """What is asked of torch.Tensor, and of its subclass Parameter."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.array = array.shape, array
+
+    def detach(self) -> "PretendTensor":
+        return self
+
+    def float(self) -> "PretendTensor":
+        return PretendTensor(self.array.astype(np.float32))
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+@pytest.fixture
+def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Path]:
+    """A checkpoint with a pickle of which torch, which is not installed for the tests, finds this content."""
+
+    def checkpoint(content: object) -> Path:
+        def load(file: Path, *, map_location: str, weights_only: bool, mmap: bool) -> object:
+            assert (file.name, map_location, weights_only, mmap) == ("pytorch_model.bin", "cpu", True, False)
+            return content
+
+        torch = ModuleType("torch")
+        torch.__spec__ = ModuleSpec("torch", None)
+        vars(torch).update(load=load, Tensor=PretendTensor)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
+        (source / "pytorch_model.bin").write_bytes(b"a pickle")
+        return source
+
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda weights: {"state_dict": weights},
+        lambda weights: [*weights.values()],
+        lambda weights: weights | {"epoch": 3},
+    ],
+)
+def test_a_pickle_of_more_than_tensors_by_name_is_refused(
+    around: Callable[[dict[str, PretendTensor]], object], pickled: Callable[[object], Path], tmp_path: Path
+):
+    source = pickled(around({"bert.pooler.dense.bias": PretendTensor(np.ones(32))}))
+    with pytest.raises(ExportError, match=r"store what model\.state_dict\(\) gives"):
+        export(source, tmp_path / "artifact")
+
+
+def test_a_pickle_of_tensors_is_read(pickled: Callable[[object], Path]):
+    source = pickled({"bert.pooler.dense.bias": PretendTensor(np.ones(32, np.float16))})
+    assert Checkpoint(source).weight("bert.pooler.dense.bias", shape=(32,)).load().sum() == 32
+
+
+def in_the_hubs_cache(folder: Path) -> Path:
+    commit = folder.parent / "models--hfl--chinese-macbert-base" / "snapshots" / "0123abc"
+    commit.parent.mkdir(parents=True)
+    return folder.rename(commit)
+
+
+NAMED = {
+    "by its repository": in_the_hubs_cache,
+    "by its folder": lambda folder: folder.rename(folder.with_name("chinese-macbert-base")),
+    "by its config": lambda folder: rewritten(
+        folder, "config.json", lambda text: text.replace("{", '{"_name_or_path": "hfl/chinese-macbert-base",', 1)
+    ),
+    "by its card's title": lambda folder: rewritten(
+        folder, "README.md", lambda _: "---\nlicense: apache-2.0\n---\n# MacBERT, 中文\n"
+    ),
+}
+
+
+def rewritten(folder: Path, file: str, change: Callable[[str], str]) -> Path:
+    path = folder / file
+    path.write_text(change(path.read_text("utf-8") if path.is_file() else ""), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("how", sorted(NAMED))
+def test_a_macberts_pair_head_means_order_and_the_manifest_says_why(how: str, tmp_path: Path):
+    source = NAMED[how](bert(tmp_path / "checkpoint", one_file))
+    manifest = export(source, tmp_path / "artifact")
+    assert manifest.pair_labels == ("in_order", "swapped")
+    assert "trained on sentence order" in manifest.assumed["pair_labels"]
+
+
+def test_a_card_that_only_mentions_macbert_changes_nothing(tmp_path: Path):
+    source = rewritten(
+        bert(tmp_path / "checkpoint", one_file),
+        "README.md",
+        lambda _: "# BERT with whole word masking\n## See also\n- MacBERT\n",
+    )
+    manifest = export(source, tmp_path / "artifact")
+    assert manifest.pair_labels == ("is_next", "not_next")
+    assert "pair_labels" not in manifest.assumed
+
+
+def test_a_config_without_a_family_needs_weights_that_say_it(tmp_path: Path):
+    source = bert(
+        tmp_path / "checkpoint",
+        lambda folder, weights: one_file(folder, {n.removeprefix("bert."): a for n, a in weights.items()}),
+    )
+    rewritten(source, "config.json", lambda text: text.replace('"model_type": "bert",', ""))
+    with pytest.raises(ExportError, match="model_type None"):
+        export(source, tmp_path / "artifact")
+
+
+def test_half_precision_weights_are_read_as_the_numbers_they_are():
+    for name in ("bert-labels", "bert-tags"):  # float16, bfloat16
+        weight = (
+            Checkpoint(GOLDEN / name).weight("classifier.bias", shape=(3,) if name == "bert-labels" else (5,)).load()
+        )
+        assert weight.dtype == np.float32
+        assert 0 < np.abs(weight).max() < 1

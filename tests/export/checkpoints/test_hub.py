@@ -1,0 +1,90 @@
+"""A checkpoint by its hub id, from a hub on this machine that speaks as much of the protocol as a download needs."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from model_export.artifact.manifest import Manifest
+from tests.export.goldens import GOLDEN
+
+COMMIT, REPOSITORY = "a" * 40, "someone/chinese-macbert-tiny"
+FILES = {
+    path.name: path.read_bytes()
+    for path in sorted((GOLDEN / "bert").iterdir())
+    if path.name not in ("expected.npz", "answers.json")
+}
+FILES["modules.json"] = b'[{"path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]'
+FILES["1_Pooling/config.json"] = b'{"pooling_mode_mean_tokens": true}'
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        names = [*FILES, "pytorch_model.bin", "tf_model.h5"]
+        if self.path.startswith(f"/api/models/{REPOSITORY}/revision/v1"):
+            self._json(
+                {
+                    "id": REPOSITORY,
+                    "sha": COMMIT,
+                    "siblings": [{"rfilename": name} for name in names],
+                    "private": False,
+                    "tags": [],
+                }
+            )
+        elif self.path.startswith(f"/api/models/{REPOSITORY}/tree/{COMMIT}"):
+            self._json([{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in names])
+        else:
+            self._file(body=True)
+
+    def _json(self, content: object) -> None:
+        self._answer(json.dumps(content).encode(), body=True)
+
+    def do_HEAD(self) -> None:
+        self._file(body=False)
+
+    def _file(self, *, body: bool) -> None:
+        found = FILES.get(self.path.removeprefix(f"/{REPOSITORY}/resolve/{COMMIT}/"))
+        if found is None:
+            self.send_error(404)
+            return
+        self._answer(found, body=body)
+
+    def _answer(self, content: bytes, *, body: bool) -> None:
+        self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_hub_id_is_downloaded_and_exported_under_its_name(hub: str, tmp_path: Path):
+    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "model_export", REPOSITORY, tmp_path / "artifact", "--revision", "v1"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert finished.returncode == 0, finished.stderr
+    manifest = Manifest.read(tmp_path / "artifact" / "cpu")
+    assert manifest.name == REPOSITORY
+    assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
+    assert manifest.pooling == "mean"
+    assert "sentence vectors: mean, which /v1/embeddings gives" in finished.stdout
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".bin", ".h5")]

@@ -1,0 +1,150 @@
+"""Packed weights are used where they fit, ignored where they do not, refused where they are damaged; the answers never change by a bit."""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from model_export.artifact.batch import Row, Tokens
+from model_export.artifact.manifest import MODEL, PREPACKED_FOR
+from model_export.errors import ExportError
+from model_export.export import export
+from model_export.graph.builder import WEIGHTS_FILE
+from service.artifact import ManifestError, open_artifact, read_artifact
+from service.engine.runner import ModelRunner
+from service.scheduling.concurrency import Concurrency
+from tests.export.goldens import GOLDEN
+
+OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
+ENTRY = re.compile(
+    r"([^|]+)\|(\d+);(\d+);(.*)"
+)  # of a packed weight: operator and hash, then offset and length in the file
+
+
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One checkpoint exported without and with packed weights."""
+    folder = tmp_path_factory.mktemp("packed")
+    for name in ("plain", "packed"):
+        export(GOLDEN / "bert", folder / name, precision=request.param, prepacked=name == "packed")
+    return folder / "plain", folder / "packed"
+
+
+@contextmanager
+def opened(artifact: Path) -> Iterator[ModelRunner]:
+    """Without a look at the files' digests."""
+    runtime = ModelRunner(read_artifact(artifact, "cpu"), threads=2, concurrency=Concurrency(2, per_core=True))
+    runtime.open()
+    yield runtime
+    runtime.close()
+
+
+def answers(artifact: Path) -> list[Row | None]:
+    """On all cores, then in a lane."""
+    lengths = (2, 9, 40, 64)
+    texts = [
+        Tokens(
+            ids=np.arange(5, 5 + n, dtype=np.int32), types=np.zeros(n, np.int32), outputs=OUTPUTS, masks=(1,), top_k=3
+        )
+        for n in lengths
+    ]
+    with opened(artifact) as runtime:
+        return [row for all_cores in (True, False) for row in runtime.run_sync(texts, all_cores=all_cores)[0]]
+
+
+def equal(one: list[Row | None], other: list[Row | None]) -> bool:
+    return all(
+        a is not None and b is not None and all(np.array_equal(a[name], b[name]) for name in a)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def changed(artifact: Path, folder: Path, *, processor: str = "", entry: Callable[[str], str] = str) -> Path:
+    """A copy whose model names another processor, or says otherwise of its packed weights."""
+    shutil.copytree(artifact, folder)
+    model = onnx.load(folder / "cpu" / MODEL, load_external_data=False)
+    if processor:
+        next(one for one in model.metadata_props if one.key == PREPACKED_FOR).value = processor
+    for one in packed_entries(model):
+        one.value = entry(one.value)
+    (folder / "cpu" / MODEL).write_bytes(model.SerializeToString())
+    return folder
+
+
+def packed_entries(model: onnx.ModelProto) -> list[onnx.StringStringEntryProto]:
+    return [
+        one for weight in model.graph.initializer for one in weight.external_data if one.key.startswith("prepacked")
+    ]
+
+
+def with_zeros(artifact: Path) -> Path:
+    """The same artifact, every packed weight overwritten."""
+    entries = [
+        ENTRY.fullmatch(one.value)
+        for one in packed_entries(onnx.load(artifact / "cpu" / MODEL, load_external_data=False))
+    ]
+    with (artifact / "cpu" / WEIGHTS_FILE).open("r+b") as file:
+        for found in entries:
+            assert found
+            file.seek(int(found[2]))
+            file.write(bytes(int(found[3])))
+    return artifact
+
+
+def of_another_layout(entry: str) -> str:
+    """The hash by which ONNX Runtime knows a packed weight, changed: no weight packed here has it."""
+    return entry.replace("+", "+1", 1)
+
+
+def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]):
+    plain, packed = pair
+    assert packed_entries(onnx.load(packed / "cpu" / MODEL, load_external_data=False))
+    assert not packed_entries(onnx.load(plain / "cpu" / MODEL, load_external_data=False))
+    assert equal(answers(packed), answers(plain))
+
+
+def test_it_is_the_packed_weights_that_are_read(pair: tuple[Path, Path], tmp_path: Path):
+    plain, packed = pair
+    assert not equal(answers(with_zeros(changed(packed, tmp_path / "zeros"))), answers(plain))
+
+
+def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path):
+    plain, packed = pair
+    assert equal(answers(with_zeros(changed(packed, tmp_path / "elsewhere", entry=of_another_layout))), answers(plain))
+
+
+def test_another_processor_is_told_and_the_own_is_not(
+    pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    plain, packed = pair
+    with caplog.at_level(logging.WARNING, "service"):
+        for artifact in (plain, packed):
+            with opened(artifact):
+                assert caplog.messages == []
+        with opened(changed(packed, tmp_path / "elsewhere", processor="an abacus, ONNX Runtime 0.1")):
+            assert len(caplog.messages) == 1
+            assert caplog.messages[0].startswith("the weights are packed for an abacus, ONNX Runtime 0.1; this is ")
+
+
+def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path):
+    damaged = with_zeros(changed(pair[1], tmp_path / "damaged"))
+    shutil.copy(pair[1] / "cpu" / MODEL, damaged / "cpu" / MODEL)
+    with pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"):
+        open_artifact(damaged)
+
+
+def test_lanes_do_not_depend_on_packing(pair: tuple[Path, Path]):
+    plain, packed = (open_artifact(artifact) for artifact in pair)
+    assert packed.weights_bytes == plain.weights_bytes
+
+
+def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path):
+    with pytest.raises(ExportError, match="packed weights are for the CPU"):
+        export(GOLDEN / "bert", tmp_path / "artifact", device="cuda", prepacked=True)
+    assert not (tmp_path / "artifact").exists()

@@ -1,0 +1,111 @@
+"""What stands beside a tokenizer's files counts as it does in transformers, or the export is refused."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import normalizers
+
+from model_export.checkpoints.checkpoint import read_json
+from model_export.checkpoints.families import FAMILIES
+from model_export.errors import ExportError
+from model_export.tokenization.tokenizer_files import TokenizerFiles, read_vocabulary
+from tests.export.goldens import GOLDEN
+
+TEXT = "The CAT, café 北京"
+ADDED = {"content": "<ent>", "special": False}
+
+
+def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
+    """The tokenizer of a golden checkpoint with other settings."""
+    shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(read_json(path) | settings), "utf-8")
+    config: Mapping[str, Any] = read_json(folder / "config.json")
+    return read_vocabulary(folder, config, FAMILIES[config["model_type"]], size=10**6, positions=144)
+
+
+SETTINGS: list[dict[str, bool]] = [
+    {"do_lower_case": False},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
+def test_where_tokenizer_config_and_tokenizer_json_differ_the_former_counts(settings: dict[str, bool], tmp_path: Path):
+    usual = read(tmp_path / "usual", "bert-labels").tokenizer.encode(TEXT).tokens
+    followed = read(tmp_path / "followed", "bert-labels", **settings).tokenizer.encode(TEXT).tokens
+    assert followed == read(tmp_path / "original", "bert", **settings).tokenizer.encode(TEXT).tokens
+    assert followed != usual
+
+
+def test_a_generic_class_takes_tokenizer_json_as_it_is(tmp_path: Path):
+    usual = read(tmp_path / "usual", "bert-labels").tokenizer.encode(TEXT).tokens
+    generic = read(tmp_path / "generic", "bert-labels", do_lower_case=False, tokenizer_class="PreTrainedTokenizerFast")
+    assert generic.tokenizer.encode(TEXT).tokens == usual
+
+
+def test_a_prefix_space_is_added_where_tokenizer_config_says_so(tmp_path: Path):
+    found = [
+        read(tmp_path / name, name, add_prefix_space=True).tokenizer.encode("The").tokens
+        for name in ("roberta", "roberta-labels")
+    ]
+    assert found[0] == found[1]
+    assert found[0][1].startswith("Ġ")
+
+
+def test_a_cased_tokenizer_json_beside_a_silent_config_is_kept_and_reported(tmp_path: Path):
+    tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
+    silent = read_vocabulary(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
+    assert "The" not in silent.tokenizer.encode("the").tokens
+    assert silent.assumed["do_lower_case"].startswith("false, as tokenizer.json has it")
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert"])
+def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, tmp_path: Path):
+    with pytest.raises(
+        ExportError,
+        match=r"adds tokens to the vocabulary \(<ent>\): it needs a tokenizer.json, which transformers writes",
+    ):
+        read(tmp_path / "settings", name, added_tokens_decoder={"500": ADDED})
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "added_tokens.json").write_text('{"<ent>": 500}', "utf-8")
+    with pytest.raises(ExportError, match="adds tokens to the vocabulary"):
+        read(tmp_path / "file", name)
+
+
+def test_special_tokens_of_the_vocabulary_may_be_named_again(tmp_path: Path):
+    again = {
+        str(number): {"content": token, "special": True}
+        for number, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
+    }
+    assert read(tmp_path / "checkpoint", "bert", added_tokens_decoder=again).special_tokens["mask"] == 4
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+def test_a_tokenizer_of_another_class_is_not_made_from_a_vocabulary(where: str, tmp_path: Path):
+    """BertJapaneseTokenizer has a vocab.txt, and splits a text into words by a dictionary first."""
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / where
+    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "BertJapaneseTokenizer"}), "utf-8")
+    config = read_json(tmp_path / "checkpoint" / "config.json")
+    with pytest.raises(
+        ExportError,
+        match=r"names the tokenizer BertJapaneseTokenizer, which this exporter does not make from vocab\.txt",
+    ):
+        read_vocabulary(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model_max_length", "512"), ("model_max_length", 1), ("do_lower_case", "false"), ("cls_token", 3)],
+)
+def test_a_setting_that_is_nonsense_is_refused_by_name(key: str, value: object, tmp_path: Path):
+    with pytest.raises(ExportError, match=key):
+        read(tmp_path / "checkpoint", "bert", **{key: value})

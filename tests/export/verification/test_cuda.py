@@ -1,0 +1,137 @@
+"""The CUDA artifact without a GPU: its operators, its inputs, its refusals, and its arithmetic with the attention's definition in plain operators."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, load
+
+from model_export.artifact.batch import CUMULATIVE_LENGTHS, Tokens, pack, split
+from model_export.errors import ExportError
+from model_export.export import export
+from model_export.verification.cuda_on_cpu import write_portable
+from tests.paths import GOLDEN
+
+BERT = GOLDEN / "bert"
+KERNELS = {  # operators of the graph that ONNX Runtime's CUDA provider has kernels for, by its documentation, in float and float16
+    *(
+        "Add",
+        "Cast",
+        "Gather",
+        "GatherND",
+        "Gemm",
+        "Identity",
+        "LayerNormalization",
+        "LogSoftmax",
+        "MatMul",
+        "Reshape",
+        "Squeeze",
+        "Sub",
+    ),
+    *("Tanh", "TopK", "Transpose", "Unsqueeze", "GatherElements"),
+    *("BiasGelu", "EmbedLayerNormalization", "FusedMatMul", "PackedMultiHeadAttention", "SkipLayerNormalization"),
+}
+OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "top_logits", "top_ids", "log_sum_exp"})
+
+
+@pytest.fixture(scope="module", params=["fp32", "fp16"])
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda") / request.param
+    export(BERT, folder, precision=request.param, device="cuda")
+    return folder / "cuda"
+
+
+def golden() -> list[dict[str, Any]]:
+    """Per sequence: ids, types, hidden, pooler, pair, masks, vocabulary."""
+    stored = np.load(BERT / "expected.npz")
+    count = 1 + max(int(name.split(".")[0]) for name in stored)
+    return [{name.split(".")[1]: stored[name] for name in stored if name.startswith(f"{i}.")} for i in range(count)]
+
+
+def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
+    graph = load(artifact / "model.onnx", load_external_data=False).graph
+    kinds = {node.op_type for node in graph.node}
+    assert kinds <= KERNELS, f"no CUDA kernel is known for {kinds - KERNELS}"
+    layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
+    assert len(layers) == 3
+    for (
+        node
+    ) in layers:  # Q, K and V apart and without a bias: what the variable-length flash kernel reads where it lies
+        assert [bool(name) for name in node.input] == [True, True, True, False, True, True]
+
+
+def test_indices_are_int32_and_answers_float32(artifact: Path) -> None:
+    graph = load(artifact / "model.onnx", load_external_data=False).graph
+    wide = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.INT64}
+    assert wide == {"k", "target_pairs"}  # TopK and GatherND take nothing else
+    floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name != "top_ids"}
+    assert set(floats.values()) == {TensorProto.FLOAT}
+
+
+def test_weights_of_an_fp16_artifact_take_half_the_space(artifact: Path) -> None:
+    stored = {
+        tensor.name: tensor.data_type
+        for tensor in load(artifact / "model.onnx", load_external_data=False).graph.initializer
+    }
+    expected = TensorProto.FLOAT16 if artifact.parent.name == "fp16" else TensorProto.FLOAT
+    assert stored["layers.0/attention/query/weight"] == stored["embeddings/word"] == expected
+    assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
+
+
+def test_the_arithmetic_is_that_of_transformers(artifact: Path) -> None:
+    known = golden()
+    tokens = [
+        Tokens(
+            ids=one["ids"],
+            types=one["types"],
+            outputs=OUTPUTS,
+            masks=tuple(sorted(set(one["masks"].tolist()))),
+            top_k=3,
+        )
+        for one in known
+    ]
+    batch = pack(tokens, CUMULATIVE_LENGTHS)
+    session = ort.InferenceSession(write_portable(artifact / "model.onnx"), providers=["CPUExecutionProvider"])
+    names = sorted(batch.outputs)
+    results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
+    close = 1e-5 if artifact.parent.name == "fp32" else 3e-2
+    for row, one in zip(split(batch, dict(zip(names, results, strict=True))), known, strict=True):
+        np.testing.assert_allclose(row["cls"][0], one["hidden"][0], atol=close)
+        np.testing.assert_allclose(row["mean"][0], one["hidden"].mean(axis=0), atol=close)
+        np.testing.assert_allclose(row["pooler"][0], one["pooler"], atol=close)
+        np.testing.assert_allclose(row["pair"][0], one["pair"], atol=close)
+        cosine = row["cls"][0] @ one["hidden"][0] / np.linalg.norm(row["cls"][0]) / np.linalg.norm(one["hidden"][0])
+        assert cosine > 0.9999
+        logits = dict(zip(one["masks"].tolist(), one["vocabulary"], strict=True))
+        for n, mask in enumerate(sorted(logits)):
+            best = np.argsort(-logits[mask], kind="stable")[:3]
+            if close < 1e-3:
+                assert row["top_ids"][n].tolist() == best.tolist()
+            np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
+
+
+def test_token_offsets_name_the_tokens_of_a_padded_batch_first_and_its_padding_last() -> None:
+    tokens = [
+        Tokens(ids=np.zeros(n, np.int32), types=np.zeros(n, np.int32), outputs=frozenset({"cls"})) for n in (2, 3, 1)
+    ]
+    feeds = pack(tokens, CUMULATIVE_LENGTHS).feeds
+    assert feeds["cumulative_lengths"].tolist() == [0, 2, 5, 6]
+    assert feeds["token_offset"].tolist() == [[0, 1, 3], [4, 5, 6], [2, 7, 8]]
+    assert feeds["token_offset"].dtype == feeds["cumulative_lengths"].dtype == np.int32
+
+
+@pytest.mark.parametrize(("precision", "device"), [("fp16", "cpu"), ("int8", "cuda"), ("fp32", "tpu"), ("fp8", "cuda")])
+def test_a_precision_that_a_device_has_no_kernels_for_is_refused(precision: str, device: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="take one of: fp32 on cpu and cuda; fp16 on cuda; int8 on cpu"):
+        export(BERT, tmp_path / "artifact", precision=precision, device=device)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_folder_holds_an_artifact_for_each_device_and_no_second_one(tmp_path: Path) -> None:
+    export(BERT, tmp_path / "both", device="cpu")
+    export(BERT, tmp_path / "both", device="cuda", precision="fp16")
+    assert sorted(entry.name for entry in (tmp_path / "both").iterdir()) == ["cpu", "cuda"]
+    with pytest.raises(ExportError, match="already holds an artifact"):
+        export(BERT, tmp_path / "both", device="cuda")

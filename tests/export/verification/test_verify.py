@@ -1,0 +1,48 @@
+"""What the exporter's check of its own artifact finds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.harness.poison import overwrite
+from model_export.artifact.batch import PACKED_ROWS, Tokens
+from model_export.errors import ExportError
+from model_export.verification.reference import random_sequences
+from model_export.verification.verify import Expected, verify
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner
+
+
+def answered(artifact: Path) -> Expected:
+    """The [CLS] vectors of the seeded sequences, as the artifact itself gives them."""
+    runtime = ModelRunner(open_artifact(artifact), threads=1)
+    runtime.open()
+    sizes = runtime.artifact.manifest.sizes
+    sequences = random_sequences(sizes["vocabulary"], runtime.artifact.manifest.max_tokens)
+    work = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"})) for ids in sequences]
+    vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
+    runtime.close()
+    return Expected(sequences=sequences, hidden=[], outputs={"cls": vectors}, vocabulary=[])
+
+
+def test_one_vector_that_is_not_finite_fails_the_check_wherever_it_stands(bert_artifact: Path, tmp_path: Path) -> None:
+    expected = answered(bert_artifact)
+    (tmp_path / "cpu").mkdir()
+    for file in (bert_artifact / "cpu").iterdir():
+        (tmp_path / "cpu" / file.name).write_bytes(file.read_bytes())
+    model = tmp_path / "cpu" / "model.onnx"
+    assert verify(model, expected, ["cls"], "fp32", PACKED_ROWS)["cls_max_abs_error"] < 1e-5
+    longest = max(expected.sequences, key=len)
+    others = {int(token) for ids in expected.sequences if ids is not longest for token in ids}
+    overwrite(tmp_path / "cpu", next(int(token) for token in longest if int(token) not in others))
+    with pytest.raises(ExportError, match="differs from the float64 reference by up to nan"):
+        verify(model, expected, ["cls"], "fp32", PACKED_ROWS)
+
+
+@pytest.mark.parametrize("off", [0.002, -0.5])
+def test_one_number_that_is_off_fails_the_check(bert_artifact: Path, off: float) -> None:
+    expected = answered(bert_artifact)
+    expected.outputs["cls"][-1][7] += off
+    with pytest.raises(ExportError, match=f"differs from the float64 reference by up to {abs(off):.3g}"):
+        verify(bert_artifact / "cpu" / "model.onnx", expected, ["cls"], "fp32", PACKED_ROWS)

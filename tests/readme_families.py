@@ -1,0 +1,79 @@
+"""The README's table of families against tasks, read off the artifacts of the golden checkpoints.
+
+python -m tests.readme_families          writes it into README.md; a test compares
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from model_export.artifact.manifest import Manifest
+from model_export.export import export
+from tests.paths import GOLDEN, ROOT
+
+BEGIN, END = (
+    "<!-- families: written by `python -m tests.readme_families`, compared by a test -->\n",
+    "<!-- /families -->",
+)
+FAMILIES = {
+    "bert": "BERT base and large, Chinese BERT, SpanBERT, MacBERT (pair: `in_order`)",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-RoBERTa",
+    "camembert": "CamemBERT",
+    "albert": "ALBERT",
+    "distilbert": "DistilBERT",
+    "ernie": "ERNIE",
+    "electra": "ELECTRA; words for masks from a generator",
+}
+PROOF = """
+Every cell is proven in the tests by a checkpoint that `transformers` made and answered for. A checkpoint has the routes of the heads
+that are stored in it; the others answer 501 with the reason. `python -m model_export describe CHECKPOINT` says which those are.
+
+"""
+COLUMNS = (
+    "family (`model_type`)",
+    "`/embed` pooling",
+    "`/fill-mask`",
+    "`/nsp`",
+    "`/predict`",
+    "`/tag`",
+    "tokenizer files",
+)
+TOKENIZERS = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def table(manifest_of: Callable[[str], Manifest]) -> str:
+    """Markdown; `manifest_of` gives the manifest of a golden checkpoint's artifact."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *(_row(family, manifest_of) for family in FAMILIES)]
+    return PROOF + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + "\n"
+
+
+def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]:
+    pretrained, labels, tags = (manifest_of(name) for name in (family, f"{family}-labels", f"{family}-tags"))
+    pooling = ", ".join(head for head in ("cls", "mean", "pooler") if head in pretrained.heads)
+    pair = f"`{'`, `'.join(pretrained.pair_labels)}`" if "pair" in pretrained.heads else "501"
+    files = [name for name in TOKENIZERS if (GOLDEN / family / name).is_file()]
+    found = [_yes("fill_mask", pretrained), pair, _yes("labels", labels), _yes("tags", tags)]
+    return (
+        f"{FAMILIES[family]} (`{family}`)",
+        pooling,
+        *found,
+        f"tokenizer.json, {files[0].replace('vocab.json', 'vocab.json + merges.txt')}",
+    )
+
+
+def _yes(head: str, manifest: Manifest) -> str:
+    return "yes" if head in manifest.heads else "501"
+
+
+def written(readme: str, content: str) -> str:
+    """The README with `content` between the marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{content}{END}{after}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as root:
+        made = table(lambda name: export(GOLDEN / name, Path(root) / name))
+    (ROOT / "README.md").write_text(written((ROOT / "README.md").read_text("utf-8"), made), "utf-8")

@@ -1,0 +1,176 @@
+"""No silent fallback: a GPU that was asked for and cannot be used stops the start; one that was hoped for leaves a loud trace."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import onnxruntime
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import MANIFEST
+from model_export.export import export
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner
+from service.engine.session import CudaSession, DeviceError, runtime_fault, why_cuda_unavailable
+from service.errors import InferenceFailed
+from service.scheduling.concurrency import Concurrency
+from tests.paths import GOLDEN
+
+BERT = GOLDEN / "bert"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("devices") / "both"
+    export(BERT, folder, device="cpu")
+    export(BERT, folder, device="cuda", precision="fp16")
+    return folder
+
+
+@pytest.fixture
+def runner(both: Path) -> Iterator[ModelRunner]:
+    opened = ModelRunner(open_artifact(both), threads=1)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A start that is expected to fail; without a GPU in sight, whatever the machine has."""
+    environment = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": ""} | settings
+    return subprocess.run(
+        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both: Path) -> None:
+    finished = start({"BERT_ARTIFACT": str(both), "BERT_DEVICE": "cuda"})
+    assert finished.returncode == 2
+    assert "BERT_DEVICE is cuda, but the GPU cannot be used: " in finished.stderr
+    assert any(word in finished.stderr for word in ("driver", "library", "provider", "device is detected"))
+
+
+def test_a_folder_for_the_gpu_alone_says_what_to_export(tmp_path: Path) -> None:
+    export(BERT, tmp_path / "artifact", device="cuda", precision="fp16")
+    finished = start({"BERT_ARTIFACT": str(tmp_path / "artifact")})
+    assert finished.returncode == 2
+    assert "export one with --device cpu too" in finished.stderr
+    asked = start({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
+    assert asked.returncode == 2
+    assert "holds no artifact for cpu, only one for cuda" in asked.stderr
+
+
+def test_auto_falls_back_loudly(both: Path) -> None:
+    settings = {"BERT_ARTIFACT": str(both), "CUDA_VISIBLE_DEVICES": ""}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
+        info = client.get("/info").json()
+        assert info["device"] == "cpu"
+        assert info["execution_provider"] == "CPU"
+        assert info["degraded"]
+        assert "bert_degraded 1.0" in client.get("/metrics").text
+        process.terminate()
+        assert "DEGRADED: serving on the CPU" in process.output()
+
+
+def test_the_reason_is_a_sentence_or_nothing() -> None:
+    fault = why_cuda_unavailable()
+    assert fault == "" or len(fault) > 20
+
+
+def cuda_runtime(code: int, gpus: int) -> Any:
+    """A library linked with a CUDA runtime that answers `code` and counts `gpus`."""
+
+    def count(into: Any) -> int:
+        into._obj.value = gpus
+        return code
+
+    def say(code: int) -> bytes:
+        return {35: b"CUDA driver version is insufficient for CUDA runtime version"}[code]
+
+    return SimpleNamespace(cudaGetDeviceCount=count, cudaGetErrorString=say)
+
+
+def test_a_driver_too_old_for_the_runtime_is_a_fault_in_the_runtimes_own_words() -> None:
+    fault = runtime_fault(cuda_runtime(35, 0))
+    assert "answers with error 35: CUDA driver version is insufficient for CUDA runtime version" in fault
+    assert runtime_fault(cuda_runtime(0, 0)) == "CUDA knows no GPU"
+    assert runtime_fault(cuda_runtime(0, 1)) == ""
+
+
+class RejectedLocally:
+    """The value of an option that no provider takes."""
+
+    def __str__(self) -> str:
+        raise ValueError("no such device")
+
+
+def test_a_provider_that_cannot_be_made_is_no_session_on_the_cpu(both: Path) -> None:
+    """ONNX Runtime's Python would try again on the CPU, and raise what is missing there."""
+    with pytest.raises(ValueError, match="no such device"):
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": RejectedLocally()})  # type: ignore[dict-item]
+
+
+def test_a_session_loads_the_libraries_of_wheels_in_whatever_process_it_is(
+    both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With API processes, the supervisor chooses the GPU and the engine opens the session."""
+    loaded = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append("libraries"))
+    with pytest.raises(ValueError, match="no such device"):
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": RejectedLocally()})  # type: ignore[dict-item]
+    assert loaded
+
+
+@pytest.mark.parametrize(
+    ("ids", "types"), [([-1], [0]), ([5000], [0]), ([5], [2]), ([5], [-1]), ([5] * 200, [0] * 200)]
+)
+def test_an_index_outside_its_table_never_reaches_the_device(
+    runner: ModelRunner, ids: list[int], types: list[int]
+) -> None:
+    tokens = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
+    with pytest.raises(InferenceFailed, match="this model has 0 to"):
+        runner.run_sync([tokens])
+
+
+def test_the_self_test_passes_on_what_was_exported(runner: ModelRunner) -> None:
+    assert runner.self_test() > 0.99999
+
+
+def test_the_self_test_looks_at_the_session_of_the_lanes_too(tmp_path: Path) -> None:
+    """Each of the two sessions in turn is another model's."""
+    export(BERT, tmp_path / "artifact")
+    export(BERT.with_name("ernie"), tmp_path / "other")
+    opened = {
+        name: ModelRunner(open_artifact(tmp_path / name), threads=2, concurrency=Concurrency(2, per_core=True))
+        for name in ("artifact", "other")
+    }
+    for runner in opened.values():
+        runner.open()
+    changed, other = opened["artifact"], opened["other"]
+    assert changed.self_test() > 0.99999
+    changed._lane_session = other._lane_session
+    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+        changed.self_test()
+    for runner in opened.values():
+        runner.close()
+
+
+def test_the_self_test_fails_on_another_models_vectors(tmp_path: Path) -> None:
+    export(BERT, tmp_path / "artifact")
+    manifest = tmp_path / "artifact" / "cpu" / MANIFEST
+    content = json.loads(manifest.read_text("utf-8"))
+    content["golden"][1]["cls"].reverse()
+    manifest.write_text(json.dumps(content), "utf-8")
+    changed = ModelRunner(open_artifact(tmp_path / "artifact"), threads=1)
+    changed.open()
+    with pytest.raises(DeviceError, match="the self-test failed: cosine"):
+        changed.self_test()
+    changed.close()

@@ -1,0 +1,238 @@
+"""The line under faults and at its end, against real server processes on the golden BERT."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.harness.poison import poison_word
+from benchmarks.harness.process import ServiceProcess
+from tests.service.test_metrics import values_of
+
+MANY = {"inputs": ["a cat and a dog " * 5] * 2000}
+PATIENCE = 60.0
+ENDS = ("answered", "failed", "refused", "cancelled", "expired")
+slow = {
+    "BERT_TOKEN_BUDGET": "64",
+    "BERT_THREADS": "1",
+    "BERT_MAX_WAIT_SECONDS": "1000",
+}  # of the golden BERT: some 2 s for MANY
+
+
+def metrics(client: httpx.Client) -> dict[str, float]:
+    return values_of(client.get("/metrics").text)
+
+
+def adds_up(values: dict[str, float]) -> bool:
+    ended = sum(values[f'bert_queue_requests_total{{outcome="{end}"}}'] for end in ENDS)
+    return values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"]
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Asks again and again; fails after PATIENCE seconds."""
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end, "it never happened"
+
+
+def _receive(connection: socket.socket, last: bytes) -> bytes:
+    answer = b""
+    while last not in answer:
+        answer += connection.recv(10_000)
+        assert answer, "the connection was closed without an answer"
+    return answer
+
+
+@pytest.fixture(scope="module")
+def client(bert_artifact: Path) -> Iterator[httpx.Client]:
+    settings = slow | {"BERT_CLIENT_TIMEOUT_SECONDS": "2", "BERT_MAX_BODY_BYTES": "1000000"}
+    with (
+        ServiceProcess(settings | {"BERT_ARTIFACT": str(bert_artifact)}) as process,
+        httpx.Client(base_url=process.url, timeout=60) as one,
+    ):
+        yield one
+
+
+def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, tmp_path: Path):
+    word, _ = poison_word(bert_artifact, tmp_path / "poisoned")
+    assert word not in ("the", "cat", "dog", "big", "and", "is")
+
+    async def ask(client: httpx.AsyncClient, texts: list[str]) -> httpx.Response:
+        return await client.post("/embed", json={"inputs": texts})
+
+    async def crowd(url: str) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            requests = [["a cat"], ["the dog is big"], [f"a {word} cat"], ["a dog", "a cat"]] + [
+                ["cat " * n] for n in range(1, 60)
+            ]
+            return await asyncio.gather(*(ask(client, texts) for texts in requests))
+
+    with ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "poisoned")}) as process:
+        answers = asyncio.run(crowd(process.url))
+        with httpx.Client(base_url=process.url) as client:
+            alone = client.post("/embed", json={"inputs": "a cat"})
+            assert adds_up(metrics(client))
+    assert [n for n, answer in enumerate(answers) if answer.status_code != 200] == [2]
+    body = answers[2].json()
+    assert (answers[2].status_code, body["code"], body["index"]) == (500, "not_finite", 0)
+    assert answers[0].content == alone.content
+
+
+def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path):
+    settings = {
+        "BERT_ARTIFACT": str(bert_artifact),
+        "BERT_THREADS": "1",
+        "BERT_TOKEN_BUDGET": "290000",
+        "BERT_MAX_WAITING_TOKENS": "10000000",
+    }
+    settings |= {"BERT_RUN_TIMEOUT_SECONDS": "1", "BERT_DRAIN_SECONDS": "1", "BERT_MAX_WAIT_SECONDS": "1000"}
+    endless = {
+        "inputs": ["a cat and a dog " * 28] * 2000,
+        "pooling": "mean",
+    }  # 284,000 tokens in one run: seconds on one core
+    with (
+        ServiceProcess(settings) as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        hanging = [pool.submit(client.post, "/embed", json=endless)]
+        until(lambda: metrics(client)["bert_inflight_requests"] >= 1)
+        hanging += [pool.submit(client.post, "/embed", json={"inputs": "a cat"}) for _ in range(3)]
+        answers = [one.result() for one in hanging]
+        assert process.process.wait(30) == 1
+        output = process.output()
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert all("stuck" in answer.json()["error"] for answer in answers)
+    assert "giving up: stuck: a run has lasted 1 s" in output
+
+
+def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_artifact: Path):
+    """Eight clients with connections of their own ask again and again until they are told that the server is shutting down."""
+
+    def ask_until_the_end(url: str) -> list[int]:
+        statuses: list[int] = []
+        with httpx.Client(base_url=url, timeout=60) as client:
+            while not statuses or statuses[-1] == 200:
+                statuses.append(client.post("/embed", json={"inputs": ["a cat " * 20] * 20}).status_code)
+        return statuses
+
+    with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
+        clients = [pool.submit(ask_until_the_end, process.url) for _ in range(8)]
+        with httpx.Client(base_url=process.url) as client:
+            until(lambda: metrics(client)["bert_inflight_requests"] >= 4)
+        assert process.terminate() == 0
+        statuses = [one.result() for one in clients]
+    assert all(each[:-1] == [200] * (len(each) - 1) and each[-1] == 503 for each in statuses)
+
+
+def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connection_is_not_reset(bert_artifact: Path):
+    """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
+    body = json.dumps(MANY).encode() + b" " * 7_000_000
+    with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
+        with (
+            httpx.Client(base_url=process.url, timeout=60) as client,
+            socket.create_connection(("127.0.0.1", process.port)) as late,
+        ):
+            late.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert _receive(late, b"}").startswith(b"HTTP/1.1 200 ")
+            busy = [pool.submit(client.post, "/embed", json=MANY) for _ in range(6)]
+            until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
+            process.process.terminate()
+            until(lambda: client.get("/ready").status_code == 503)
+            late.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body[:20_000])
+            until(lambda: client.get("/ready").status_code == 503)
+            late.sendall(body[20_000:])
+            assert _receive(late, b"}").startswith(b"HTTP/1.1 503 ")
+            assert late.recv(1) == b"", "closed, not reset"
+            assert {one.result().status_code for one in busy} <= {200, 429, 503}
+        assert process.process.wait(30) == 0
+
+
+def test_what_does_not_finish_within_the_drain_time_is_answered_503_and_the_exit_code_is_0(bert_artifact: Path):
+    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
+    with (
+        ServiceProcess(settings) as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        waiting = [pool.submit(client.post, "/embed", json=MANY) for _ in range(6)]
+        until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
+        with httpx.Client(base_url=process.url) as other:
+            process.process.terminate()
+            until(lambda: other.get("/ready").json()["status"] == "draining")
+        assert process.process.wait(30) == 0
+        statuses = {one.result().status_code for one in waiting}
+    assert 503 in statuses
+    assert statuses <= {200, 429, 503}
+
+
+def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(client: httpx.Client):
+    before = metrics(client)
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as gone:
+        body = json.dumps(MANY).encode()
+        gone.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        until(lambda: metrics(client)["bert_waiting_tokens"] >= 1000)
+    until(lambda: metrics(client)["bert_waiting_tokens"] <= 0)
+    client.post("/embed", json={"inputs": "a cat"})
+    after = metrics(client)
+    assert (
+        after['bert_queue_requests_total{outcome="cancelled"}']
+        == before['bert_queue_requests_total{outcome="cancelled"}'] + 1
+    )
+    assert after["bert_tokens_total"] - before["bert_tokens_total"] < 2000 * 20
+    assert adds_up(after)
+
+
+def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path):
+    settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "3000"}
+    work = {"inputs": ["a cat and a dog " * 5] * 100}
+    with (
+        ServiceProcess(settings) as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        answers = list(pool.map(lambda _: client.post("/embed", json=work), range(64)))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        refusal = next(answer for answer in reversed(answers) if answer.status_code == 429)
+        assert refusal.json()["code"] == "overloaded"
+        asked = time.monotonic() + int(refusal.headers["retry-after"])
+        until(lambda: time.monotonic() >= asked)
+        assert client.post("/embed", json=work).status_code == 200
+        assert adds_up(metrics(client))
+
+
+def test_a_request_that_trickles_in_is_cut(client: httpx.Client):
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as trickle:
+        trickle.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        answer = trickle.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_json_as_deep_as_the_body_allows_is_refused_at_once(client: httpx.Client):
+    for deep in (b"[" * 500_000, b'{"inputs":' * 90_000, b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"):
+        answer = client.post("/embed", content=deep)
+        assert answer.status_code in (400, 422)
+        assert set(answer.json()) <= {"error", "code", "index", "request_id"}
+
+
+def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client):
+    def pieces() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100_000
+
+    answer = client.post("/embed", content=pieces())
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+def test_expired_work_is_told_503_and_counted(client: httpx.Client):
+    late = client.post("/embed", json=MANY, headers={"x-request-timeout-ms": "60"})
+    assert (late.status_code, late.json()["code"]) == (503, "deadline")
+    values = metrics(client)
+    assert values['bert_queue_requests_total{outcome="expired"}'] == 1
+    assert adds_up(values)

@@ -1,0 +1,290 @@
+"""The runtime on a real graph: rows that are not finite, memory that cannot be had, the budget found by measuring."""
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.harness.poison import poison_word
+from model_export.artifact.batch import Batch, Row, Tokens
+from service.artifact import Artifact, open_artifact
+from service.engine.calibration import BUDGETS, best_seconds, smallest_batch_near_peak
+from service.engine.runner import SMALL_BYTES, ModelRunner, concurrency_for, out_of_memory
+from service.engine.session import Arrays, DeviceError, Session
+from service.errors import InferenceFailed
+from service.scheduling.concurrency import Concurrency
+
+
+class Heavy(Artifact):
+    """An artifact with more weights than are kept twice."""
+
+    weights_bytes = SMALL_BYTES + 1  # type: ignore[assignment]
+
+
+@pytest.fixture
+def runner(bert_artifact: Path) -> Iterator[ModelRunner]:
+    one = ModelRunner(open_artifact(bert_artifact), threads=1)
+    one.open()
+    yield one
+    one.close()
+
+
+def tokens(*ids: int) -> Tokens:
+    return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
+
+
+def test_each_sequence_gets_the_row_it_gets_alone(runner: ModelRunner):
+    work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
+    together, batch = asyncio.run(runner.run(work))
+    assert batch.tokens == 80
+    for one, row in zip(work, together, strict=True):
+        alone = runner.run_sync([one])[0][0]
+        assert row is not None
+        assert alone is not None
+        assert all(np.array_equal(row[name], alone[name]) for name in ("cls", "mean"))
+
+
+@pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
+def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(
+    runner: ModelRunner, bert_artifact: Path, concurrency: Concurrency
+):
+    """On a CPU nothing is prepared ahead; the code that does it on a GPU is the same."""
+    several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
+    several.open()
+    work = [
+        [tokens(2, *range(5, 5 + length), n, 3) for length in range(1 + n % 7, 40, 1 + n % 5)] for n in range(10, 34)
+    ]
+
+    async def all_at_once() -> list[list[Row | None]]:
+        return [
+            rows
+            for rows, _ in await asyncio.gather(
+                *(several.run(sequences, all_cores=not concurrency.per_core) for sequences in work)
+            )
+        ]
+
+    for sequences, rows in zip(work, asyncio.run(all_at_once()), strict=True):
+        for row, known in zip(rows, runner.run_sync(sequences)[0], strict=True):
+            assert row is not None
+            assert known is not None
+            assert all(np.array_equal(row[name], known[name]) for name in ("cls", "mean"))
+    several.close()
+
+
+@pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
+def test_the_first_index_outside_its_table_is_refused(runner: ModelRunner, ids: list[int], types: list[int]):
+    """The golden model has 170 words, two segments and 144 positions."""
+    outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
+    with pytest.raises(InferenceFailed, match="this model has 0 to"):
+        runner.run_sync([outside])
+    inside = Tokens(ids=np.array([169] * 144, np.int32), types=np.ones(144, np.int32), outputs=frozenset({"cls"}))
+    assert runner.run_sync([inside])[0][0] is not None
+
+
+def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path):
+    class Spoilt(ModelRunner):
+        def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
+            rows, batch = super().run_sync(sequences, all_cores=all_cores)
+            return ([*rows[:-1], None] if len(rows) > 1 else rows), batch
+
+    spoilt = Spoilt(open_artifact(bert_artifact), threads=1)
+    spoilt.open()
+    with pytest.raises(DeviceError, match="the self-test failed: cosine nan"):
+        spoilt.self_test()
+    spoilt.close()
+
+
+@pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
+def test_the_device_has_one_batch_at_a_time_however_many_are_under_way_and_each_lane_has_one(
+    bert_artifact: Path, concurrency: Concurrency, max_in_flight: int
+):
+    class Counting:
+        """Runs for a while, so that another run beside it would be seen."""
+
+        def __init__(self, session: Session) -> None:
+            self.session, self.inputs = session, session.inputs
+            self.running = self.most = 0
+
+        def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+            self.running += 1
+            time.sleep(0.05)
+            self.most = max(self.most, self.running)
+            self.running -= 1
+            return self.session.run(names, feeds)
+
+    several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
+    several.open()
+    counting = several._session = several._lane_session = Counting(several._session)  # type: ignore[assignment]
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(several.run([tokens(2, n, 3)], all_cores=False) for n in range(10, 20)))
+
+    asyncio.run(all_at_once())
+    assert counting.most == max_in_flight
+    several.close()
+
+
+def test_what_was_measured_is_told_as_it_was(runner: ModelRunner):
+    """A canary whose known vector is off by 0.01, and an answer that changes in company."""
+    manifest = runner.artifact.manifest
+    first, *others = manifest.golden
+    off = dataclasses.replace(first, cls=[first.cls[0] + 0.01, *first.cls[1:]])
+
+    class Swayed(ModelRunner):
+        def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
+            rows, batch = super().run_sync(sequences, all_cores=all_cores)
+            return [row and row | {"cls": row["cls"] + np.float32(1e-5 * (len(rows) - 1))} for row in rows], batch
+
+    swayed = Swayed(Artifact(runner.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
+    swayed.open()
+    calibration = swayed.measure(token_budget=128)
+    swayed.close()
+    assert calibration.canary_error == pytest.approx(0.01, abs=1e-4)
+    assert not calibration.batch_invariant
+
+
+def test_lanes_are_for_cores_and_models_that_gain_by_them(runner: ModelRunner):
+    folder, manifest = runner.artifact.folder, runner.artifact.manifest
+    assert concurrency_for(runner.artifact, 4) == Concurrency(max_in_flight=4, per_core=True)
+    assert concurrency_for(runner.artifact, 1) == Concurrency()
+    assert concurrency_for(Heavy(folder, manifest), 4) == Concurrency()
+    assert concurrency_for(Heavy(folder, dataclasses.replace(manifest, precision="int8")), 4) == Concurrency(
+        max_in_flight=4, per_core=True
+    )
+    assert concurrency_for(Heavy(folder, dataclasses.replace(manifest, device="cuda")), 4) == Concurrency(
+        max_in_flight=2
+    )
+
+
+def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
+    _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
+    poisoned = ModelRunner(open_artifact(tmp_path / "poisoned"), threads=1)
+    poisoned.open()
+    rows, _ = poisoned.run_sync([tokens(2, bad, 3)])
+    assert rows == [None]
+    healthy = [tokens(2, 10, 3), tokens(2, *[20] * 15, 3)]
+    rows, _ = poisoned.run_sync([healthy[0], tokens(2, bad, 3), healthy[1]])
+    assert rows[1] is None
+    for one, row in zip(healthy, (rows[0], rows[2]), strict=True):
+        alone = poisoned.run_sync([one])[0][0]
+        assert alone is not None
+        assert row is None or np.array_equal(row["cls"], alone["cls"])  # finite means right, bit for bit
+    rows, _ = poisoned.run_sync([healthy[1], tokens(2, *[bad] * 15, 3)])  # too long for one attention row
+    assert [row is None for row in rows] == [False, True]
+    poisoned.close()
+
+
+def test_an_error_that_is_not_about_memory_keeps_its_name(runner: ModelRunner):
+    with pytest.raises(InferenceFailed, match="this model has 0 to 169"):
+        runner.run_sync([tokens(10**6)])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError(
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 9"
+            ),
+            True,
+        ),
+        (RuntimeError("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 2: out of memory"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : indices element out of data bounds"), False),
+    ],
+)
+def test_memory_that_ran_out_is_known_by_its_message(error: Exception, is_memory: bool):
+    assert out_of_memory(error) == is_memory
+
+
+def test_a_run_whose_memory_cannot_be_had_says_so_and_the_next_one_runs(bert_artifact: Path):
+    """In a process of its own, whose address space is limited after the model has been loaded."""
+    program = f"""
+import resource, numpy as np
+from pathlib import Path
+from model_export.artifact.batch import Row, Tokens
+from service.artifact import open_artifact
+from service.errors import OutOfMemory
+from service.engine.runner import ModelRunner
+runner = ModelRunner(open_artifact(Path({str(bert_artifact)!r})), threads=1)
+runner.open()
+one = Tokens(ids=np.full(64, 9, np.int32), types=np.zeros(64, np.int32), outputs=frozenset({{"cls"}}))
+runner.run_sync([one])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, resource.RLIM_INFINITY))
+try:
+    runner.run_sync([one] * 2000)
+except OutOfMemory:
+    print("told", len(runner.run_sync([one])[0]))
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert finished.stdout == "told 1\n", finished.stderr
+
+
+def test_the_smallest_budget_within_five_percent_of_the_best_is_taken():
+    assert smallest_batch_near_peak({32: 500, 64: 940, 128: 960, 256: 1000, 512: 990}) == 128
+    assert smallest_batch_near_peak({32: 1000}) == 32
+
+
+def test_measuring_finds_a_budget_in_time(runner: ModelRunner):
+    calibration = runner.measure(token_budget=0)
+    assert calibration.token_budget in BUDGETS
+    assert calibration.tokens_per_second > 0
+    assert calibration.batch_invariant
+    assert calibration.canary_error < 1e-5
+
+
+def test_a_budget_that_is_set_is_taken(runner: ModelRunner):
+    assert runner.measure(token_budget=77).token_budget == 77
+
+
+@pytest.mark.parametrize(("concurrency", "rate"), [(Concurrency(), 1280), (Concurrency(2, per_core=True), 2560)])
+def test_the_rate_is_that_of_all_lanes_together(bert_artifact: Path, concurrency: Concurrency, rate: float):
+    class Steady(ModelRunner):
+        """64 tokens in 50 ms, in each lane."""
+
+        def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
+            time.sleep(0.05)
+            return super().run_sync(sequences, all_cores=all_cores)
+
+    steady = Steady(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
+    steady.open()
+    assert rate / 1.9 < steady.measure(token_budget=64).tokens_per_second < rate
+    steady.close()
+
+
+class Machine:
+    """Takes 0.2 ms for a run and 1 us for a token, and now and then three times as long."""
+
+    def __init__(self, *, busy_every: int, slowness: float = 1.0) -> None:
+        self.busy_every, self.slowness = busy_every, slowness
+        self.runs = 0
+        self.spent = 0.0
+
+    def run(self, budget: int) -> float:
+        self.runs += 1
+        seconds = (0.0002 + budget * 1e-6) * self.slowness * (3 if self.runs % self.busy_every == 0 else 1)
+        self.spent += seconds
+        return seconds
+
+
+@pytest.mark.parametrize("busy_every", [2, 3, 4, 5, 7, 1000])
+def test_busy_moments_while_measuring_do_not_change_the_budget(busy_every: int):
+    seconds = best_seconds(Machine(busy_every=busy_every).run, BUDGETS, within=1.5)
+    assert smallest_batch_near_peak({budget: budget / one for budget, one in seconds.items()}) == 4096
+
+
+@pytest.mark.parametrize("slowness", [1, 10, 100, 1000, 10_000])
+def test_measuring_takes_no_longer_than_it_may_and_tries_the_smallest_at_least(slowness: float):
+    machine = Machine(busy_every=10**9, slowness=slowness)
+    seconds = best_seconds(machine.run, BUDGETS, within=1.5)
+    assert BUDGETS[0] in seconds
+    assert machine.spent <= 1.5 or machine.runs == 1

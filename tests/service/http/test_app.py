@@ -1,0 +1,311 @@
+"""The HTTP contract, against a real server process on the golden BERT: answers equal to transformers, and one shape for errors."""
+
+import base64
+import io
+import re
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.pipelines import same
+
+GOLDEN_HIDDEN = 32
+
+
+def post(server: httpx.Client, path: str, body: Any, **headers: str) -> httpx.Response:
+    return server.post(path, json=body, headers=headers)
+
+
+def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The body of an error, after checking its shape."""
+    assert response.status_code == status, response.text
+    body: dict[str, Any] = response.json()
+    assert set(body) <= {"error", "code", "index", "request_id"}
+    assert body["code"] == code
+    assert body["request_id"] == response.headers["x-request-id"]
+    assert len(body["error"]) > 20
+    return body
+
+
+def test_fill_mask_equals_the_pipeline(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
+    for case in bert_answers["fill_mask"]:
+        nested = post(server, "/fill-mask", {"inputs": case["inputs"], "parameters": case["parameters"]}).json()
+        same(nested, case["answer"])
+        assert post(server, "/fill-mask", {"inputs": case["inputs"]} | case["parameters"]).json() == nested
+
+
+def test_fill_mask_lists_as_the_pipeline_does(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
+    plain = [case for case in bert_answers["fill_mask"] if not case["parameters"].get("targets")]
+    texts = [case["inputs"] for case in plain]
+    found = post(server, "/fill-mask", {"inputs": texts, "top_k": 1}).json()
+    alone = [post(server, "/fill-mask", {"inputs": text, "top_k": 1}).json() for text in texts]
+    assert found == alone
+    assert (
+        post(server, "/fill-mask", {"inputs": texts[:1], "top_k": 1}).json() == alone[0]
+    )  # a list of one is unwrapped
+
+
+def test_fill_mask_scores_are_shares_of_the_whole_vocabulary(server: httpx.Client) -> None:
+    vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
+    everything = post(server, "/fill-mask", {"inputs": "the [MASK] is big", "top_k": vocabulary}).json()
+    assert len(everything) == vocabulary
+    assert sum(one["score"] for one in everything) == pytest.approx(1.0, abs=1e-5)
+    by_word = {one["token"]: one["score"] for one in everything}
+    for one in post(server, "/fill-mask", {"inputs": "the [MASK] is big", "targets": ["cat", "dog"]}).json():
+        assert one["score"] == by_word[one["token"]]
+
+
+def test_fill_mask_with_no_candidates_asked_for_gives_none(server: httpx.Client) -> None:
+    assert post(server, "/fill-mask", {"inputs": "the [MASK]", "top_k": 0}).json() == []
+
+
+def test_nsp_equals_transformers(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
+    pairs = [{"text": case["text"], "text_pair": case["text_pair"]} for case in bert_answers["pairs"]]
+    answers = post(server, "/nsp", {"inputs": pairs}).json()
+    for answer, case in zip(answers, bert_answers["pairs"], strict=True):
+        assert answer["is_next"] == pytest.approx(case["probabilities"][0], abs=1e-5)
+        assert answer["not_next"] == pytest.approx(case["probabilities"][1], abs=1e-5)
+        assert answer["label"] == ("is_next" if case["probabilities"][0] >= 0.5 else "not_next")
+    assert post(server, "/nsp", {"inputs": pairs[0]}).json() == answers[0]
+    assert post(server, "/nsp", {"inputs": [[p["text"], p["text_pair"]] for p in pairs]}).json() == answers
+
+
+def test_embed_gives_a_list_of_vectors_in_order_whatever_their_company(server: httpx.Client) -> None:
+    texts = ["the cat", "我爱北京。", "a " * 100, "it"]
+    together = post(server, "/embed", {"inputs": texts}).json()
+    assert [post(server, "/embed", {"inputs": text}).json()[0] for text in texts] == together
+    assert len(together[0]) == GOLDEN_HIDDEN
+
+
+def test_embed_normalizes_after_shortening(server: httpx.Client) -> None:
+    raw = np.array(post(server, "/embed", {"inputs": "the cat"}).json()[0])
+    short = np.array(post(server, "/embed", {"inputs": "the cat", "dimensions": 8, "normalize": True}).json()[0])
+    np.testing.assert_allclose(short, raw[:8] / np.linalg.norm(raw[:8]), atol=1e-6)
+
+
+def test_embed_pools_as_asked(server: httpx.Client) -> None:
+    answers = {
+        pooling: post(server, "/embed", {"inputs": "the cat", "pooling": pooling}).json()[0]
+        for pooling in ("cls", "pooler", "mean")
+    }
+    assert len({tuple(vector) for vector in answers.values()}) == 3
+    assert max(map(abs, answers["pooler"])) <= 1.0
+
+
+def test_npy_and_base64_hold_the_same_numbers_as_json(server: httpx.Client) -> None:
+    texts = ["the cat", "hello world"]
+    vectors = np.array(post(server, "/embed", {"inputs": texts}).json(), np.float32)
+    npy = post(server, "/embed", {"inputs": texts}, accept="application/x-npy")
+    assert npy.headers["content-type"] == "application/x-npy"
+    assert np.array_equal(np.load(io.BytesIO(npy.content)), vectors)
+    openai = post(server, "/v1/embeddings", {"input": texts, "encoding_format": "base64", "normalize": False}).json()
+    decoded = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in openai["data"]]
+    assert np.array_equal(np.stack(decoded), vectors)
+    assert openai["usage"] == {"prompt_tokens": 8, "total_tokens": 8}
+
+
+def test_many_rows_are_encoded_the_same_as_few(server: httpx.Client) -> None:
+    one = post(server, "/embed", {"inputs": "the cat"}).json()[0]
+    assert post(server, "/embed", {"inputs": ["the cat"] * 100}).json() == [one] * 100
+
+
+def test_answers_tell_their_timing_and_the_request_its_id(server: httpx.Client) -> None:
+    response = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    parts = dict(part.split(";dur=") for part in response.headers["server-timing"].split(", "))
+    assert list(parts) == ["tokenize", "queue", "forward", "format"]
+    assert all(float(value) >= 0 and len(value.split(".")[1]) == 3 for value in parts.values())
+    insane = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "x" * 200}).headers["x-request-id"]
+    assert len(insane) == 16
+
+
+def test_truncation_is_refused_or_told(server: httpx.Client) -> None:
+    texts = ["the cat", "cat " * 600]
+    refused = error(post(server, "/embed", {"inputs": texts}), 422, "too_long")
+    assert refused["index"] == 1
+    told = post(server, "/embed", {"inputs": texts, "truncate": True})
+    assert told.headers["x-truncated-inputs"] == "1"
+    assert "x-truncated-inputs" not in post(server, "/embed", {"inputs": texts[:1], "truncate": True}).headers
+
+
+def test_openais_route_cuts_what_is_too_long_where_asked_and_names_it_where_not(server: httpx.Client) -> None:
+    texts = ["the cat", "cat " * 600 + "dog"]
+    refused = post(server, "/v1/embeddings", {"input": texts})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["param"] == "input.1"
+    told = post(
+        server, "/v1/embeddings", {"input": texts, "truncate": True, "truncation_direction": "left", "normalize": False}
+    )
+    assert told.headers["x-truncated-inputs"] == "1"
+    vectors = [one["embedding"] for one in told.json()["data"]]
+    assert vectors == post(server, "/embed", {"inputs": texts, "truncate": True, "truncation_direction": "left"}).json()
+
+
+def test_a_mask_that_was_cut_off_is_an_error_of_its_input(server: httpx.Client) -> None:
+    body = error(
+        post(server, "/fill-mask", {"inputs": ["the [MASK]", "cat " * 600 + "[MASK]"], "truncate": True}),
+        422,
+        "no_mask",
+    )
+    assert body["index"] == 1
+    assert "cut away" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/embed", {}, "invalid"),
+        ("/embed", {"inputs": 5}, "invalid"),
+        ("/embed", {"inputs": "a", "surprise": 1}, "invalid"),
+        ("/embed", {"inputs": "a", "pooling": "max"}, "invalid"),
+        ("/embed", {"inputs": "a", "normalize": "yes"}, "invalid"),
+        ("/embed", {"inputs": "a", "dimensions": 33}, "dimensions"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, "invalid"),
+        ("/embed", {"inputs": []}, "empty"),
+        ("/embed", {"inputs": ""}, "empty"),
+        ("/embed", {"inputs": ["a", " "]}, "empty"),
+        ("/fill-mask", {"inputs": "no mask here"}, "no_mask"),
+        ("/fill-mask", {"inputs": "[MASK]", "top_k": -1}, "invalid"),
+        ("/fill-mask", {"inputs": "[MASK]", "top_k": 1000}, "top_k"),
+        ("/fill-mask", {"inputs": "[MASK]", "targets": []}, "targets"),
+        ("/fill-mask", {"inputs": "[MASK]", "targets": ""}, "targets"),
+        ("/fill-mask", {"inputs": "[MASK]", "top_k": 1, "parameters": {"top_k": 2}}, "parameters"),
+        ("/nsp", {"inputs": {"text": "a"}}, "invalid"),
+        ("/nsp", {"inputs": {"text": "a", "text_pair": ""}}, "empty"),
+        ("/nsp", {"inputs": [["a", "b", "c"]]}, "pair"),
+        ("/nsp", {"inputs": "a"}, "invalid"),
+    ],
+)
+def test_what_cannot_be_answered_is_a_422_that_says_why(server: httpx.Client, path: str, body: Any, code: str) -> None:
+    error(post(server, path, body), 422, code)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"[" * 100_000, "{}".encode("utf-16")],
+    ids=["empty", "cut", "not UTF-8", "surrogate", "deep", "UTF-16"],
+)
+def test_a_body_that_is_not_json_is_a_400(server: httpx.Client, content: bytes) -> None:
+    error(server.post("/embed", content=content), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"inputs": NaN}', b'{"inputs": "a", "dimensions": 1e999}', b'{"inputs": "a", "dimensions": Infinity}']
+)
+def test_numbers_that_are_none_are_a_422(server: httpx.Client, content: bytes) -> None:
+    error(server.post("/embed", content=content), 422, "invalid")
+
+
+def test_more_inputs_than_the_limit_are_a_413(server: httpx.Client) -> None:
+    assert (
+        "101 inputs; at most 100" in error(post(server, "/embed", {"inputs": ["a"] * 101}), 413, "too_large")["error"]
+    )
+
+
+def test_an_answer_that_nobody_could_take_is_a_413(server: httpx.Client) -> None:
+    many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
+    message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
+    assert "100 candidates for each of 3600 masks" in message
+    assert "23040000 tokens; at most 8000000" in message
+    assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
+
+
+def test_targets_are_as_long_as_a_text_at_most(server: httpx.Client) -> None:
+    message = error(
+        post(server, "/fill-mask", {"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets"
+    )["error"]
+    assert "targets hold 120003 characters; at most 100000" in message
+
+
+def test_unknown_paths_and_methods_have_the_same_shape(server: httpx.Client) -> None:
+    assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
+    assert (
+        "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]
+    )  # and no redirect to wherever the Host header says
+    assert error(server.get("/embed"), 405, "method_not_allowed")
+    assert server.post("/v1/embeddings", content=b"{").json()["error"]["code"] == "bad_request"
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "soon", "99999999", "1.5", "9" * 5000])
+def test_a_deadline_that_is_no_number_of_milliseconds_is_refused(server: httpx.Client, value: str) -> None:
+    error(post(server, "/embed", {"inputs": "a"}, **{"x-request-timeout-ms": value}), 422, "timeout")
+
+
+def test_info_tells_what_is_in_use(server: httpx.Client) -> None:
+    info = server.get("/info").json()
+    assert info["execution_provider"] == "CPU"
+    assert info["family"] == "bert"
+    assert info["mask_token"] == "[MASK]"
+    assert info["heads"] == ["cls", "mean", "pooler", "pair", "fill_mask"]
+    assert info["limits"]["inputs"] == 100
+    assert info["measured"]["batch_invariant"] is True
+
+
+def test_health_ready_and_docs_answer(server: httpx.Client) -> None:
+    assert server.get("/health").json() == {"status": "ok"}
+    assert server.get("/ready").json() == {"status": "ready"}
+    page = server.get("/docs").text
+    assert "http://" not in page  # works without the internet
+    assert "https://" not in page
+    script = re.search(r'src="(/[^"]+\.js)"', page)
+    assert script is not None
+    assert server.get(script[1]).status_code == 200
+
+
+def observe_queue(page: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """The schema itself where there is a reference to it."""
+    return page["components"]["schemas"][schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
+
+
+def test_the_documentation_lists_every_task_with_its_errors(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+    for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/v1/embeddings"):
+        task = page["paths"][path]["post"]
+        assert {"200", "400", "401", "408", "413", "422", "429", "431", "500", "501", "503"} <= set(task["responses"])
+        assert observe_queue(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
+
+
+def test_the_documentation_tells_the_shape_of_every_error(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+    for path in ("/embed", "/v1/embeddings"):
+        answer = server.post(path, content=b"{}")
+        told: Any = observe_queue(
+            page, page["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
+        )
+        body: Any = answer.json()
+        if path == "/v1/embeddings":
+            told, body = observe_queue(page, told["properties"]["error"]), body["error"]
+        assert set(told["required"]) <= set(body) <= set(told["properties"])
+
+
+def test_the_documentation_tells_every_shape_of_fill_masks_answers(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+
+    def fits(schema: dict[str, Any], answer: Any) -> bool:
+        schema = observe_queue(page, schema)
+        if "anyOf" in schema:
+            return any(fits(one, answer) for one in schema["anyOf"])
+        if schema["type"] == "array":
+            return isinstance(answer, list) and all(fits(schema["items"], one) for one in answer)
+        return isinstance(answer, dict) and set(schema["required"]) <= set(answer)
+
+    told = page["paths"]["/fill-mask"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    for inputs in ("the [MASK]", "[MASK] [MASK]", ["the [MASK]", "[MASK]"], ["the [MASK]", "[MASK] [MASK]"]):
+        assert fits(told, post(server, "/fill-mask", {"inputs": inputs}).json()), inputs
+
+
+def test_metrics_exist_before_anything_happened_and_count_what_did(server: httpx.Client) -> None:
+    def read(name: str) -> float:
+        return float(
+            next(line for line in server.get("/metrics").text.splitlines() if line.startswith(name)).split()[-1]
+        )
+
+    before = read('bert_requests_total{status="200",task="nsp"}')
+    tokens = read("bert_tokens_total")
+    post(server, "/nsp", {"inputs": {"text": "a", "text_pair": "b"}})
+    assert read('bert_requests_total{status="200",task="nsp"}') == before + 1
+    assert read("bert_tokens_total") >= tokens + 5
+    assert read('bert_execution_provider{provider="CPU"}') == 1
+    assert read("bert_waiting_tokens") == 0

@@ -1,0 +1,62 @@
+"""What a task makes of a request beyond what the pipelines answer: limits of candidates, padding, the time that is left for the line."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_export.artifact.batch import Tokens
+from service.artifact import open_artifact
+from service.errors import Unavailable
+from service.scheduling.results import InferenceResult
+from service.tasks.base import Limits, Tasks
+from service.tasks.schemas import EmbedRequest
+from service.tasks.tokenizer import Tokenizer
+
+
+def fill(server: httpx.Client, **body: Any) -> Any:
+    return server.post("/fill-mask", json=body).json()
+
+
+def test_of_the_targets_as_many_as_asked_for_are_given_best_first(server: httpx.Client) -> None:
+    every = fill(server, inputs="the [MASK] is big", targets=["cat", "dog", "the"])
+    assert [one["score"] for one in every] == sorted((one["score"] for one in every), reverse=True)
+    assert fill(server, inputs="the [MASK] is big", targets=["cat", "dog", "the"], top_k=2) == every[:2]
+
+
+def test_more_targets_than_candidates_are_allowed_are_refused(server: httpx.Client) -> None:
+    assert len(fill(server, inputs="the [MASK]", targets=["cat"] * 1000)) == 1
+    assert fill(server, inputs="the [MASK]", targets=["cat"] * 1001)["code"] == "targets"
+
+
+def test_padding_is_not_shown_where_it_is_a_candidate_beside_another_mask(server: httpx.Client) -> None:
+    vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
+    first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)
+    (padding,) = (one for one in first if one["token_str"] == "[PAD]")
+    assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"
+
+
+def test_the_time_that_tokenizing_took_is_not_there_for_the_line(bert_artifact: Path) -> None:
+    left: list[float] = []
+
+    class InferenceQueue:
+        async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:  # noqa: ARG002
+            left.append(timeout_seconds)
+            raise Unavailable("nobody is answered here")
+
+    artifact = open_artifact(bert_artifact)
+    tokenizer = Tokenizer(artifact, 100_000)
+    tokenizer.open()
+    tasks = Tasks(
+        manifest=artifact.manifest,
+        tokenizer=tokenizer,
+        batcher=InferenceQueue(),
+        limits=Limits(max_inputs=9, max_top_k=9, truncate=True),
+    )
+    with pytest.raises(Unavailable):
+        asyncio.run(tasks.embed(EmbedRequest(inputs="cat " * 20_000), timeout_seconds=60.0))
+    tokenizer.close()
+    assert 0.0 < 60.0 - left[0] < 60.0

@@ -1,0 +1,474 @@
+"""Real processes: API processes in front of an engine give the answers of one process, and outlive each other's deaths."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from threading import Event, local
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from service.workers.supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, Backoff
+
+APIS = 2
+DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine
+BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
+MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
+REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
+    *[
+        ("/embed", {"inputs": ["the cat", "我爱北京。", "a " * 100], "pooling": pooling}, {})
+        for pooling in ("cls", "pooler", "mean")
+    ],
+    ("/embed", {"inputs": "the cat", "normalize": True, "dimensions": 8}, {}),
+    ("/embed", {"inputs": ["the cat"] * 100}, {"accept": "application/x-npy"}),
+    ("/embed", {"inputs": ["cat " * 600], "truncate": True}, {}),
+    ("/v1/embeddings", {"input": ["the cat", "it"], "encoding_format": "base64"}, {}),
+    ("/fill-mask", MASKED, {}),
+    ("/fill-mask", {"inputs": "the [MASK] is big", "targets": ["cat", "dog"]}, {}),
+    ("/fill-mask", {"inputs": "the [MASK] is big", "top_k": 0}, {}),
+    ("/nsp", {"inputs": {"text": "a cat", "text_pair": "a dog"}}, {}),
+    ("/nsp", {"inputs": [["a", "b"], ["the cat", "it"]]}, {}),
+    ("/predict", {"inputs": "the cat"}, {}),
+    ("/tag", {"inputs": "the cat"}, {}),
+    ("/embed", {"inputs": ["the cat", ""]}, {}),
+    ("/embed", {"inputs": ["a", "cat " * 600]}, {}),
+    ("/embed", {"inputs": ["a"] * 101}, {}),
+    ("/embed", {"inputs": "a"}, {"x-request-timeout-ms": "soon"}),
+    ("/nothing", {}, {}),
+]
+
+
+class Service(ServiceProcess):
+    """A supervisor and its children."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._of_thread = local()
+
+    @property
+    def client(self) -> httpx.Client:
+        """The calling thread's: two that share a client which keeps no connection can be given the same one, and one closes it under the other."""
+        if not hasattr(self._of_thread, "client"):
+            self._of_thread.client = httpx.Client(
+                base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
+            )
+        found: httpx.Client = self._of_thread.client
+        return found
+
+    @property
+    def children(self) -> dict[str, int]:
+        """Name -> process id, of those that live."""
+        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {post["name"]: int(pid) for pid in pids if (post := post_of(int(pid)))}
+
+    @property
+    def folder(self) -> Path:
+        return Path(post_of(self.children["engine"])["folder"])
+
+    def count(self, series: str) -> float:
+        """The sum of the series whose names begin so, as a connection of its own hears it."""
+        lines = self.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
+
+    def get(self, path: str) -> httpx.Response:
+        """On a connection of its own: any of the processes may answer."""
+        return self.client.get(path)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """As `get`."""
+        return self.client.post(path, json=body, headers=headers)
+
+
+def post_of(pid: int) -> dict[str, Any]:
+    """What a child was told; nothing where it is not one, or not any more."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return {}
+    found: dict[str, Any] = next((json.loads(word) for word in words if word.startswith("{")), {})
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float:
+    """Asks again and again; how long it took."""
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() < started + seconds
+    return time.monotonic() - started
+
+
+def is_ready(service: Service) -> bool:
+    return service.get("/ready").status_code == 200
+
+
+@contextmanager
+def load(service: Service, callers: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
+    """Single texts, one after another from each caller, each on a connection of its own; how they ended, and what was no 200."""
+    stop, ends, others = Event(), Counter[int | str](), list[httpx.Response]()
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                answer = service.post("/embed", {"inputs": "the cat"})
+            except httpx.TransportError as error:
+                ends[type(error).__name__] += 1
+                continue
+            ends[answer.status_code] += 1
+            if answer.status_code != 200:
+                others.append(answer)
+
+    with ThreadPoolExecutor(callers) as pool:
+        calls = [pool.submit(call) for _ in range(callers)]
+        until(lambda: ends[200] >= 2 * callers)
+        try:
+            yield ends, others
+        finally:
+            stop.set()
+    for one in calls:
+        one.result()
+
+
+@pytest.fixture(scope="module")
+def settings(bert_artifact: Path) -> dict[str, str]:
+    more = {"BERT_TOKEN_BUDGET": "256", "BERT_MAX_WAITING_TOKENS": "400000", "BERT_DRAIN_SECONDS": "10"}
+    return {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_INPUTS": "100", "BERT_API_PROCESSES": str(APIS)} | more
+
+
+@pytest.fixture(scope="module")
+def service(settings: dict[str, str]) -> Iterator[Service]:
+    with Service(settings) as process:
+        yield process
+
+
+def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
+    named = {name: value for name, value in answer.headers.items() if name not in ("server-timing", "x-request-id")}
+    request_id = answer.headers["x-request-id"].encode()
+    named.pop("content-length")
+    return answer.status_code, answer.content.replace(request_id, b""), named
+
+
+def test_every_answer_and_every_error_is_byte_identical_to_that_of_one_process(
+    service: Service, server: httpx.Client
+) -> None:
+    for path, body, headers in REQUESTS:
+        alone = comparable(server.post(path, json=body, headers=headers))
+        for _ in range(3):
+            assert comparable(service.post(path, body, **headers)) == alone, (path, body)
+
+
+def test_answers_under_concurrency_are_those_of_one_process(service: Service, server: httpx.Client) -> None:
+    asked = [request for request in REQUESTS if request[0] != "/nothing"] * 4
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), asked))
+    known = [
+        comparable(server.post(path, json=body, headers=headers)) for path, body, headers in asked[: len(asked) // 4]
+    ]
+    assert found == known * 4
+
+
+def test_info_tells_of_the_processes_and_all_series_of_one_process_are_there(
+    service: Service, server: httpx.Client
+) -> None:
+    assert service.get("/info").json()["api_processes"] == APIS
+    alone, together = server.get("/info").json(), service.get("/info").json()
+    assert alone["api_processes"] == 0
+    assert alone.keys() == together.keys()
+    assert sorted(service.children) == ["api-0", "api-1", "engine"]
+
+    def series(text: str) -> set[str]:
+        return {
+            line.split()[0]
+            for line in text.splitlines()
+            if not line.startswith("#") and "_created" not in line and 'status="' not in line
+        }
+
+    assert series(server.get("/metrics").text) <= series(service.get("/metrics").text)
+
+
+def test_timings_add_up_and_tell_the_way_to_the_engine_as_waiting(service: Service) -> None:
+    started = time.perf_counter()
+    answer = service.post("/embed", {"inputs": BULK[:20]})
+    parts = {
+        part.split(";dur=")[0]: float(part.split("=")[1]) / 1000 for part in answer.headers["server-timing"].split(", ")
+    }
+    assert list(parts) == ["tokenize", "queue", "forward", "format"]
+    assert min(parts.values()) >= 0
+    assert parts["forward"] > 0
+    assert sum(parts.values()) < time.perf_counter() - started
+
+
+def test_whichever_process_is_asked_counts_are_those_of_all(service: Service) -> None:
+    before = {
+        series: service.count(series)
+        for series in ("bert_requests_total", "bert_request_seconds_count", "bert_errors_total")
+    }
+    with ThreadPoolExecutor(8) as pool:
+        statuses = Counter(
+            pool.map(lambda i: service.post("/embed", {"inputs": "the cat" if i % 4 else ""}).status_code, range(60))
+        )
+    assert statuses == {200: 45, 422: 15}
+    for _ in range(4 * APIS):
+        assert service.count("bert_requests_total") == before["bert_requests_total"] + 60
+        assert service.count("bert_request_seconds_count") == before["bert_request_seconds_count"] + 45
+        assert service.count("bert_errors_total") == before["bert_errors_total"] + 15
+
+
+def test_every_request_in_the_line_ends_one_way(service: Service) -> None:
+    with load(service):
+        text = service.get("/metrics").text
+    counts = {
+        line.split()[0]: float(line.split()[1])
+        for line in text.splitlines()
+        if line.startswith(("bert_queue_requests", "bert_inflight_requests"))
+    }
+    received = counts.pop('bert_queue_requests_total{outcome="received"}')
+    assert received == sum(counts.values())
+
+
+def test_a_caller_who_leaves_is_out_of_the_engines_line_at_once(service: Service) -> None:
+    cancelled = 'bert_queue_requests_total{outcome="cancelled"}'
+    before = service.count(cancelled)
+    body = json.dumps({"inputs": BULK}).encode()
+    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    connections = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(20)]
+    for connection in connections:
+        connection.sendall(head + body)
+    until(lambda: service.count("bert_waiting_requests") >= 5)
+    for connection in connections:
+        connection.close()
+    until(lambda: service.count("bert_waiting_tokens") == 0)
+    assert service.count(cancelled) >= before + 5  # those who waited did not run
+    assert service.count("bert_inflight_requests") <= 1
+
+
+def test_strangers_on_the_engines_socket_are_dropped_and_nobody_else_is_concerned(service: Service) -> None:
+    path = service.folder / "engine.sock"
+    assert service.folder.stat().st_mode & 0o777 == 0o700
+    with load(service) as (ends, _):
+        for content in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x04\x00\x00\x00junk", b"\x01\x00\x00\x00\xc1"):
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.settimeout(DEADLINE_SECONDS)
+                stranger.connect(str(path))
+                stranger.sendall(content)
+                assert stranger.recv(100) == b""
+    assert set(ends) == {200}
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_an_api_process_that_ends_or_hangs_takes_only_its_own_callers_along_and_has_a_successor(
+    service: Service, fault: signal.Signals
+) -> None:
+    before = service.children
+    answered = service.count("bert_requests_total")
+    with load(service) as (ends, others):
+        os.kill(before["api-0"], fault)
+        until(lambda: service.children.get("api-0", before["api-0"]) != before["api-0"])
+        done = ends[200]
+        until(lambda: ends[200] >= done + 20)
+    assert not others
+    assert sum(count for end, count in ends.items() if end != 200) <= 6  # one for each caller at most
+    assert service.children["engine"] == before["engine"]
+    assert service.children["api-1"] == before["api-1"]
+    assert service.count("bert_requests_total") >= answered + ends[200]  # what the dead one counted is not lost
+    until(lambda: service.count("bert_inflight_requests") == 0)
+
+
+def test_an_engine_that_is_killed_is_replaced_and_callers_are_told_503_meanwhile(service: Service) -> None:
+    before = service.children
+    with load(service) as (ends, others):
+        os.kill(before["engine"], signal.SIGKILL)
+        until(lambda: not is_ready(service))
+        assert service.get("/health").status_code == 200
+        assert service.get("/metrics").status_code == 200
+        until(lambda: is_ready(service))
+        done = ends[200]
+        until(lambda: ends[200] >= done + 20)
+    assert set(ends) == {200, 503}
+    assert {answer.json()["code"] for answer in others} <= {"unavailable", "loading"}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in others)
+    after = service.children
+    assert after["engine"] != before["engine"]
+    assert {name: pid for name, pid in after.items() if name != "engine"} == {
+        name: pid for name, pid in before.items() if name != "engine"
+    }
+
+
+def test_an_engine_that_does_not_turn_any_more_is_killed_and_replaced(service: Service) -> None:
+    """Stopped, it neither answers nor ends: its connections stay open, and its watchdog does not run."""
+    before = service.children
+    with load(service) as (ends, others):
+        os.kill(before["engine"], signal.SIGSTOP)
+        until(lambda: service.children.get("engine", before["engine"]) != before["engine"])
+        until(lambda: is_ready(service))
+        done = ends[200]
+        until(lambda: ends[200] >= done + 20)
+    assert set(ends) == {200, 503}
+    assert {answer.json()["code"] for answer in others} <= {"unavailable", "loading"}
+    assert {name: pid for name, pid in service.children.items() if name != "engine"} == {
+        name: before[name] for name in ("api-0", "api-1")
+    }
+
+
+def test_a_run_that_hangs_ends_the_engine_alone_and_its_callers_are_told_503(bert_artifact: Path) -> None:
+    endless = {
+        "inputs": ["a cat and a dog " * 25] * 2000,
+        "pooling": "mean",
+    }  # 254,000 tokens in one run: seconds on one core
+    more = {"BERT_TOKEN_BUDGET": "260000", "BERT_MAX_WAITING_TOKENS": "500000", "BERT_MAX_WAIT_SECONDS": "1000"}
+    more |= {
+        "BERT_API_PROCESSES": "1",
+        "BERT_THREADS": "1",
+        "BERT_RUN_TIMEOUT_SECONDS": "0.5",
+        "BERT_ARTIFACT": str(bert_artifact),
+    }
+    with Service(more) as service:
+        before = service.children
+        hanging = service.post("/embed", endless)
+        assert hanging.status_code == 503
+        assert "stuck: a run has lasted 0.5 s" in hanging.json()["error"]
+        until(lambda: service.children.get("engine", before["engine"]) != before["engine"])
+        until(lambda: is_ready(service))
+        assert service.post("/embed", {"inputs": "the cat"}).status_code == 200
+        assert service.children["api-0"] == before["api-0"]
+
+
+def test_sigterm_under_load_answers_everyone_and_ends_with_0(settings: dict[str, str]) -> None:
+    with Service(settings | {"BERT_TOKEN_BUDGET": "16"}) as service:
+        children, folder = service.children, service.folder
+        received = 'bert_queue_requests_total{outcome="received"}'
+        before = service.count(received)
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(service.post, "/embed", {"inputs": BULK}) for _ in range(8)]
+            until(lambda: service.count(received) >= before + 8)
+            exit_code = service.terminate()
+            assert [one.result().status_code for one in asked] == [200] * 8
+        assert exit_code == 0
+        assert not any(is_alive(pid) for pid in children.values())
+        assert not folder.exists()
+
+
+def test_deadlines_a_full_line_and_a_drain_without_time_are_told_as_by_one_process(bert_artifact: Path) -> None:
+    more = {
+        "BERT_API_PROCESSES": "1",
+        "BERT_TOKEN_BUDGET": "16",
+        "BERT_MAX_WAITING_TOKENS": "320000",
+        "BERT_DRAIN_SECONDS": "0",
+    }
+    more["BERT_MAX_WAIT_SECONDS"] = "1000"
+    with Service({"BERT_ARTIFACT": str(bert_artifact)} | more) as service, ThreadPoolExecutor(12) as pool:
+        asked = [
+            pool.submit(
+                service.post, "/embed", {"inputs": BULK * 8}, **{"x-request-timeout-ms": "60000" if i % 4 else "1"}
+            )
+            for i in range(12)
+        ]
+        until(lambda: service.count('bert_errors_total{reason="overloaded"}') > 0)
+        until(lambda: service.count("bert_inflight_requests") >= 2)
+        assert service.terminate() == 0
+        answers = [one.result() for one in asked]
+    told = {429: ("overloaded",), 503: ("deadline", "unavailable")}
+    assert all(answer.status_code == 200 or answer.json()["code"] in told[answer.status_code] for answer in answers)
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
+    assert {answer.json()["code"] for answer in answers if answer.status_code != 200} >= {"overloaded", "unavailable"}
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing_behind(settings: dict[str, str]) -> None:
+    service = Service(settings | {"BERT_PORT": "0"})
+    service.start()
+    try:
+        until(lambda: len(service.children) == APIS + 1)
+        children, folder = service.children, service.folder
+    finally:
+        service.process.kill()
+        service.process.wait()
+        service.close()
+    until(lambda: not any(is_alive(pid) for pid in children.values()))
+    assert not folder.exists()
+
+
+def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | settings
+    return subprocess.run(
+        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_wrong_setting_stops_the_start_with_a_sentence(settings: dict[str, str]) -> None:
+    finished = start(settings | {"BERT_API_PROCESSES": "many"})
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("service: BERT_API_PROCESSES: Input should be a valid integer")
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_api_processes_do_not_carry_the_runtime() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", "import service.workers.api_worker, sys; sys.exit('onnxruntime' in sys.modules)"],
+        check=False,
+    )
+    assert finished.returncode == 0
+
+
+@pytest.mark.parametrize("apis", ["0", "2"])
+def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
+    finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
+    assert finished.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_without_a_folder_for_temporary_files_the_start_stops_with_a_sentence(settings: dict[str, str]) -> None:
+    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from service.__main__ import main; sys.exit(main())"
+    environment = (
+        {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
+        | settings
+        | {"BERT_PORT": "0"}
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert finished.returncode == 1
+    assert "cannot make a folder for what the processes share" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_service(
+    settings: dict[str, str], bert_artifact: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bert_artifact, broken)
+    manifest = json.loads((broken / "cpu" / "manifest.json").read_text())
+    (broken / "cpu" / "model.onnx").write_bytes(b"nothing")
+    manifest["files"]["model.onnx"] = sha256(b"nothing").hexdigest()
+    (broken / "cpu" / "manifest.json").write_text(json.dumps(manifest))
+    finished = start(settings | {"BERT_ARTIFACT": str(broken), "BERT_PORT": "0"})
+    assert finished.returncode == 1
+    assert "the model cannot be loaded" in finished.stderr
+
+
+def test_the_first_short_life_is_forgiven_and_further_ones_cost_more_and_more() -> None:
+    backoff = Backoff()
+    pauses = [backoff.after(1.0) for _ in range(20)]
+    assert pauses[:4] == [0.0, FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    assert max(pauses) == LONGEST_PAUSE_SECONDS
+    assert backoff.after(STEADY_SECONDS) == 0.0
+    assert backoff.after(1.0) == 0.0

@@ -1,0 +1,106 @@
+"""The tasks behind an API process's front, with a real engine at the other end of the socket: the very answers of the engine's own tasks."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from model_export.export import export
+from service.artifact import open_artifact
+from service.engine.engine import Engine
+from service.metrics import Metrics
+from service.settings import Settings
+from service.tasks import predict as labels
+from service.tasks.base import TaskResult, Tasks
+from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.workers.child import WorkerSpec
+from service.workers.engine_worker import EngineWorker
+from service.workers.heartbeat import pipe
+from service.workers.remote_backend import RemoteBackend
+from tests.paths import GOLDEN
+
+TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
+Ask = Callable[[Tasks], Awaitable[TaskResult]]
+
+
+def embed(pooling: str) -> Ask:
+    return lambda tasks: tasks.embed(
+        EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
+    )
+
+
+def fill_mask(**more: Any) -> Ask:
+    body = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"]} | more
+    return lambda tasks: tasks.fill_mask(FillMaskRequest.model_validate(body), timeout_seconds=60)
+
+
+def nsp(tasks: Tasks) -> Awaitable[TaskResult]:
+    return tasks.next_sentence(
+        NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
+    )
+
+
+def predict(tasks: Tasks) -> Awaitable[TaskResult]:
+    return labels.predict(
+        tasks, PredictRequest.model_validate({"inputs": [[text] for text in TEXTS]}), timeout_seconds=60
+    )
+
+
+def tag(tasks: Tasks) -> Awaitable[TaskResult]:
+    return labels.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
+
+
+ASKED: dict[str, list[Ask]] = {
+    "bert": [embed("cls"), embed("pooler"), embed("mean"), fill_mask(top_k=3), fill_mask(targets=["cat", "dog"]), nsp],
+    "bert-labels": [predict],
+    "bert-tags": [tag],
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name: str) -> None:
+    export(GOLDEN / name, tmp_path / "artifact")
+    settings = Settings(artifact=tmp_path / "artifact", token_budget=64, threads=1, api_processes=1)
+    artifact = open_artifact(settings.artifact)
+
+    async def story() -> None:
+        engine = Engine(artifact, settings, Metrics())
+        with socket.socket(socket.AF_UNIX) as listener:
+            heard, pulse = pipe()
+            post = WorkerSpec(
+                name="api-0",
+                folder=str(tmp_path),
+                device="cpu",
+                degraded="",
+                listener=listener.fileno(),
+                lifeline=0,
+                pulse=pulse,
+            )
+            listener.bind(str(post.socket))
+            listener.listen()
+            server = EngineWorker(engine, pulse)
+            running = asyncio.create_task(server.run(listener.dup()))
+            front = RemoteBackend(post, settings, artifact, Metrics())
+            await front.open()
+            while await front.ready():
+                pass  # the model is loading
+            for ask in ASKED[name]:
+                near, far = await ask(engine.tasks), await asyncio.gather(*(ask(front.tasks) for _ in range(3)))
+                assert [as_bytes(one) for one in far] == [as_bytes(near)] * 3
+            assert (await front.info()).keys() == (await engine.info()).keys()
+            await front.close()
+            server._finish(0)
+            assert await running == 0
+            os.close(heard)
+            os.close(pulse)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def as_bytes(done: TaskResult) -> bytes:
+    return orjson.dumps([done.value, done.truncated, done.tokens], option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,1 @@
+"""Corpus, vocabulary and training batches."""

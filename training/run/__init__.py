@@ -1,0 +1,1 @@
+"""The training run, its measurements and the model card."""

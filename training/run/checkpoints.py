@@ -1,0 +1,74 @@
+"""Saves and finds the state of a run: one folder a checkpoint, one file a worker, renamed into place when whole."""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from training.model.shape import Shape
+
+KEPT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    step: int
+    tokens: int
+
+
+def latest(folder: Path) -> Path | None:
+    found = sorted(folder.glob("step-*"))
+    return found[-1] if found else None
+
+
+def save(
+    folder: Path,
+    *,
+    worker: int,
+    owned: dict[str, nn.Parameter],
+    optimizers: list[torch.optim.Optimizer],
+    step: int,
+    tokens: int,
+    shape: Shape,
+    barrier: Any,
+) -> None:
+    """Called by all workers at the same step; the first one makes the whole visible."""
+    beside, final = folder / f"writing-{step:07d}", folder / f"step-{step:07d}"
+    beside.mkdir(parents=True, exist_ok=True)
+    state = {
+        "owned": {name: parameter.detach().clone() for name, parameter in owned.items()},
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "step": step,
+        "tokens": tokens,
+        "shape": asdict(shape),
+    }
+    torch.save(state, beside / f"worker-{worker}.pt")
+    barrier.wait()
+    if worker == 0:
+        shutil.rmtree(final, ignore_errors=True)
+        beside.rename(final)
+        for old in sorted(folder.glob("step-*"))[:-KEPT]:
+            shutil.rmtree(old)
+    barrier.wait()
+
+
+def load(
+    folder: Path, *, worker: int, owned: dict[str, nn.Parameter], optimizers: list[torch.optim.Optimizer]
+) -> Progress:
+    state = torch.load(folder / f"worker-{worker}.pt", weights_only=True)
+    with torch.no_grad():
+        for name, parameter in owned.items():
+            parameter.copy_(state["owned"][name])
+    for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(kept)
+    return Progress(step=state["step"], tokens=state["tokens"])
+
+
+def weights(folder: Path) -> tuple[Shape, dict[str, torch.Tensor], int]:
+    """All parameters of a checkpoint, whichever worker owned them, and the tokens seen."""
+    states = [torch.load(path, weights_only=True) for path in sorted(folder.glob("worker-*.pt"))]
+    merged = {name: tensor for state in states for name, tensor in state["owned"].items()}
+    return Shape(**states[0]["shape"]), merged, states[0]["tokens"]

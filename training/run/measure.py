@@ -1,0 +1,153 @@
+"""A trained network and held-out articles in, figures out: masked tokens, next sentences, sentence similarity."""
+
+import csv
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.data.batches import IGNORE, MASK, Packer, Rows
+from training.data.corpus import Array, Source
+from training.model.model import Bert, Packed
+from training.model.objective import as_tensors
+
+ROW_LENGTH = 128
+ROWS_AT_ONCE = 32
+LONG_PAIR = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Shares of right answers on articles that training never saw."""
+
+    masked_tokens: int
+    bert_rule: float  # 15 % chosen; of these 80 % [MASK], 10 % a random piece, 10 % unchanged
+    all_masked: float  # the same tokens chosen, every one of them [MASK]
+    pairs: int
+    next_sentence: float
+    long_pairs: int  # LONG_PAIR tokens and more
+    next_sentence_long: float
+
+
+def held_out(model: Bert, *, sources: list[Source], rounds: int) -> HeldOut:
+    shares = [float(len(source.tokens)) for source in sources]
+    packer = Packer(sources, shares=shares, pieces=model.score_bias.numel())
+    counts = np.zeros(7)
+    for turn in range(rounds):
+        rows = packer.rows(count=ROWS_AT_ONCE, length=ROW_LENGTH, seed=(2026, turn))
+        counts += right_answers(model, rows)
+    tokens, as_trained, masked, pairs, judged, long_pairs, long_judged = counts
+    return HeldOut(
+        masked_tokens=int(tokens),
+        bert_rule=as_trained / tokens,
+        all_masked=masked / tokens,
+        pairs=int(pairs),
+        next_sentence=judged / pairs,
+        long_pairs=int(long_pairs),
+        next_sentence_long=long_judged / long_pairs,
+    )
+
+
+def right_answers(model: Bert, rows: Rows) -> Array:
+    """[7]: chosen tokens, right ones under BERT's rule, right ones all masked, pairs, right ones, long pairs, right ones."""
+    hidden = rows.ids.copy()
+    hidden.ravel()[rows.chosen] = MASK
+    scores, verdicts = answers(model, rows)
+    blind, _ = answers(model, replace(rows, ids=hidden))
+    counted = rows.labels != IGNORE
+    right = (verdicts.argmax(1).numpy() == rows.labels) & counted
+    long = counted & (pair_lengths(rows) >= LONG_PAIR)
+    hits = [(guess.argmax(1).numpy() == rows.answers).sum() for guess in (scores, blind)]
+    return np.asarray(
+        [len(rows.answers), *hits, counted.sum(), right.sum(), long.sum(), (right & long).sum()], dtype=np.float64
+    )
+
+
+def pair_lengths(rows: Rows) -> Array:
+    """[starts]: the tokens of the sequence that each start belongs to."""
+    length = rows.ids.shape[1]
+    lines, blocks = rows.starts // length, rows.blocks.ravel()[rows.starts]
+    sizes: Array = (rows.blocks[lines] == blocks[:, None]).sum(1)
+    return sizes
+
+
+def answers(model: Bert, rows: Rows) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode():
+        scores, verdicts = model(as_tensors(rows, device="cpu")[0])
+    return scores, verdicts
+
+
+def one_row(ids: list[int], *, segments: list[int], chosen: Iterable[int]) -> Packed:
+    size = len(ids)
+    return Packed(
+        ids=torch.tensor([ids]),
+        segments=torch.tensor([segments]),
+        positions=torch.arange(size)[None],
+        blocks=torch.zeros(1, size, dtype=torch.int64),
+        chosen=torch.tensor(list(chosen), dtype=torch.int64),
+        starts=torch.zeros(1, dtype=torch.int64),
+    )
+
+
+def fill(model: Bert, tokenizer: Tokenizer, text: str, *, count: int) -> list[tuple[str, float]]:
+    """The likeliest pieces for the first [MASK], with their probabilities."""
+    encoded = tokenizer.encode(text)
+    packed = one_row(encoded.ids, segments=encoded.type_ids, chosen=[encoded.ids.index(MASK)])
+    with torch.inference_mode():
+        best = model(packed)[0][0].softmax(-1).topk(count)
+    return [
+        (str(tokenizer.id_to_token(i)), p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def is_next(model: Bert, tokenizer: Tokenizer, first: str, second: str) -> float:
+    encoded = tokenizer.encode(first, second)
+    with torch.inference_mode():
+        _, verdicts = model(one_row(encoded.ids, segments=encoded.type_ids, chosen=[]))
+    return float(verdicts.softmax(-1)[0, 0])
+
+
+def similarity(model: Bert, tokenizer: Tokenizer, *, table: Path) -> dict[str, float]:
+    """STS-B test: Spearman's rank correlation of cosine and human score, by pooling."""
+    with gzip.open(table, "rt", encoding="utf-8") as lines:
+        records = [r for r in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if r["split"] == "test"]
+    wanted = np.asarray([float(record["score"]) for record in records])
+    left, right = (
+        [vectors(model, tokenizer, record[column]) for record in records] for column in ("sentence1", "sentence2")
+    )
+    return {
+        pooling: spearman(
+            np.asarray([cosine(a[pooling], b[pooling]) for a, b in zip(left, right, strict=True)]), wanted
+        )
+        for pooling in ("cls", "mean", "pooler")
+    }
+
+
+def vectors(model: Bert, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    encoded = tokenizer.encode(text)
+    packed = one_row(encoded.ids, segments=encoded.type_ids, chosen=[])
+    with torch.inference_mode():
+        hidden = model.encoder(packed)[0]
+        pooled = torch.tanh(model.pooler(hidden[0]))
+    return {"cls": hidden[0].numpy(), "mean": hidden.mean(0).numpy(), "pooler": pooled.numpy()}
+
+
+def cosine(left: Array, right: Array) -> float:
+    return float(left @ right / (np.linalg.norm(left) * np.linalg.norm(right)))
+
+
+def spearman(left: Array, right: Array) -> float:
+    return float(np.corrcoef(ranks(left), ranks(right))[0, 1])
+
+
+def ranks(values: Array) -> Array:
+    """Ranks from 0, ties sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2)[inverse]

@@ -1,0 +1,160 @@
+"""One training process: its rows, its gradients, and the parameters it owns, which it alone updates.
+
+All workers see the same weights and gradients; two barriers a step keep them together. Knows nothing of text.
+"""
+
+import logging
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.data.batches import Packer
+from training.data.corpus import open_sources
+from training.model.model import Bert
+from training.model.objective import as_tensors, losses, tally
+from training.model.optimizers import optimizers
+from training.model.positions import continued
+from training.run.checkpoints import latest, load, save
+from training.run.recipe import Recipe
+
+GO_ON, SAVE, STOP = 0, 1, 2
+PLACES = "encoder.places.weight"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the workers have in common: weights, gradients and the word of the first worker."""
+
+    model: Bert
+    gradients: Tensor  # [workers, parameters]
+    order: Tensor  # [1] GO_ON, SAVE or STOP
+    barrier: Any
+
+
+class Worker:
+    def __init__(self, number: int, *, shared: Shared, recipe: Recipe) -> None:
+        self.number = number
+        self.shared = shared
+        self.recipe = recipe
+        by_size = sorted(shared.model.named_parameters(), key=lambda item: -item[1].numel())
+        self.owned = dict(by_size[number :: recipe.workers])
+        self.optimizers = optimizers(self.owned, recipe=recipe)
+        self.losses = torch.compile(losses, dynamic=False)
+        self.step = self.tokens = 0
+        self.asked_to_stop = False
+
+    def run(self) -> None:
+        self.prepare()
+        per_step = self.recipe.tokens_per_step
+        saved_at = reported_at = time.monotonic()
+        reported_step = self.step
+        sums = np.zeros(8)
+        while self.tokens < self.recipe.schedule.total:
+            if self.number == 0:
+                due = time.monotonic() - saved_at > self.recipe.save_seconds
+                self.shared.order[0] = STOP if self.asked_to_stop else SAVE if due else GO_ON
+            sums += self.learn()
+            order = self.update()
+            if self.step % 100 == 0 and self.number == 0:
+                self.report(sums, rate=(self.step - reported_step) * per_step / (time.monotonic() - reported_at))
+                sums, reported_at, reported_step = np.zeros(8), time.monotonic(), self.step
+            if order != GO_ON:
+                self.save()
+                saved_at = time.monotonic()
+            if order == STOP:
+                return
+        self.save()
+
+    def prepare(self) -> None:
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGTERM, self.on_terminate)
+        sources = open_sources(folder=self.recipe.encoded, part="train")
+        shares = [self.recipe.source_shares[source.name] for source in sources]
+        self.packer = Packer(sources, shares=shares, pieces=self.recipe.shape.pieces)
+        folder = latest(self.recipe.checkpoints)
+        if folder is not None:
+            kept = load(folder, worker=self.number, owned=self.owned, optimizers=self.optimizers)
+            self.step, self.tokens = kept.step, kept.tokens
+            self.continue_positions()
+            log.info("worker %d goes on from step %d, %d tokens", self.number, self.step, self.tokens)
+        self.shared.barrier.wait()
+
+    def on_terminate(self, *_: object) -> None:
+        self.asked_to_stop = True
+
+    def learn(self) -> Any:
+        """One forward and backward pass; leaves the gradients where all workers see them."""
+        length = self.recipe.schedule.row_length(self.tokens, step=self.step)
+        count = self.recipe.tokens_per_step // self.recipe.workers // length
+        rows = self.packer.rows(count=count, length=length, seed=(self.recipe.seed, self.number, self.step))
+        packed, answers, labels = as_tensors(rows, device=self.recipe.device)
+        loss, by_token, verdicts = self.losses(self.shared.model, packed, answers, labels)
+        loss.backward()
+        mine = self.shared.gradients[self.number].split([p.numel() for p in self.shared.model.parameters()])
+        for parameter, place in zip(self.shared.model.parameters(), mine, strict=True):
+            place.copy_(parameter.grad.view(-1))
+            parameter.grad = None
+        return tally(rows, by_token=by_token.float().cpu().numpy(), verdicts=verdicts.float().cpu().numpy())
+
+    def update(self) -> int:
+        self.shared.barrier.wait()
+        order = int(self.shared.order[0])
+        sizes = [parameter.numel() for parameter in self.shared.model.parameters()]
+        averages = self.shared.gradients.split(sizes, dim=1)
+        for (name, parameter), gradient in zip(self.shared.model.named_parameters(), averages, strict=True):
+            if name in self.owned:
+                parameter.grad = gradient.mean(0).view_as(parameter)
+        factor = self.recipe.schedule.factor(self.tokens)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        self.tokens += self.recipe.tokens_per_step
+        self.continue_positions()
+        self.shared.barrier.wait()
+        return order
+
+    def continue_positions(self) -> None:
+        """Just before the first long row: gives the positions no row has reached a start that fits the others."""
+        places = self.owned.get(PLACES)
+        if places is None or not self.recipe.schedule.has_long_rows(self.tokens):
+            return
+        trained = self.recipe.schedule.short_row
+        moments = self.optimizers[1].state[places]
+        if not moments["exp_avg_sq"][trained:].any():
+            with torch.no_grad():
+                places[trained:] = continued(places, trained=trained)
+
+    def save(self) -> None:
+        save(
+            self.recipe.checkpoints,
+            worker=self.number,
+            owned=self.owned,
+            optimizers=self.optimizers,
+            step=self.step,
+            tokens=self.tokens,
+            shape=self.recipe.shape,
+            barrier=self.shared.barrier,
+        )
+
+    def report(self, sums: Any, *, rate: float) -> None:
+        token_loss, tokens, right, pairs = sums.reshape(4, 2)
+        log.info(
+            "step %d tokens %.2fM lr x%.3f | en mlm %.3f nsp %.1f%% | zh mlm %.3f nsp %.1f%% | %.0f tokens/s",
+            self.step,
+            self.tokens / 1e6,
+            self.recipe.schedule.factor(self.tokens),
+            token_loss[0] / tokens[0],
+            100 * right[0] / pairs[0],
+            token_loss[1] / tokens[1],
+            100 * right[1] / pairs[1],
+            rate,
+        )
