@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
 
-COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client looks for the folder
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -170,12 +169,6 @@ class Metrics:
     def line_text(self) -> bytes:
         """What only the process with the line can tell."""
         return generate_latest(self._line_registry)
-
-
-def share(name: str) -> None:
-    """From now on the counts of this process lie in the folder COUNTS_VARIABLE, under a name that the successor of this process has too:
-    it counts on where this one ends. To be called before the first Metrics is made."""
-    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 
 def aggregate(folder: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""An API process: HTTP on a port that it shares with the others, in front of an engine in another process."""
+"""An API worker: HTTP on a port that all API workers share, in front of the engine worker."""
 
 import socket
 
@@ -10,9 +10,9 @@ from service.workers.child import WorkerSpec, run_child
 from service.workers.remote_backend import RemoteBackend
 
 
-def work(post: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
+def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
     return run(
-        build(settings, RemoteBackend(post, settings, artifact, Metrics())), [socket.socket(fileno=post.listener)]
+        build(settings, RemoteBackend(spec, settings, artifact, Metrics())), [socket.socket(fileno=spec.listener)]
     )
 
 

@@ -1,4 +1,4 @@
-"""An API process's side of the service: a tokenizer and the tasks here, the line and the model in the engine's process."""
+"""The backend of an API worker: tokenizer and tasks in this process, the queue and the model in the engine worker."""
 
 import asyncio
 import logging
@@ -21,19 +21,19 @@ from service.workers.child import WorkerSpec, metrics_dir
 from service.workers.client import EngineClient
 from service.workers.heartbeat import send_heartbeats
 
-CONNECT_GRACE_SECONDS = 2.0  # for an engine that is there to say welcome; one that is not may take minutes
+CONNECT_GRACE_SECONDS = 2.0  # for a running engine to reply; one that is still loading may take minutes
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False)
 class RemoteBackend:
-    """What `Engine` is to an application in its own process."""
+    """The counterpart of `Engine` for an engine in another process."""
 
-    post: WorkerSpec
+    spec: WorkerSpec
     settings: Settings
     artifact: Artifact
     metrics: Metrics
-    startup_grace_seconds: float = 2 * CONNECT_GRACE_SECONDS  # there are others to accept meanwhile
+    startup_grace_seconds: float = 2 * CONNECT_GRACE_SECONDS  # other API workers accept connections meanwhile
     on_failure: Callable[[], None] = lambda: None
     draining: bool = False
     batcher: EngineClient = field(init=False)
@@ -43,9 +43,9 @@ class RemoteBackend:
 
     def __post_init__(self) -> None:
         self.batcher = EngineClient(
-            self.post.socket,
+            self.spec.socket,
             self.artifact.digest,
-            patience_seconds=self.settings.run_timeout_seconds,
+            grace_seconds=self.settings.run_timeout_seconds,
             on_other_artifact=self._other_artifact,
         )
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
@@ -63,7 +63,7 @@ class RemoteBackend:
         settings = self.settings
         self._background.append(asyncio.create_task(self.batcher.keep_connected()))
         await asyncio.to_thread(self.tokenizer.open)
-        self._background.append(asyncio.create_task(send_heartbeats(self.post.pulse)))
+        self._background.append(asyncio.create_task(send_heartbeats(self.spec.heartbeat)))
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
         self._tasks = Tasks(
             manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits
@@ -96,25 +96,25 @@ class RemoteBackend:
         if self.draining or self._tasks is None:
             return "draining" if self.draining else "loading"
         try:
-            return (await self.batcher.ask("ready")).decode()
+            return (await self.batcher.query("ready")).decode()
         except Unavailable as error:
             return error.message
 
     async def info(self) -> dict[str, Any]:
         try:
-            engine: dict[str, Any] = orjson.loads(await self.batcher.ask("info"))
+            engine: dict[str, Any] = orjson.loads(await self.batcher.query("info"))
         except Unavailable as error:
             engine = {"model": self.artifact.manifest.name, "artifact": self.artifact.digest, "status": error.message}
         return engine | {"api_processes": self.settings.api_processes}
 
     async def render_metrics(self) -> bytes:
-        """Everyone's counts, which lie in files that outlive their processes, and the line as the engine sees it."""
-        counts = await asyncio.to_thread(aggregate, metrics_dir(Path(self.post.folder)))
+        """The metrics of all workers, from files that outlive their processes, and the queue's from the engine."""
+        counts = await asyncio.to_thread(aggregate, metrics_dir(Path(self.spec.folder)))
         try:
-            return counts + await self.batcher.ask("metrics")
+            return counts + await self.batcher.query("metrics")
         except Unavailable:
             return counts
 
     def _other_artifact(self) -> None:
-        log.error("the engine serves another artifact by now: this process ends, so that its successor reads that one")
+        log.error("engine now serves a different artifact: exiting so that the restarted worker loads it")
         self.on_failure()
