@@ -27,7 +27,7 @@ M = TypeVar("M")
 
 
 class ProtocolError(Exception):
-    """The peer sent a frame or a message that this protocol does not allow: the connection has to be closed."""
+    """The other side sent a frame or message that the protocol does not allow: the connection has to be closed."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):

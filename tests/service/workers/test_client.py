@@ -1,4 +1,4 @@
-"""EngineClient and EngineWorker over a real unix socket; only the model behind processes is fake."""
+"""EngineClient and EngineWorker over a real unix socket; only the model behind them is fake."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ class FakeEngine:
 
 
 class Processes:
-    """An engine worker and API workers, all in one event loop, with a real socket between processes."""
+    """An engine worker and API workers, all in one event loop, with a real socket between them."""
 
     def __init__(self, folder: Path, runner: FakeRunner, waiting: RequestQueue) -> None:
         self.folder, self.runner = folder, runner
@@ -200,9 +200,9 @@ def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path:
         runner = FakeRunner(held=True)
         async with start(tmp_path, runner, line(token_budget=4, max_tokens=40)) as processes:
             client = await processes.connected()
-            asked = [submit(client, 1)]
+            requests = [submit(client, 1)]
             await until(lambda: bool(runner.batches))
-            asked += [submit(client, n) for n in range(10)]
+            requests += [submit(client, n) for n in range(10)]
             await until(lambda: processes.batcher.waiting.tokens == 40)
             client.check_admission(4)
             await error_of(submit(client, 50), Overloaded)
@@ -217,14 +217,14 @@ def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path:
                 client.check_admission(4)
             await until(lambda: processes.batcher.counts.refused == 5)
             runner.release()
-            await asyncio.gather(*asked)
-            await until(lambda: is_open(client), 1.0)
+            await asyncio.gather(*requests)
+            await until(lambda: accepts(client), 1.0)
             assert numbers_of(await submit(client, 5)) == [5]
 
     play(story)
 
 
-def is_open(client: EngineClient) -> bool:
+def accepts(client: EngineClient) -> bool:
     try:
         client.check_admission(4)
     except ServiceError:
@@ -357,7 +357,7 @@ def test_an_engine_with_another_artifact_is_not_used(tmp_path: Path) -> None:
         async with start(tmp_path) as processes:
             client = await processes.connect("another")
             await until(lambda: processes.other_artifacts == ["another"])
-            assert not is_open(client)
+            assert not accepts(client)
 
     play(story)
 

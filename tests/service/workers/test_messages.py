@@ -81,7 +81,7 @@ def results(draw: st.DrawFn) -> list[RemoteResult]:
 
 
 def send(message: messages.Message, *, from_api: bool) -> Any:
-    """What the peer reads."""
+    """The message as the other side reads it."""
 
     async def read() -> Any:
         reader = asyncio.StreamReader()

@@ -60,7 +60,7 @@ class Service(ServiceProcess):
 
     @property
     def client(self) -> httpx.Client:
-        """One for each thread: two threads may get the same connection of a client without keep-alive, and one closes it."""
+        """One for each thread: two threads may get one connection of a client without keep-alive, and one closes it."""
         if not hasattr(self._of_thread, "client"):
             self._of_thread.client = httpx.Client(
                 base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
@@ -175,11 +175,12 @@ def test_every_answer_and_every_error_has_the_bytes_of_one_process(service: Serv
 
 
 def test_concurrent_requests_get_the_answers_of_one_process(service: Service, server: httpx.Client) -> None:
-    asked = [request for request in REQUESTS if request[0] != "/nothing"] * 4
+    requests = [request for request in REQUESTS if request[0] != "/nothing"] * 4
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), asked))
+        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), requests))
     known = [
-        comparable(server.post(path, json=body, headers=headers)) for path, body, headers in asked[: len(asked) // 4]
+        comparable(server.post(path, json=body, headers=headers))
+        for path, body, headers in requests[: len(requests) // 4]
     ]
     assert found == known * 4
 
@@ -213,7 +214,7 @@ def test_timings_add_up_and_count_the_transfer_to_the_engine_as_queueing(service
     assert sum(parts.values()) < time.perf_counter() - started
 
 
-def test_whichever_process_is_asked_counts_are_those_of_all(service: Service) -> None:
+def test_metrics_of_any_api_worker_are_the_sums_over_all(service: Service) -> None:
     before = {
         series: service.count(series)
         for series in ("bert_requests_total", "bert_request_seconds_count", "bert_errors_total")
@@ -354,10 +355,10 @@ def test_sigterm_under_load_answers_all_requests_and_exits_with_0(settings: dict
         received = 'bert_queue_requests_total{outcome="received"}'
         before = service.count(received)
         with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(service.post, "/embed", {"inputs": BULK}) for _ in range(8)]
+            requests = [pool.submit(service.post, "/embed", {"inputs": BULK}) for _ in range(8)]
             until(lambda: service.count(received) >= before + 8)
             exit_code = service.terminate()
-            assert [one.result().status_code for one in asked] == [200] * 8
+            assert [one.result().status_code for one in requests] == [200] * 8
         assert exit_code == 0
         assert not any(is_alive(pid) for pid in children.values())
         assert not folder.exists()
@@ -372,7 +373,7 @@ def test_deadlines_a_full_queue_and_a_drain_without_time_give_the_errors_of_one_
     }
     more["BERT_MAX_WAIT_SECONDS"] = "1000"
     with Service({"BERT_ARTIFACT": str(bert_artifact)} | more) as service, ThreadPoolExecutor(12) as pool:
-        asked = [
+        requests = [
             pool.submit(
                 service.post, "/embed", {"inputs": BULK * 8}, **{"x-request-timeout-ms": "60000" if i % 4 else "1"}
             )
@@ -381,9 +382,9 @@ def test_deadlines_a_full_queue_and_a_drain_without_time_give_the_errors_of_one_
         until(lambda: service.count('bert_errors_total{reason="overloaded"}') > 0)
         until(lambda: service.count("bert_inflight_requests") >= 2)
         assert service.terminate() == 0
-        answers = [one.result() for one in asked]
-    told = {429: ("overloaded",), 503: ("deadline", "unavailable")}
-    assert all(answer.status_code == 200 or answer.json()["code"] in told[answer.status_code] for answer in answers)
+        answers = [one.result() for one in requests]
+    codes = {429: ("overloaded",), 503: ("deadline", "unavailable")}
+    assert all(answer.status_code == 200 or answer.json()["code"] in codes[answer.status_code] for answer in answers)
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
     assert {answer.json()["code"] for answer in answers if answer.status_code != 200} >= {"overloaded", "unavailable"}
 
@@ -424,9 +425,9 @@ def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, st
     ],
 )
 def test_a_process_imports_only_what_it_uses(module: str, heavy: str) -> None:
-    code = f"import sys, {module}; sys.exit(' '.join(sys.modules.keys() & {set(heavy.split())!r}))"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (finished.returncode, finished.stderr) == (0, "\n")
+    code = f"import sys, {module}; print(*sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(finished.stdout.split()) & set(heavy.split())
 
 
 @pytest.mark.parametrize("apis", ["0", "2"])
