@@ -207,7 +207,7 @@ def _total(counts: Ints) -> int:
 def _slices(sizes: Ints | Sequence[int]) -> list[slice]:
     """Consecutive slices of the given sizes."""
     numbers = sizes.tolist() if isinstance(sizes, np.ndarray) else sizes
-    return [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
+    return list(map(slice, accumulate(numbers, initial=0), accumulate(numbers)))
 
 
 def _to_bytes(values: ArrayLike, dtype: str = "<i4") -> memoryview:
