@@ -5,7 +5,6 @@ requests; knows nothing of HTTP, tasks or ONNX Runtime.
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ class EngineClient:
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: asyncio.StreamWriter | None = None
-    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _last_id: int = 0  # of requests and queries
     _outbox: dict[int, RemoteRequest] = field(default_factory=dict)
     _requests: dict[int, "asyncio.Future[RemoteResult]"] = field(default_factory=dict)
     _queries: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
@@ -56,7 +55,7 @@ class EngineClient:
         """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
         self._connection()
         started = time.monotonic()
-        request_id = next(self._ids)
+        self._last_id = request_id = self._last_id + 1
         future = self._requests[request_id] = asyncio.get_running_loop().create_future()
         self._enqueue(RemoteRequest(id=request_id, deadline=started + timeout_seconds, sequences=work))
         try:
@@ -87,7 +86,7 @@ class EngineClient:
         """Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
         writer = self._connection()
         self._report_rejections()
-        query_id = next(self._ids)
+        self._last_id = query_id = self._last_id + 1
         future = self._queries[query_id] = asyncio.get_running_loop().create_future()
         writer.write(messages.frame(messages.Query(query_id, topic)))
         try:
