@@ -87,7 +87,7 @@ class Engine:
             max_inputs=self.settings.max_inputs, max_top_k=self.settings.max_top_k, truncate=self.settings.truncate
         )
         self._tasks = Tasks(
-            manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits
+            manifest=self.artifact.manifest, tokenizer=self.tokenizer, queue=self.batcher, limits=limits
         )
         self.health.loading = False
         log.info(

@@ -1,8 +1,4 @@
-"""Request and response bodies of the task routes, with examples.
-
-Requests are validated strictly: unknown fields and wrong types are errors. Responses are not validated: their models only
-document what the tasks build.
-"""
+"""Request and response bodies, with examples. Requests are validated strictly: an unknown field is an error."""
 
 from typing import Annotated, Literal, TypeVar
 
@@ -10,10 +6,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
+StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "pooler", "mean"]
 Direction = Literal["right", "left"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
-AggregationStrategy = Literal["none", "simple"]
+Strategy = Literal["none", "simple"]
+PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
 
@@ -27,9 +25,9 @@ class TruncationFields(Body):
 
 
 class EmbedRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["my dog is hairy"])
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
     pooling: Pooling = Field(
-        "cls", description="cls: last hidden state of [CLS]; pooler: tanh(W h[CLS] + b); mean: mean over all tokens"
+        "cls", description="cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens"
     )
     normalize: bool = Field(False, description="scale each vector to unit length")
     dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
@@ -38,17 +36,15 @@ class EmbedRequest(TruncationFields):
 
 class FillMaskParameters(Body):
     top_k: int | None = Field(None, ge=0)
-    targets: str | FailFastList[str] | None = None
+    targets: StringOrList | None = None
 
 
 class FillMaskRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["Paris is the capital of [MASK]."])
-    parameters: FillMaskParameters | None = Field(
-        None, description="as in the Hugging Face API; the same keys are accepted at the top level"
-    )
+    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
+    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
-    targets: str | FailFastList[str] | None = Field(
-        None, description="score only these words; probabilities are still over the whole vocabulary"
+    targets: StringOrList | None = Field(
+        None, description="score only these words; probabilities are over the vocabulary"
     )
 
 
@@ -66,15 +62,12 @@ class NspRequest(TruncationFields):
 class EmbeddingsRequest(TruncationFields):
     """OpenAI's request; `pooling`, `normalize`, `truncate` and `truncation_direction` are extensions."""
 
-    input: str | FailFastList[str] = Field(examples=["my dog is hairy"])
+    input: StringOrList = Field(examples=["my dog is hairy"])
     model: str | None = None
     user: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling | None = Field(
-        None,
-        description="null: the pooling of the checkpoint's sentence-transformers modules, cls without them (/info)",
-    )
+    pooling: Pooling | None = Field(None, description="null: as the checkpoint declares (/info); cls if it does not")
     normalize: bool = True
 
 
@@ -87,30 +80,24 @@ class PredictRequest(TruncationFields):
 
 
 class TagParameters(Body):
-    aggregation_strategy: AggregationStrategy | None = None
+    aggregation_strategy: Strategy | None = None
 
 
 class TagRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["My name is Clara and I live in Berkeley."])
-    parameters: TagParameters | None = Field(
-        None, description="as in the Hugging Face API; the same key is accepted at the top level"
-    )
-    aggregation_strategy: AggregationStrategy | None = Field(
-        None, description="none (default): one entry for each token; simple: one for each group of tokens"
-    )
+    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
+    parameters: TagParameters | None = Field(None, description=PARAMETERS)
+    aggregation_strategy: Strategy | None = Field(None, description="none (default): single tokens; simple: groups")
 
 
 class Candidate(BaseModel):
     score: float = Field(description="probability over the whole vocabulary at the mask", examples=[0.41])
     token: int = Field(examples=[2605])
     token_str: str = Field(examples=["france"])
-    sequence: str = Field(
-        description="the text with this token in place of the mask", examples=["paris is the capital of france."]
-    )
+    sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
 
 
 class PairScore(BaseModel):
-    """Probabilities under the names of /info's pair_labels; in_order and swapped where the head learned sentence order."""
+    """Probabilities under the names of /info's pair_labels: in_order and swapped if the head learned sentence order."""
 
     label: str = Field(examples=["is_next"])
     is_next: float = Field(examples=[0.98])
@@ -134,9 +121,7 @@ class Tag(BaseModel):
 
 class Embedding(BaseModel):
     object: Literal["embedding"]
-    embedding: list[float] | str = Field(
-        description="with encoding_format base64: base64 of little-endian float32", examples=[[0.1, -0.2, 0.3]]
-    )
+    embedding: list[float] | str = Field(description="base64: of little-endian float32", examples=[[0.1, -0.2, 0.3]])
     index: int = Field(examples=[0])
 
 
@@ -154,9 +139,7 @@ class EmbeddingsResponse(BaseModel):
     usage: Usage
 
 
-EmbedResponse = Annotated[
-    list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2, 0.3]]])
-]
+EmbedResponse = Annotated[list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
 MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
 FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]

@@ -112,7 +112,7 @@ class ApiConnection:
 
     async def _answer(self, parcel: RemoteRequest) -> None:
         try:
-            answer = await self.engine.tasks.batcher.submit(
+            answer = await self.engine.tasks.queue.submit(
                 parcel.work, timeout_seconds=parcel.deadline - time.monotonic()
             )
         except ServiceError as error:

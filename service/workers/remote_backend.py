@@ -66,7 +66,7 @@ class RemoteBackend:
         self._background.append(asyncio.create_task(send_heartbeats(self.post.pulse)))
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
         self._tasks = Tasks(
-            manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.batcher, limits=limits
+            manifest=self.artifact.manifest, tokenizer=self.tokenizer, queue=self.batcher, limits=limits
         )
         with suppress(TimeoutError):
             await asyncio.wait_for(self.batcher.connected_once.wait(), CONNECT_GRACE_SECONDS)
