@@ -79,12 +79,14 @@ class Tasks:
         self.check_count(texts)
         started = time.perf_counter()
         sequences = await self.tokenizer.encode(texts, options, self.truncation(request))
+        truncated = tokens = 0
         for index, one in enumerate(sequences):
             if one.empty:
                 message = "input has no tokens: it is empty, or holds only spaces and control characters"
                 raise Invalid(message, code="empty", index=index)
+            truncated += one.truncated
+            tokens += len(one.ids)
         tokenize_seconds = time.perf_counter() - started
-        truncated, tokens = sum([one.truncated for one in sequences]), sum([len(one.ids) for one in sequences])
         check(sequences)
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
         return TaskResult(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,7 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
         check_masks(tasks, sequences)
         check_answer_size(sequences, min(top_k, len(targets) or top_k))
 
-    outputs = OUTPUTS | {"target_logits"} if targets else OUTPUTS
-    options = EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
-    texts = as_list(request.inputs)
+    texts, options = as_list(request.inputs), _options(top_k, targets)
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     value = []
     for tokens, row in zip(result.sequences, result.rows, strict=True):
@@ -78,6 +77,12 @@ async def _candidates(tasks: Tasks, request: FillMaskRequest) -> tuple[int, tupl
     if not ids:
         raise Invalid("targets has no word that can be scored: send at least one", code="targets")
     return top_k, ids
+
+
+@lru_cache(maxsize=64)
+def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
+    outputs = OUTPUTS | {"target_logits"} if targets else OUTPUTS
+    return EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
 
 
 async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int) -> list[Any]:
