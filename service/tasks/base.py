@@ -9,8 +9,8 @@ from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult
-from service.tasks.schemas import Direction, TruncationFields
-from service.tasks.tokenizer import EncodedText, EncodeOptions, Text, Tokenizer
+from service.tasks.schemas import TruncationFields
+from service.tasks.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -4,11 +4,12 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from service.tasks.tokenizer import Direction
+
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "pooler", "mean"]
-Direction = Literal["right", "left"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Strategy = Literal["none", "simple"]
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"

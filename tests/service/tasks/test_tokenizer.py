@@ -12,9 +12,9 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tasks.schemas import Direction
 from service.tasks.tokenizer import (
     CHUNK_CHARACTERS,
+    Direction,
     EncodedText,
     EncodeOptions,
     Text,
