@@ -16,7 +16,11 @@ from service.engine.engine import ModelEngine
 from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tasks import predict as labels
+from service.tasks import embed as embed_task
+from service.tasks import fill_mask as fill_mask_task
+from service.tasks import nsp as nsp_task
+from service.tasks import predict as predict_task
+from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
 from service.workers.api_worker import RemoteBackend
@@ -30,30 +34,30 @@ Ask = Callable[[Tasks], Awaitable[TaskResult]]
 
 
 def embed(pooling: str) -> Ask:
-    return lambda tasks: tasks.embed(
-        EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
+    return lambda tasks: embed_task.embed(
+        tasks, EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
     )
 
 
 def fill_mask(**more: Any) -> Ask:
     body = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"]} | more
-    return lambda tasks: tasks.fill_mask(FillMaskRequest.model_validate(body), timeout_seconds=60)
+    return lambda tasks: fill_mask_task.fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=60)
 
 
 def nsp(tasks: Tasks) -> Awaitable[TaskResult]:
-    return tasks.next_sentence(
-        NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
+    return nsp_task.nsp(
+        tasks, NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
     )
 
 
 def predict(tasks: Tasks) -> Awaitable[TaskResult]:
-    return labels.predict(
+    return predict_task.predict(
         tasks, PredictRequest.model_validate({"inputs": [[text] for text in TEXTS]}), timeout_seconds=60
     )
 
 
 def tag(tasks: Tasks) -> Awaitable[TaskResult]:
-    return labels.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
+    return tag_task.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
 
 
 ASKED: dict[str, list[Ask]] = {
