@@ -29,13 +29,17 @@ async def sigterm(artifact: Path, plan: LoadPlan) -> list[Finding]:
             for each in await asyncio.gather(*clients):
                 statuses += each
     return [
-        Finding("sigterm", "times", float(plan.times)),
+        Finding("sigterm", "SIGTERM sent, times", float(plan.times)),
         Finding("sigterm", "requests answered", float(statuses[200])),
-        Finding("sigterm", "told 503", float(statuses[503])),
-        Finding("sigterm", "other statuses", float(statuses.total() - statuses[200] - statuses[503] - statuses[RESET])),
+        Finding("sigterm", "requests answered 503", float(statuses[503])),
+        Finding(
+            "sigterm",
+            "answers with other statuses",
+            float(statuses.total() - statuses[200] - statuses[503] - statuses[RESET]),
+        ),
         Finding("sigterm", "connections ended without an answer", float(statuses[RESET]), "0", statuses[RESET] == 0),
         Finding("sigterm", "exit codes other than 0", float(plan.times - codes[0]), "0", codes[0] == plan.times),
-        Finding("sigterm", "s from signal to exit, longest", slowest),
+        Finding("sigterm", "longest time from signal to exit, s", slowest),
     ]
 
 
@@ -61,7 +65,7 @@ async def poison(artifact: Path, _: LoadPlan) -> list[Finding]:
             after = await metrics(process.port)
     errors = [n for n, status in enumerate(statuses) if status != 200]
     return [
-        Finding("poison", "texts", float(10 * len(requests))),
+        Finding("poison", "texts sent", float(10 * len(requests))),
         Finding("poison", "requests that failed", float(len(errors)), "1", errors == [567]),
         Finding("poison", "runs that failed", after["bert_failed_runs_total"]),
     ]

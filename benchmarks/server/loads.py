@@ -90,8 +90,8 @@ async def idle(target: Target, plan: LoadPlan) -> list[Finding]:
             others.append(total - timing[b"tokenize"] - timing[b"forward"])
     median = float(np.median(others[len(others) // 5 :]))
     return [
-        Finding("idle", "ms of a single request, median", float(np.median(totals[len(totals) // 5 :]))),
-        Finding("idle", "ms outside tokenizing and the run, median", median, "<= 1", median <= 1),
+        Finding("idle", "single request, median ms", float(np.median(totals[len(totals) // 5 :]))),
+        Finding("idle", "outside tokenizing and the run, median ms", median, "<= 1", median <= 1),
     ]
 
 
@@ -111,10 +111,10 @@ async def fairness(target: Target, plan: LoadPlan) -> list[Finding]:
     bound = 2 * percentile(alone, 0.99) + batch
     found = percentile(beside, 0.99)
     return [
-        Finding("fairness", "ms, p99 of singles alone", percentile(alone, 0.99)),
-        Finding("fairness", "ms, one batch beside the bulk", batch),
-        Finding("fairness", "ms, p50 of singles beside a bulk client", percentile(beside, 0.5)),
-        Finding("fairness", "ms, p99 of singles beside a bulk client", found, f"<= {bound:.3g}", found <= bound),
+        Finding("fairness", "single texts alone, p99 ms", percentile(alone, 0.99)),
+        Finding("fairness", "one batch beside the bulk client, ms", batch),
+        Finding("fairness", "single texts beside a bulk client, p50 ms", percentile(beside, 0.5)),
+        Finding("fairness", "single texts beside a bulk client, p99 ms", found, f"<= {bound:.3g}", found <= bound),
     ]
 
 
@@ -152,14 +152,14 @@ async def overload(target: Target, plan: LoadPlan) -> list[Finding]:
     unanswered = stream.asked - len(stream.answered) - len(refused)
     return [
         Finding("overload", "requests/s at the knee", knee),
-        Finding("overload", "refused at the knee", float(refused_at_the_knee), "0", refused_at_the_knee == 0),
+        Finding("overload", "requests refused at the knee", float(refused_at_the_knee), "0", refused_at_the_knee == 0),
         Finding("overload", "requests sent", float(stream.asked)),
-        Finding("overload", "neither 200 nor 429", float(unanswered), "0", unanswered == 0),
+        Finding("overload", "answers with neither 200 nor 429", float(unanswered), "0", unanswered == 0),
         Finding("overload", "goodput / knee", goodput, ">= 0.9", goodput >= 0.9),
-        Finding("overload", "ms, p99 of the answered", percentile(stream.answered, 0.99)),
-        Finding("overload", "ms, p50 of refusals", percentile(refused, 0.5)),
-        Finding("overload", "ms, p99 of refusals", refusal, "<= 5", refusal <= 5),
-        Finding("overload", "s until singles are normal again", recovery, "<= 2", recovery <= 2),
+        Finding("overload", "answered requests, p99 ms", percentile(stream.answered, 0.99)),
+        Finding("overload", "refused requests, p50 ms", percentile(refused, 0.5)),
+        Finding("overload", "refused requests, p99 ms", refusal, "<= 5", refusal <= 5),
+        Finding("overload", "seconds until single texts are as fast as before", recovery, "<= 2", recovery <= 2),
     ]
 
 
@@ -195,7 +195,7 @@ async def mixups(target: Target, plan: LoadPlan) -> list[Finding]:
     return [
         Finding("mixups", "answers compared, bit for bit", float(plan.answers)),
         Finding("mixups", "answers/s", plan.answers / (time.monotonic() - began)),
-        Finding("mixups", "answers that differ from the table", float(wrong), "0", wrong == 0),
+        Finding("mixups", "answers that differ from those computed alone", float(wrong), "0", wrong == 0),
     ]
 
 
@@ -227,13 +227,13 @@ async def leaving(target: Target, _: LoadPlan) -> list[Finding]:
     per_request = _grown(before, after, "bert_tokens_total") / max(1, statuses[200])
     waiting, unanswered = after["bert_waiting_tokens"], after["bert_inflight_requests"]
     return [
-        Finding("leaving", "clients answered", float(statuses[200])),
-        Finding("leaving", "clients who left", float(statuses[RESET])),
-        Finding("leaving", "refused", float(statuses[429])),
-        Finding("leaving", "tokens run for each answer", per_request),
-        Finding("leaving", "tokens still waiting", waiting, "0", waiting == 0),
-        Finding("leaving", "requests left over", unanswered, "0", unanswered == 0),
-        Finding("leaving", "received - all ends", _balance(after), "0", _balance(after) == 0),
+        Finding("disconnects", "clients answered", float(statuses[200])),
+        Finding("disconnects", "clients disconnected", float(statuses[RESET])),
+        Finding("disconnects", "requests refused", float(statuses[429])),
+        Finding("disconnects", "tokens run for each answer", per_request),
+        Finding("disconnects", "tokens still queued", waiting, "0", waiting == 0),
+        Finding("disconnects", "requests still in flight", unanswered, "0", unanswered == 0),
+        Finding("disconnects", "requests received minus requests finished", _balance(after), "0", _balance(after) == 0),
     ]
 
 
@@ -257,9 +257,11 @@ async def memory(target: Target, plan: LoadPlan) -> list[Finding]:
     settled = resident[len(resident) // 6 :]  # 5 of 30 minutes
     growth = (np.mean(settled[-len(settled) // 5 :]) / np.mean(settled[: max(1, len(settled) // 5)]) - 1) * 100
     return [
-        Finding("memory", "minutes", plan.minutes),
-        Finding("memory", "MiB resident at the end", resident[-1]),
-        Finding("memory", "% grown after the first sixth", float(growth), "<= 2", bool(growth <= 2)),
+        Finding("memory", "minutes of load", plan.minutes),
+        Finding("memory", "resident memory at the end, MiB", resident[-1]),
+        Finding(
+            "memory", "growth of resident memory after the first sixth, %", float(growth), "<= 2", bool(growth <= 2)
+        ),
     ]
 
 
