@@ -1,6 +1,7 @@
 """Training rows: sequences packed side by side, next-sentence pairs, and BERT's masking."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -130,11 +131,11 @@ def test_tokens_that_are_not_masked_stay(rows: Rows, sources: list[Source]) -> N
 
 @pytest.mark.parametrize("draw", [SequenceSampler.draw_long_pair, SequenceSampler.draw_short_pair])
 def test_half_of_the_pairs_follow_each_other_and_half_come_from_two_articles(
-    draw: "type[SequenceSampler]", sources: list[Source]
+    draw: Callable[[SequenceSampler, int], PackedSequence], sources: list[Source]
 ) -> None:
     (source, _) = sources
     sampler = SequenceSampler(source, random=np.random.default_rng(6))
-    pairs = [draw(sampler, 60) for _ in range(400)]  # type: ignore[call-arg,arg-type]
+    pairs = [draw(sampler, 60) for _ in range(400)]
     labels = Counter(pair.label for pair in pairs)
     assert set(labels) == {IS_NEXT, IS_RANDOM}
     assert 140 < labels[IS_NEXT] < 260
