@@ -1,4 +1,4 @@
-"""`python litserve_padded.py GRAPH TOKENIZER PORT`: LitServe with the usual handler: a padded ONNX graph, batched as requests come.
+"""`python litserve_padded.py GRAPH TOKENIZER PORT`: LitServe with the usual handler, a padded ONNX graph.
 
 Runs in the environment of litserve.txt, so it imports nothing of this project.
 """

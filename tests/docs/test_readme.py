@@ -1,4 +1,4 @@
-"""The README and the operator's page tell the truth: requests get the answers printed under them, and what they name is there."""
+"""README.md and OPERATING.md are true: requests get the printed answers, and the named settings and metrics exist."""
 
 import re
 from pathlib import Path
@@ -10,17 +10,17 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 from model_export.export import export
 from service.settings import Settings
-from tests.readme_examples import README, examples
-
-SAMPLE = README.parent / "model_export" / "sample"
+from tests.paths import README, SAMPLE
+from tests.readme_examples import examples
 
 
 def assert_same(found: Any, printed: Any) -> None:
-    """Equal; numbers to 1e-3, since another processor rounds otherwise. Request ids are new each time."""
+    """Equal; numbers to 1e-3, because other processors round differently. Request ids are new each time."""
     if isinstance(printed, dict):
         assert list(found) == list(printed)
         for key in printed:
-            assert key == "request_id" or assert_same(found[key], printed[key]) is None
+            if key != "request_id":
+                assert_same(found[key], printed[key])
     elif isinstance(printed, list):
         assert len(found) == len(printed)
         for one, other in zip(found, printed, strict=True):
@@ -50,7 +50,7 @@ def test_the_readme_lists_every_setting_with_its_default() -> None:
             assert f"`{shown}`" in text, f"the default of BERT_{name.upper()} is {shown}"
 
 
-def test_the_operators_page_names_metrics_reasons_and_settings_that_there_are(server: httpx.Client) -> None:
+def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Client) -> None:
     text = (README.parent / "OPERATING.md").read_text("utf-8")
     scraped = server.get("/metrics").text
     named = set(re.findall(r"\bbert_[a-z_]+", text))
@@ -58,11 +58,11 @@ def test_the_operators_page_names_metrics_reasons_and_settings_that_there_are(se
     assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()
     reasons = {reason for stated in re.findall(r'reason=~?"([^"]+)"', text) for reason in re.split(r"\W+", stated)}
     assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
-    settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # which is what Kubernetes would set
+    settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # set by Kubernetes
     assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
 
 
-def test_compose_passes_every_setting_on_but_the_containers_own_address_and_port() -> None:
+def test_compose_passes_every_setting_except_address_and_port() -> None:
     passed = re.findall(
         r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE
     )
