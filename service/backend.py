@@ -1,6 +1,5 @@
 """What the HTTP side needs of whatever answers behind it: an engine in this process, or one in another."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from service.metrics import Metrics
@@ -16,12 +15,7 @@ class Backend(Protocol):
     metrics: Metrics
     startup_grace_seconds: float  # how long nobody is let in while it opens
 
-    def on_fatal(self, end: Callable[[], None]) -> None:
-        """`end` is called when the process should end, with an exit code that says so."""
-
-    @property
-    def tasks(self) -> Tasks:
-        """Raises Unavailable while it is loading."""
+    on_fatal: Any  # Callable[[], None]: ends the process, with an exit code that says so
 
     @property
     def draining(self) -> bool: ...
@@ -30,7 +24,7 @@ class Backend(Protocol):
 
     async def close(self) -> None: ...
 
-    def check_admission(self, body_bytes: int) -> None:
+    def admit(self, body_bytes: int) -> Tasks:
         """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
 
     def drain(self) -> None:

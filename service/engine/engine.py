@@ -42,7 +42,7 @@ class Engine:
     metrics: Metrics
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
     startup_grace_seconds: float = 0.0
-    on_failure: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
+    on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = (
         ModelRunner  # benchmarks/null_model.py has one that computes nothing
     )
@@ -60,9 +60,6 @@ class Engine:
         self.health = CanaryHealth(
             stale_seconds=self.settings.run_timeout_seconds, tolerance=self.artifact.manifest.canary.tolerance
         )
-
-    def on_fatal(self, end: Callable[[], None]) -> None:
-        self.on_failure = end
 
     @property
     def tasks(self) -> Tasks:
@@ -126,6 +123,10 @@ class Engine:
                 min(max(1, body_bytes // BYTES_PER_TOKEN), self.batcher.waiting.max_tokens // GUESS_SHARE)
             )
 
+    def admit(self, body_bytes: int) -> Tasks:
+        self.check_admission(body_bytes)
+        return self.tasks
+
     def describe(self) -> dict[str, Any]:
         """What /info tells."""
         manifest, calibration = self.artifact.manifest, self.calibration
@@ -182,7 +183,7 @@ class Engine:
         self.health.fault = reason
         log.critical("giving up: %s", reason)
         self.batcher.abandon(reason)
-        self.on_failure()
+        self.on_fatal()
 
     async def close(self) -> None:
         self.drain()

@@ -178,7 +178,7 @@ class EngineWorker:
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        self.engine.on_failure = lambda: self._finish(1)
+        self.engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
         server = await asyncio.start_unix_server(self._connected, sock=listener, limit=READ_BYTES, **KEPT)

@@ -34,7 +34,7 @@ class RemoteBackend:
     artifact: Artifact
     metrics: Metrics
     startup_grace_seconds: float = 2 * CONNECT_GRACE_SECONDS  # there are others to accept meanwhile
-    on_failure: Callable[[], None] = lambda: None
+    on_fatal: Callable[[], None] = lambda: None
     draining: bool = False
     batcher: EngineClient = field(init=False)
     tokenizer: Tokenizer = field(init=False)
@@ -49,9 +49,6 @@ class RemoteBackend:
             on_other_artifact=self._other_artifact,
         )
         self.tokenizer = Tokenizer(self.artifact, self.settings.max_characters)
-
-    def on_fatal(self, end: Callable[[], None]) -> None:
-        self.on_failure = end
 
     @property
     def tasks(self) -> Tasks:
@@ -86,6 +83,10 @@ class RemoteBackend:
             raise Unavailable(SHUTTING_DOWN)
         self.batcher.check_admission(max(1, body_bytes // BYTES_PER_TOKEN))
 
+    def admit(self, body_bytes: int) -> Tasks:
+        self.check_admission(body_bytes)
+        return self.tasks
+
     def drain(self) -> None:
         self.draining = True
 
@@ -117,4 +118,4 @@ class RemoteBackend:
 
     def _other_artifact(self) -> None:
         log.error("the engine serves another artifact by now: this process ends, so that its successor reads that one")
-        self.on_failure()
+        self.on_fatal()

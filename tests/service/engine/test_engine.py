@@ -116,7 +116,7 @@ def test_when_every_run_fails_the_process_is_to_end_and_callers_are_told(bert_ar
     async def story() -> None:
         one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
         await one.open()
-        one.on_failure = ended.set
+        one.on_fatal = ended.set
         one.batcher.run = broken  # type: ignore[assignment]
         with pytest.raises(InferenceFailed):
             await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
@@ -135,7 +135,7 @@ def test_a_fault_in_the_serving_loop_itself_leaves_nobody_waiting(bert_artifact:
     async def story() -> None:
         one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
         await one.open()
-        one.on_failure = ended.set
+        one.on_fatal = ended.set
         one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined, no-any-return]
         callers = [
             asyncio.create_task(one.batcher.submit([sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)
@@ -157,7 +157,7 @@ def test_a_run_that_hangs_makes_it_not_ready_and_gives_up_its_callers(bert_artif
             asyncio.Event(),
         )
         await one.open()
-        one.on_failure = ended.set
+        one.on_fatal = ended.set
         one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment, return-value]
         with pytest.raises(Unavailable, match="stuck"):
             await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
