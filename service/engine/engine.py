@@ -42,7 +42,7 @@ class Engine:
     metrics: Metrics
     degraded: str = ""  # why the CPU is used though there is an artifact for the GPU
     startup_grace_seconds: float = 0.0
-    on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code that says so
+    on_fatal: Any = field(default=lambda: None)  # the process should end, with an exit code that says so
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = (
         ModelRunner  # benchmarks/null_model.py has one that computes nothing
     )

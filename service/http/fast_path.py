@@ -1,4 +1,4 @@
-"""Sends POSTs on task paths straight to their endpoints, past FastAPI, and gives all other responses an x-request-id."""
+"""Sends POSTs on task paths straight to their endpoints, past FastAPI, and adds x-request-id to all other responses."""
 
 from collections.abc import Awaitable, Mapping
 

@@ -1,8 +1,5 @@
-"""Limits of one client connection, which uvicorn does not have: the time in which a request must arrive, the size of its
-head (request line and headers), and the time for which an unread response is kept. Violations get the standard error body.
-
-Knows bytes and time, not what a request asks for.
-"""
+"""Limits of a client connection that uvicorn does not have: the time in which a request must arrive, the size of its head
+(request line and headers), the time for which an unread response is kept. Knows bytes and time, not what is requested."""
 
 import asyncio
 import fcntl
@@ -28,7 +25,7 @@ UVICORN_MEMBERS = (  # undocumented ones that are used or overridden below
 )
 
 
-def _check_uvicorn() -> None:
+def check_uvicorn() -> None:
     """Raises ImportError for a uvicorn without UVICORN_MEMBERS: a method of that name here would never be called."""
     setters = (HttpToolsProtocol.__init__, HttpToolsProtocol.on_message_begin, RequestResponseCycle.__init__)
     known = {*dir(HttpToolsProtocol), *(name for setter in setters for name in setter.__code__.co_names)}
@@ -36,7 +33,7 @@ def _check_uvicorn() -> None:
         raise ImportError(f"uvicorn>=0.45,<0.55 is required; the installed one does not have {', '.join(missing)}")
 
 
-_check_uvicorn()
+check_uvicorn()
 
 
 @dataclass(slots=True, kw_only=True)

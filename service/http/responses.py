@@ -1,4 +1,4 @@
-"""Response bodies and headers as bytes: JSON directly from NumPy arrays, NPY, base64. Nothing is validated by pydantic."""
+"""Response bodies and headers as bytes: JSON directly from NumPy arrays, NPY, base64. Pydantic validates nothing."""
 
 import asyncio
 import base64

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ class RemoteBackend:
     artifact: Artifact
     metrics: Metrics
     startup_grace_seconds: float = 2 * CONNECT_GRACE_SECONDS  # there are others to accept meanwhile
-    on_fatal: Callable[[], None] = lambda: None
+    on_fatal: Any = field(default=lambda: None)
     draining: bool = False
     batcher: EngineClient = field(init=False)
     tokenizer: Tokenizer = field(init=False)
