@@ -87,22 +87,17 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
-        message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
-        return _error(request, error.status_code, message, CODES.get(error.status_code, "http"), error.headers)
+    async def respond_error(request: Request, error: Exception) -> Response:
+        status, code, message, headers = 500, "internal", UNEXPECTED, None
+        if isinstance(error, HTTPException):
+            status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
+            known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
+            message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
+        content = error_bytes(request.url.path, request.state.request_id, status, message, code)
+        return Response(content, status, headers, JSON)
 
-    async def unexpected_error(request: Request, _: Exception) -> Response:
-        return _error(request, 500, UNEXPECTED, "internal", {})
-
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, unexpected_error)
-
-
-def _error(request: Request, status: int, message: str, code: str, headers: Any) -> Response:
-    content = error_bytes(request.url.path, request.state.request_id, status, message, code)
-    return Response(content, status, dict(headers or {}), JSON)
+    app.add_exception_handler(HTTPException, respond_error)
+    app.add_exception_handler(Exception, respond_error)
 
 
 def _json(status: int, content: Any) -> Response:

@@ -2,21 +2,27 @@
 
 import asyncio
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
+
+from service.errors import ServiceError
 
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the protocol puts its ClientConnection
 
 
-class ClientDisconnected(Exception):
-    """The client closed the connection before its response was complete."""
+class ClientDisconnected(ServiceError):
+    """The connection closed before the response was complete. The response to it is only counted: it cannot be sent."""
+
+    status, code = 499, "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client closed the connection")
 
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """One client connection, which carries one request at a time.
+    """One client connection, with one request at a time. Does not know HTTP.
 
-    The protocol calls `on_disconnect`, so that no second task per request has to wait for it. Does not know HTTP.
+    The protocol calls `on_disconnect`, so that no second task per request has to wait for a disconnect.
     """
 
     disconnected: bool = False
@@ -31,11 +37,9 @@ class ClientConnection:
             raise ClientDisconnected
         self._task = asyncio.current_task()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None
-        if self.disconnected and task is not None and isinstance(error, asyncio.CancelledError):
+        if error is asyncio.CancelledError and self.disconnected and task is not None:
             task.uncancel()
             raise ClientDisconnected from None
 

@@ -4,14 +4,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError, Unavailable
-from service.http.disconnect import ClientDisconnected
 from service.http.request import TaskRequest
 from service.http.responses import JSON, NPY, build_openai_embeddings, build_timing_headers, json_bytes, npy_bytes
 from service.http.validation import parse
@@ -27,8 +24,8 @@ class TaskSpec:
 
     name: str  # in /metrics; the operation id in OpenAPI
     run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model, *, timeout_seconds)
-    request_model: type[BaseModel]
-    response_model: Any  # documents what `run` returns as its value, and does not validate it
+    request_model: type[schemas.Body]
+    response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
 
@@ -37,10 +34,8 @@ async def _openai_embeddings(tasks: Tasks, request: schemas.EmbeddingsRequest, *
     fields = request.model_dump(include={"normalize", "dimensions", "truncate", "truncation_direction"})
     fields |= {"inputs": request.input, "pooling": request.pooling or tasks.manifest.pooling}
     result = await tasks.embed(schemas.EmbedRequest.model_validate(fields), timeout_seconds=timeout_seconds)
-    base64_encoded = request.encoding_format == "base64"
-    value = await build_openai_embeddings(
-        result.value, model=tasks.manifest.name, tokens=result.tokens, base64_encoded=base64_encoded
-    )
+    as_base64 = request.encoding_format == "base64"
+    value = await build_openai_embeddings(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return replace(result, value=value)
 
 
@@ -119,9 +114,7 @@ class TaskEndpoint:
                     content, media_type = npy_bytes(result.value), NPY
                 else:
                     content, media_type = await json_bytes(result.value), JSON
-        except ClientDisconnected:
-            metrics.refused(spec.name, 499, "client_closed")
-            await request.respond(499, b"", JSON)  # not sent: completes the request for the server
+                headers = build_timing_headers(result)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
@@ -129,6 +122,5 @@ class TaskEndpoint:
             metrics.refused(spec.name, error.status, error.reason)
             await request.respond_error(error)
         else:
-            headers = build_timing_headers(result)
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
             await request.respond(200, content, media_type, *headers)

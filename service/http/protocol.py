@@ -1,5 +1,5 @@
-"""Limits of a client connection that uvicorn does not have: the time in which a request must arrive, the size of its head
-(request line and headers), the time for which an unread response is kept. Knows bytes and time, not what is requested."""
+"""Limits of a connection that uvicorn does not have: time for a request to arrive, size of its head (request line and
+headers), time for which a response stays unread. Knows bytes and time, not what is requested."""
 
 import asyncio
 import fcntl
@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
 
+RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
 REASON_PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 UVICORN_MEMBERS = (  # undocumented ones that are used or overridden below
     *("_start_asgi_task", "_unset_keepalive_if_required", "send_400_response"),
@@ -43,7 +44,7 @@ class ConnectionLimits:
     client_timeout_seconds: float
     max_header_bytes: int
     on_rejected: Callable[[int, str], None] = lambda status, code: None
-    draining: bool = False  # every connection closes after its next response
+    draining: bool = False  # each connection closes after its next response
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -56,9 +57,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _rejected = False
     _read_timer: asyncio.TimerHandle | None = None
     _write_stall_timer: asyncio.TimerHandle | None = None  # while the system accepts no more of a response
-    _current_cycle: RequestResponseCycle | None = (
-        None  # the request being answered; uvicorn's `cycle` is the newest one
-    )
+    _current_cycle: RequestResponseCycle | None = None  # of the request being answered; `cycle`: of the newest one
 
     @classmethod
     def bind(cls, limits: ConnectionLimits) -> type["LimitedHttpProtocol"]:
@@ -97,28 +96,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._start_write_stall_timer(self._unsent_bytes())
+        self._check_write_progress()
 
     def resume_writing(self) -> None:
         self._stop_write_stall_timer()
         super().resume_writing()
 
-    def _start_write_stall_timer(self, unsent: int) -> None:
-        """Bounds the time for which a client that reads nothing keeps its response in memory."""
+    def _check_write_progress(self, unsent_before: int = -1) -> None:
+        """Aborts the connection if the client has read nothing since the last check: it keeps its response in memory.
+        The system's buffer counts as well as the transport's: it holds megabytes for a slow reader."""
+        in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        unsent = self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
+        if unsent == unsent_before:
+            self.transport.abort()
+            return
         timeout = self.limits.client_timeout_seconds
         self._write_stall_timer = self.loop.call_later(timeout, self._check_write_progress, unsent)
-
-    def _check_write_progress(self, unsent_before: int) -> None:
-        unsent = self._unsent_bytes()
-        if unsent != unsent_before:
-            self._start_write_stall_timer(unsent)
-        else:
-            self.transport.abort()
-
-    def _unsent_bytes(self) -> int:
-        """In the transport's buffer and in the system's, which holds megabytes for a slow reader."""
-        in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        return self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
 
     def _stop_write_stall_timer(self) -> None:
         if self._write_stall_timer is not None:
@@ -187,7 +180,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, kept))
 
     def _start_read_timer(self) -> None:
-        self._stop_read_timer()
         self._read_timer = self.loop.call_later(self.limits.client_timeout_seconds, self._on_read_timeout)
 
     def _stop_read_timer(self) -> None:
@@ -218,11 +210,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body):
             cycle.keep_alive = False  # an earlier request is being answered: its response is the connection's last
             return
-        content = {"error": message, "code": code, "request_id": secrets.token_hex(8)}
-        self.transport.write(_build_response(status, json.dumps(content).encode()))
+        body = json.dumps({"error": message, "code": code, "request_id": secrets.token_hex(8)}).encode()
+        self.transport.write(RESPONSE % (status, REASON_PHRASES[status], len(body), body))
         self.transport.close()
-
-
-def _build_response(status: int, body: bytes) -> bytes:
-    head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    return head % (status, REASON_PHRASES[status], len(body)) + body

@@ -49,18 +49,17 @@ class TaskRequest:
 
     async def read_body(self, limit: int) -> bytes:
         """Raises TooLarge over `limit` bytes (before reading, if content-length says so), and ClientDisconnected."""
-        if self.content_length > limit:
-            raise _too_large(self.content_length, limit)
-        parts, size, more = [], 0, True
-        while more:
+        parts, size, more = [], 0, self.content_length <= limit
+        while more and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             part, more = message.get("body", b""), message.get("more_body", False)
             parts.append(part)
             size += len(part)
-            if size > limit:
-                raise _too_large(size, limit)
+        if (size := max(size, self.content_length)) > limit:
+            text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
+            raise TooLarge(text, code="body_too_large")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def respond(self, status: int, content: bytes, media_type: str, *more: tuple[bytes, bytes]) -> None:
@@ -83,8 +82,3 @@ def request_id(headers: Headers) -> bytes:
     """The client's own x-request-id if it is safe in a log and in a header, otherwise a random one."""
     stated = headers.get(b"x-request-id", b"")
     return stated if VALID_ID.fullmatch(stated) else b"%016x" % random.getrandbits(64)  # names the request, no secret
-
-
-def _too_large(size: int, limit: int) -> TooLarge:
-    text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
-    return TooLarge(text, code="body_too_large")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from service.tasks.base import TaskResult
 
+Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"
 ROWS_PER_CHUNK = 64  # about 1 ms at 768 numbers a row: orjson holds the GIL, so the event loop runs between chunks
 
@@ -33,14 +34,10 @@ def npy_bytes(value: NDArray[np.generic]) -> bytes:
     return buffer.getvalue()
 
 
-async def build_openai_embeddings(
-    vectors: NDArray[np.float32], *, model: str, tokens: int, base64_encoded: bool
-) -> dict[str, Any]:
+async def build_openai_embeddings(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
     """OpenAI's response for [inputs, dimensions], for `json_bytes`; base64 holds little-endian float32."""
-    encoded = (
-        [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if base64_encoded else list(vectors)
-    )
-    data = await json_bytes([{"object": "embedding", "embedding": one, "index": i} for i, one in enumerate(encoded)])
+    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if as_base64 else list(vectors)
+    data = await json_bytes([{"object": "embedding", "embedding": row, "index": i} for i, row in enumerate(rows)])
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage}
 

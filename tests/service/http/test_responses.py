@@ -32,17 +32,17 @@ def test_many_vectors_are_encoded_in_chunks() -> None:
     assert turns >= 20
 
 
-@pytest.mark.parametrize("base64_encoded", [False, True])
-def test_many_vectors_in_openais_format_are_encoded_in_chunks(base64_encoded: bool) -> None:
+@pytest.mark.parametrize("as_base64", [False, True])
+def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -> None:
     async def respond() -> bytes:
-        value = await build_openai_embeddings(VECTORS, model="m", tokens=7, base64_encoded=base64_encoded)
+        value = await build_openai_embeddings(VECTORS, "m", 7, as_base64=as_base64)
         return await json_bytes(value)
 
     found, turns = encoded(respond())
     assert list(found) == ["object", "data", "model", "usage"]
     assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
     assert turns >= 20
-    if not base64_encoded:
+    if not as_base64:
         assert [one["embedding"] for one in found["data"]] == VECTORS.tolist()
 
 
