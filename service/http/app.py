@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
@@ -81,7 +80,9 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     async def info() -> Response:
         return _json(200, await backend.info())
 
-    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics in Prometheus' text format")
+    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics in Prometheus' text format")
     async def metrics() -> Response:
         return Response(await backend.render_metrics(), media_type=CONTENT_TYPE)
 

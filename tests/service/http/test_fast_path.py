@@ -74,9 +74,9 @@ class FakeBackend:
     """Admits every request; `TASKS` with `run` replaced need no more."""
 
     draining = False
-    settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000})
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
 
     def admit(self, _: int) -> "FakeBackend":
