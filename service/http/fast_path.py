@@ -10,8 +10,8 @@ from service.http.request import request_id
 class TaskFastPath:
     """ASGI application in front of `fallback`, the FastAPI application, which declares the same endpoints.
 
-    FastAPI's middlewares, its router and its wrappers around an endpoint took 100 us of a request, more than tokenizing
-    and queueing together (benchmarks/README.md), and do nothing for an endpoint that reads its own bytes.
+    Through FastAPI's middlewares, router and wrappers a request takes 104 Python calls instead of 32, and 25 us more
+    (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
     """
 
     def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp]) -> None:

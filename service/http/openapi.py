@@ -40,10 +40,8 @@ class TaskRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
         self._task_endpoint, spec = endpoint, endpoint.spec
-        error_model = OpenAIErrorBody if path.startswith("/v1/") else ErrorBody
-        errors: Responses = {
-            status: {"model": error_model, "description": text} for status, text in TASK_ERRORS.items()
-        }
+        model = OpenAIErrorBody if path.startswith("/v1/") else ErrorBody
+        errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
 
         def declaration(body: Any, x_request_timeout_ms: Timeout = None) -> None: ...
 
