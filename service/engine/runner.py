@@ -28,8 +28,8 @@ from service.engine.calibration import (
     best_seconds,
     smallest_batch_near_peak,
 )
-from service.engine.session import DeviceError, Session, configure_inference_thread, onnxruntime_version, open_session
-from service.errors import InferenceFailed, OutOfMemory
+from service.engine.session import Session, configure_inference_thread, onnxruntime_version, open_session
+from service.errors import DeviceError, InferenceFailed, OutOfMemory
 from service.scheduling.concurrency import SERIAL, Concurrency
 
 SMALLEST_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from service.artifact import PREPACKED_FOR
 from service.engine.cpu import lower_thread_priority
+from service.errors import DeviceError
 
 Arrays = Mapping[str, NDArray[np.generic]]
 FLUSH = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
@@ -26,10 +27,6 @@ CUDA_OPTIONS: Mapping[str, str] = {
     "use_tf32": "0",  # fp32 means fp32
     "sdpa_kernel": "3",  # flash or memory-efficient attention: by itself ONNX Runtime pads fp32 texts of less than 256 tokens
 }
-
-
-class DeviceError(Exception):
-    """The device cannot be used as asked; the message names what is missing."""
 
 
 class Session(Protocol):
