@@ -38,7 +38,9 @@ def test_names_follow_the_conventions():
 
 
 def test_every_kind_of_error_has_a_reason_of_its_own():
-    assert {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServiceError)} <= set(REASONS)
+    assert {
+        kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServiceError)
+    } <= set(REASONS)
     assert errors.Unavailable("the model is loading", code="loading").reason == "unavailable"
 
 
