@@ -56,14 +56,14 @@ class _Line(Collector):
         failed = CounterMetricFamily(
             "bert_failed_runs", "Runs that raised or gave no finite answer; they were split to find the culprit"
         )
-        failed.add_metric([], self.batcher.faults.failed_runs)
+        failed.add_metric([], self.batcher.failures.failed_runs)
         yield failed
         starved = CounterMetricFamily(
             "bert_out_of_memory_runs", "Failed runs whose memory could not be had; each lowers the token budget"
         )
-        starved.add_metric([], self.batcher.faults.out_of_memory)
+        starved.add_metric([], self.batcher.failures.out_of_memory)
         yield starved
-        waiting = self.batcher.waiting
+        waiting = self.batcher.queue
         oldest = self.batcher.clock() - waiting.oldest if waiting.oldest is not None else 0.0
         for name, text, value in (
             ("bert_inflight_requests", "Requests that wait or run", self.batcher.unanswered),

@@ -29,13 +29,13 @@ class Alone:
         return self.loop.run_until_complete(self._seconds(requests))
 
     async def _seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
-        waiting = RequestQueue(
+        queue = RequestQueue(
             token_budget=self.calibration.token_budget,
             max_tokens=2**31,
             max_wait_seconds=FOR_EVER,
             tokens_per_second=self.calibration.tokens_per_second,
         )
-        batcher = Batcher(run=self.runner.run, waiting=waiting, concurrency=self.runner.concurrency)
+        batcher = Batcher(run=self.runner.run, queue=queue, concurrency=self.runner.concurrency)
         serving = asyncio.create_task(batcher.serve())
         started = time.perf_counter()
         await asyncio.gather(*(batcher.submit(work, timeout_seconds=FOR_EVER) for work in requests))

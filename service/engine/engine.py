@@ -123,7 +123,7 @@ class Engine:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is not None:
             self.batcher.check_admission(
-                min(max(1, body_bytes // BYTES_PER_TOKEN), self.batcher.waiting.max_tokens // GUESS_SHARE)
+                min(max(1, body_bytes // BYTES_PER_TOKEN), self.batcher.queue.max_tokens // GUESS_SHARE)
             )
 
     def describe(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Engine:
             return
         self.health.fault = reason
         log.critical("giving up: %s", reason)
-        self.batcher.abandon(reason)
+        self.batcher.fail_all(reason)
         self.on_failure()
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class Engine:
         serving, pulse = self._background
         pulse.cancel()
         await asyncio.wait((serving, pulse), timeout=0 if self.health.fault else GRACE_SECONDS)
-        self.batcher.abandon(SHUTTING_DOWN)
+        self.batcher.fail_all(SHUTTING_DOWN)
         self.runner.close()
         self.tokenizer.close()
 
@@ -202,7 +202,7 @@ class Engine:
         return self.runner.measure(token_budget=self.settings.token_budget)
 
     def _line(self, calibration: Calibration) -> Batcher:
-        waiting = RequestQueue(
+        queue = RequestQueue(
             token_budget=calibration.token_budget,
             max_tokens=max(self.settings.max_waiting_tokens, calibration.token_budget),
             max_wait_seconds=self.settings.max_wait_seconds,
@@ -212,12 +212,12 @@ class Engine:
         reason = f"stuck: a run has lasted {run_timeout_seconds:g} s (BERT_RUN_TIMEOUT_SECONDS)"
         return Batcher(
             run=self.runner.run,
-            waiting=waiting,
+            queue=queue,
             report=self._after_batch,
             concurrency=self.runner.concurrency,
             watchdog=Watchdog(
                 run_timeout_seconds=run_timeout_seconds,
-                on_stuck=lambda: self.fail(reason),
+                on_timeout=lambda: self.fail(reason),
                 side_by_side=self.runner.concurrency.per_core,
             ),
         )
@@ -248,7 +248,7 @@ class Engine:
         known = np.array(self.artifact.manifest.canary.cls)
         before = self.health.canary
         try:
-            answer = await self.batcher.submit_alone(
+            answer = await self.batcher.submit_exclusive(
                 [self.runner.canary()], timeout_seconds=self.settings.run_timeout_seconds
             )
         except InferenceFailed as error:

@@ -131,7 +131,7 @@ class ApiConnection:
     def _full_for(self, parcel: RemoteRequest) -> int:
         """The tokens of `parcel`, where they would be refused whatever its deadline; 0 where not."""
         try:
-            self.engine.batcher.waiting.check_admission(parcel.tokens)
+            self.engine.batcher.queue.check_admission(parcel.tokens)
         except Overloaded:
             self._was_full = True
             return parcel.tokens

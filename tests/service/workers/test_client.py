@@ -21,7 +21,7 @@ from service.workers import messages as wire
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import pipe
-from tests.service.fakes import FakeRunner, adds_up, line, sequence
+from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
 
 PATIENCE_SECONDS = 10
 E = TypeVar("E", bound=ServiceError)
@@ -33,7 +33,7 @@ class FakeEngine:
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
         manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
-        self.batcher = Batcher(run=runner.run, waiting=waiting)
+        self.batcher = Batcher(run=runner.run, queue=waiting)
         self.tasks: Any = self
         self.metrics: Any = SimpleNamespace(line_text=lambda: b"counts")
         self.on_failure: Callable[[], None] = lambda: None
@@ -48,7 +48,7 @@ class FakeEngine:
         self._serving = asyncio.create_task(self.batcher.serve())
 
     async def close(self) -> None:
-        self.batcher.abandon("the end")
+        self.batcher.fail_all("the end")
         await self._serving
 
 
@@ -64,7 +64,7 @@ class Both:
         self.others: list[str] = []
 
     @property
-    def line(self) -> Batcher:
+    def make_queue(self) -> Batcher:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
@@ -119,7 +119,7 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
 async def both(
     folder: Path, runner: FakeRunner | None = None, waiting: RequestQueue | None = None
 ) -> AsyncIterator[Both]:
-    them = Both(folder, runner or FakeRunner(), line() if waiting is None else waiting)
+    them = Both(folder, runner or FakeRunner(), make_queue() if waiting is None else waiting)
     them.listener.bind(str(folder / "s"))
     them.listener.listen(10)
     await them.start_engine()
@@ -164,7 +164,7 @@ def test_each_caller_of_each_process_gets_its_own_rows(tmp_path: Path) -> None:
 def test_requests_of_one_turn_leave_in_one_message_and_share_a_batch(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner()
-        async with both(tmp_path, runner, line(token_budget=64)) as them:
+        async with both(tmp_path, runner, make_queue(token_budget=64)) as them:
             remote = await them.connected()
             await asyncio.gather(*(ask(remote, n) for n in range(10)))
             assert runner.batches == [list(range(10))]
@@ -176,15 +176,15 @@ def test_the_engines_errors_cross_with_their_input_and_their_patience(tmp_path: 
     async def story() -> None:
         runner = FakeRunner(held=True)
         runner.poisoned = {5}
-        async with both(tmp_path, runner, line(max_tokens=40, tokens_per_second=1e6)) as them:
+        async with both(tmp_path, runner, make_queue(max_tokens=40, tokens_per_second=1e6)) as them:
             remote = await them.connected()
             failing = ask(remote, 3, 4, 5)
             await until(lambda: bool(runner.batches))
             hasty = ask(remote, 6, timeout=0.01)
-            assert "nothing of it ran" in (await fault(hasty, DeadlineExceeded)).message
+            assert "0 of 1 inputs had been dispatched" in (await fault(hasty, DeadlineExceeded)).message
             assert "at most" in (await fault(ask(remote, 1, length=50), TooLarge)).message
             full = ask(remote, *range(10, 18))
-            await until(lambda: them.line.waiting.tokens == 36)
+            await until(lambda: them.line.queue.tokens == 36)
             refused = await fault(ask(remote, 2, length=8), Overloaded)
             assert refused.retry_after is not None
             assert refused.retry_after >= 1
@@ -198,12 +198,12 @@ def test_the_engines_errors_cross_with_their_input_and_their_patience(tmp_path: 
 def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_again(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner, line(token_budget=4, max_tokens=40)) as them:
+        async with both(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as them:
             remote = await them.connected()
             asked = [ask(remote, 1)]
             await until(lambda: bool(runner.batches))
             asked += [ask(remote, n) for n in range(10)]
-            await until(lambda: them.line.waiting.tokens == 40)
+            await until(lambda: them.line.queue.tokens == 40)
             remote.check_admission(4)
             await fault(ask(remote, 50), Overloaded)
             remote.check_admission(3)
@@ -235,10 +235,10 @@ def is_open(remote: EngineClient) -> bool:
 def test_a_request_that_is_too_large_does_not_close_the_door_for_others(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner, line(token_budget=4, max_tokens=40)) as them:
+        async with both(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as them:
             remote = await them.connected()
             first = ask(remote, 1, 2, 3)
-            await until(lambda: them.line.waiting.tokens == 8)
+            await until(lambda: them.line.queue.tokens == 8)
             await fault(ask(remote, *range(9)), Overloaded)
             remote.check_admission(4)
             runner.release()
@@ -316,7 +316,7 @@ def test_an_engine_that_ends_answers_everyone_with_503_and_its_successor_is_foun
             }
             await until(lambda: remote._writer is None)
             assert (await fault(ask(remote, 3), Unavailable)).retry_after == 2.0
-            them.engine = FakeEngine(runner, line())
+            them.engine = FakeEngine(runner, make_queue())
             await them.start_engine()
             await until(lambda: remote._writer is not None)
             assert told(await ask(remote, 4)) == [4]
