@@ -64,7 +64,7 @@ class Both:
         self.others: list[str] = []
 
     @property
-    def make_queue(self) -> Batcher:
+    def line(self) -> Batcher:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
