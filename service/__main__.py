@@ -5,9 +5,8 @@ import os
 import sys
 
 from service.artifact import ManifestError
-from service.engine.device import select_artifact
+from service.engine.device import DeviceError, select_artifact
 from service.engine.engine import Engine
-from service.engine.session import DeviceError
 from service.http.server import build, run
 from service.metrics import Metrics
 from service.settings import Settings, SettingsError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
-from service.engine.runner import ModelRunner, concurrency_for
+from service.engine.device import concurrency_for
+from service.engine.runner import ModelRunner
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 

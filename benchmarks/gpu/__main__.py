@@ -28,8 +28,9 @@ from benchmarks.harness.checkpoints import SIZES, artifact
 from benchmarks.harness.machine import table, update
 from model_export.artifact.batch import Tokens, pack
 from service.artifact import open_artifact
+from service.engine.calibration import self_test
+from service.engine.cuda import why_cuda_unavailable
 from service.engine.runner import ModelRunner
-from service.engine.session import why_cuda_unavailable
 
 KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
 IDLE = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,memory.total"
@@ -209,7 +210,7 @@ def parity(gpu: ModelRunner, reference: Path) -> dict[str, Any]:
         "smallest_cosine": smallest,
         "largest_differences": {head: float(np.abs(runs[0][head] - wanted[head]).max()) for head in sorted(ALL_HEADS)},
         "repeatable": all(np.array_equal(runs[0][head], run[head]) for run in runs for head in ALL_HEADS),
-        "self_test": gpu.self_test(),
+        "self_test": self_test(gpu),
     }
 
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from service.artifact import Artifact
 from service.backend import BYTES_PER_TOKEN, SHUTTING_DOWN
+from service.engine.calibration import Calibration
 from service.engine.canary import CanaryHealth
 from service.engine.cpu import available_cores
-from service.engine.runner import Calibration, ModelRunner, concurrency_for
+from service.engine.device import concurrency_for
+from service.engine.runner import ModelRunner
 from service.engine.session import onnxruntime_version
 from service.errors import InferenceFailed, ServiceError, Unavailable
 from service.metrics import Metrics
