@@ -108,7 +108,7 @@ def golden_tokens(manifest: Manifest, index: int) -> Tokens:
 
 
 def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
-    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; too slow sizes are left out.
+    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; slower sizes are left out.
 
     Other load on the machine makes a run slower, never faster: the best of several is the machine's own time. The sizes
     take turns in a changing order, so that periodic load does not hit always the same one.

@@ -58,7 +58,7 @@ def test_quotas_of_cgroup_version_1_count_too(tmp_path: Path, controllers: str, 
     group_v1(tmp_path / controllers / "a", quota)
     group_v1(tmp_path / "memory" / "a", "100000\n")
     assert cores(tmp_path, f"4:memory:/a\n2:{controllers}:/a/b\n0::/\n") == expected
-    group_v1(tmp_path / controllers, quota)  # in a container: its own group_v2 is the root, and the path is the host's
+    group_v1(tmp_path / controllers, quota)  # in a container: its own group is the root, and the path is the host's
     assert cores(tmp_path, f"2:{controllers}:/docker/0123\n") == expected
 
 

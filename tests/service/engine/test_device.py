@@ -1,4 +1,4 @@
-"""No silent fallback: a GPU that was explicit for and cannot be used stops the start; one that was hoped for leaves a loud trace."""
+"""No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
 
 import json
 import subprocess

@@ -193,7 +193,8 @@ def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner):
         (MemoryError(), True),
         (
             RuntimeError(
-                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 9"
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 "
+                "Failed to allocate memory for requested buffer of size 9"
             ),
             True,
         ),
