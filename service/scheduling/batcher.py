@@ -177,7 +177,7 @@ class Batcher:
                 request.future.set_result(None)
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return _halves(not_finite)
+        return _halves(not_finite) if not_finite else []
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
         """Counts a failed run; returns what is to run again, in parts, or fails the requests where that is nothing."""
