@@ -258,7 +258,7 @@ def rate(runtime: ModelRunner, lengths: list[int], rounds: int) -> dict[str, flo
     """Of the session alone, its inputs on the host, and of the runtime with packing and splitting; the best run of each."""
     sequences = texts(runtime, lengths)
     batch = pack(sequences, runtime.artifact.manifest.layout)
-    session, names = runner._session, sorted(batch.outputs)
+    session, names = runtime._session, sorted(batch.outputs)
     alone = min(timed(lambda: session.run(names, batch.feeds)) for _ in range(rounds + 1))
     whole = min(timed(lambda: runtime.run_sync(sequences)) for _ in range(rounds))
     return {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from model_export.artifact.batch import Batch, Row, Tokens
 from service.artifact import Artifact, Manifest
-from service.engine.device import DeviceError
+from service.errors import DeviceError
 from service.scheduling.concurrency import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision

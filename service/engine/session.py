@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from service.artifact import PREPACKED_FOR
 from service.engine.cpu import lower_thread_priority
 from service.engine.cuda import CUDA, load_cuda_libraries
-from service.engine.device import DeviceError
+from service.errors import DeviceError
 
 Arrays = Mapping[str, NDArray[np.generic]]
 FLUSH_DENORMALS = 0x8040  # in x86's MXCSR: denormal results and operands count as 0

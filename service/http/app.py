@@ -27,7 +27,7 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 
 def create_app(engine: Backend, *, on_failure: Callable[[], None] = lambda: None) -> TaskFastPath:
     """The application around an engine that is opened when the server starts and closed when it stops."""
-    engine.on_fatal(on_failure)
+    engine.on_fatal = on_failure
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -148,13 +148,14 @@ class TaskEndpoint:
         serving = self.serving
         limit = serving.settings.max_body_bytes
         call.authenticate(serving.settings.api_key)
-        if serving.draining:
-            await call.body(
-                limit
-            )  # the connection closes after this answer: closed with an unread body, it would be reset and the answer lost
-        serving.check_admission(call.stated_length)
+        try:
+            tasks = serving.admit(call.stated_length)
+        except ServiceError:
+            if serving.draining:
+                await call.body(limit)  # closed with an unread body, the connection would be reset and the answer lost
+            raise
         body = await call.body(limit)
-        work = self.task.handler(call, serving.tasks, body, call.timeout_seconds(serving.settings.timeout_ms))
+        work = self.task.handler(call, tasks, body, call.timeout_seconds(serving.settings.timeout_ms))
         return await call.presence.run_until_disconnect(work)
 
 

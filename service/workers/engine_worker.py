@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from service.artifact import Artifact
-from service.engine.engine import Engine
+from service.engine.engine import ModelEngine
 from service.errors import Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
@@ -60,7 +60,7 @@ log = logging.getLogger("service")
 class ApiConnection:
     """One API process, or whoever else has connected, as the engine sees it."""
 
-    engine: Engine
+    engine: ModelEngine
     bounds: ModelBounds
     writer: asyncio.StreamWriter
     _running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -112,9 +112,8 @@ class ApiConnection:
 
     async def _answer(self, parcel: RemoteRequest) -> None:
         try:
-            answer = await self.engine.tasks.batcher.submit(
-                parcel.work, timeout_seconds=parcel.deadline - time.monotonic()
-            )
+            self.engine.check_open()
+            answer = await self.engine.batcher.submit(parcel.work, timeout_seconds=parcel.deadline - time.monotonic())
         except ServiceError as error:
             self._write(
                 frame(
@@ -140,7 +139,7 @@ class ApiConnection:
     def _told(self, about: str) -> bytes:
         if about == "ready":
             return self.engine.readiness().encode()
-        return orjson.dumps(self.engine.describe()) if about == "info" else self.engine.metrics.line_text()
+        return orjson.dumps(self.engine.info()) if about == "info" else self.engine.metrics.queue_text()
 
     def _put(self, reply: RemoteResult) -> None:
         if not self._outbox:
@@ -167,7 +166,7 @@ class ApiConnection:
 class EngineWorker:
     """`run` until a signal or a failure ends it."""
 
-    engine: Engine
+    engine: ModelEngine
     pulse: int  # tells the supervisor that the loop turns
     _peers: set[ApiConnection] = field(default_factory=set)
     _connections: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -178,7 +177,7 @@ class EngineWorker:
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        self.engine.on_failure = lambda: self._finish(1)
+        self.engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
         server = await asyncio.start_unix_server(self._connected, sock=listener, limit=READ_BYTES, **KEPT)
@@ -232,7 +231,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def work(post: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = Engine(artifact, settings, Metrics(), degraded=post.degraded)
+    engine = ModelEngine(artifact, settings, Metrics(), degraded=post.degraded)
     runner = asyncio.Runner(
         loop_factory=new_loop
     )  # never closed: that would wait for a thread that still loads, or a run that hangs

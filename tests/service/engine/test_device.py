@@ -20,10 +20,9 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.calibration import self_test
 from service.engine.cuda import runtime_fault, why_cuda_unavailable
-from service.engine.device import DeviceError
 from service.engine.runner import ModelRunner
 from service.engine.session import CudaSession
-from service.errors import InferenceFailed
+from service.errors import DeviceError, InferenceFailed
 from service.scheduling.concurrency import Concurrency
 from tests.paths import GOLDEN
 

@@ -10,7 +10,7 @@ import pytest
 
 from model_export.export import export
 from service.artifact import open_artifact
-from service.engine.engine import Engine
+from service.engine.local_backend import LocalBackend
 from service.errors import NoSuchHead
 from service.metrics import Metrics
 from service.settings import Settings
@@ -44,17 +44,17 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ask], list[A
         if not (root / name).exists():
             export(GOLDEN / name, root / name)
         settings = Settings(artifact=root / name, token_budget=256, threads=1)
-        return asyncio.run(_asked(Engine(open_artifact(root / name), settings, Metrics()), question))
+        return asyncio.run(_asked(LocalBackend(open_artifact(root / name), settings, Metrics()), question))
 
     return asked
 
 
-async def _asked(engine: Engine, question: Ask) -> list[Any]:
-    await engine.open()
+async def _asked(backend: LocalBackend, question: Ask) -> list[Any]:
+    await backend.open()
     try:
-        return [done.value for done in await question(engine.tasks)]
+        return [done.value for done in await question(backend.admit(0))]
     finally:
-        await engine.close()
+        await backend.close()
 
 
 @pytest.mark.parametrize("name", having("fill_mask"))

@@ -34,14 +34,15 @@ class FakeEngine:
         manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
         self.batcher = Batcher(run=runner.run, queue=waiting)
-        self.tasks: Any = self
-        self.metrics: Any = SimpleNamespace(line_text=lambda: b"counts")
-        self.on_failure: Callable[[], None] = lambda: None
+        self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
+        self.on_fatal: Callable[[], None] = lambda: None
 
     def readiness(self) -> str:
         return "quite well"
 
-    def describe(self) -> dict[str, Any]:
+    def check_open(self) -> None: ...
+
+    def info(self) -> dict[str, Any]:
         return {"model": "fake"}
 
     async def open(self) -> None:

@@ -12,16 +12,17 @@ import pytest
 
 from model_export.export import export
 from service.artifact import open_artifact
-from service.engine.engine import Engine
+from service.engine.engine import ModelEngine
+from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks import predict as labels
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import pipe
-from service.workers.remote_backend import RemoteBackend
 from tests.paths import GOLDEN
 
 TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
@@ -69,7 +70,9 @@ def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name:
     artifact = open_artifact(settings.artifact)
 
     async def story() -> None:
-        engine = Engine(artifact, settings, Metrics())
+        local = LocalBackend(artifact, settings, Metrics())
+        await local.open()
+        engine = ModelEngine(artifact, settings, Metrics())
         with socket.socket(socket.AF_UNIX) as listener:
             heard, pulse = pipe()
             post = WorkerSpec(
@@ -90,10 +93,12 @@ def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name:
             while await front.ready():
                 pass  # the model is loading
             for ask in ASKED[name]:
-                near, far = await ask(engine.tasks), await asyncio.gather(*(ask(front.tasks) for _ in range(3)))
+                near = await ask(local.admit(0))
+                far = await asyncio.gather(*(ask(front.admit(0)) for _ in range(3)))
                 assert [as_bytes(one) for one in far] == [as_bytes(near)] * 3
-            assert (await front.info()).keys() == (await engine.info()).keys()
+            assert list(await front.info()) == list(await local.info())
             await front.close()
+            await local.close()
             server._finish(0)
             assert await running == 0
             os.close(heard)
