@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import DeadlineExceeded, InferenceFailed, NotFinite, OutOfMemory, ServiceError, Unavailable
-from service.scheduling.concurrency import SERIAL, Concurrency
+from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
 from service.scheduling.queue import QueuedRequest, RequestQueue, SequenceJob
 from service.scheduling.results import InferenceResult, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
@@ -24,6 +24,8 @@ MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from w
 
 @dataclass(slots=True, eq=False)
 class Batcher:
+    """`serve` runs batches while `submit` is called; both on one event loop. `counts` and `failures` only grow."""
+
     run: RunBatch
     queue: RequestQueue
     report: Callable[[BatchReport], None] = lambda report: None
@@ -115,7 +117,9 @@ class Batcher:
         return not self._uses_all_cores if self.concurrency.per_core else self.queue.fills_a_batch
 
     def _next_batch(self) -> Sequence[SequenceJob]:
-        share = self.concurrency.share(self.queue.tokens, in_flight=self._in_flight)
+        share = None
+        if self.concurrency.per_core and self.queue.tokens > MIN_TOKENS_PER_CORE:  # fewer are not shared
+            share = self.concurrency.share(self.queue.tokens, in_flight=self._in_flight)
         batch = self.queue.next_batch(self.clock(), share)
         for request in batch.expired:
             self._expire(request)
@@ -127,9 +131,9 @@ class Batcher:
 
         Raises what the run raises, and NotFinite where no row is finite.
         """
+        sequences = [request.work[index] for request, index in jobs]
         watched = self.watchdog.begin()
         try:
-            sequences = [request.work[index] for request, index in jobs]
             rows, batch = await self.run(sequences, all_cores=self._uses_all_cores)
         finally:
             self.watchdog.end(watched)
@@ -140,19 +144,15 @@ class Batcher:
         return rows, batch, watched.began, self.clock()
 
     def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
+        seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
         if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
             beside = self.concurrency.max_in_flight if self.concurrency.per_core and not self._uses_all_cores else 1
-            rate = beside * batch.tokens / max(ended - began, 1e-9)
+            rate = beside * batch.tokens / max(seconds, 1e-9)
             self.queue.tokens_per_second += RATE_EWMA_WEIGHT * (rate - self.queue.tokens_per_second)
-        self.report(
-            BatchReport(
-                sequences=len(jobs),
-                tokens=batch.tokens,
-                slots=batch.slots,
-                waited_seconds=began - min([request.arrived for request, _ in jobs]),
-                ran_seconds=ended - began,
-            )
+        report = BatchReport(
+            sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
         )
+        self.report(report)
 
     def _deliver(
         self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float
