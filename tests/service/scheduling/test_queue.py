@@ -25,8 +25,8 @@ def numbers(batch: NextBatch) -> list[int]:
     return [int(one.work[index].ids[0]) for one, index in batch.jobs]
 
 
-def admit(queue: RequestQueue, *callers: QueuedRequest) -> None:
-    for one in callers:
+def admit(queue: RequestQueue, *requests: QueuedRequest) -> None:
+    for one in requests:
         queue.admit(one)
 
 
