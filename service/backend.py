@@ -7,28 +7,24 @@ of HTTP.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from model_export.artifact.batch import Tokens
 from service.artifact import Artifact
 from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
-from service.scheduling.results import InferenceResult
 from service.settings import Settings
-from service.tasks.base import Limits, Tasks
+from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
 
-class AdmittingQueue(Protocol):
-    """Where sequences wait and run; a `Batcher` or an `EngineClient`."""
+class AdmittingQueue(InferenceQueue, Protocol):
+    """A `Batcher` or an `EngineClient`."""
 
     def check_admission(self, tokens: int) -> None:
         """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
-
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
 
 
 class Backend(ABC):
@@ -92,9 +88,7 @@ class Backend(ABC):
         """From now on `admit` lets requests in."""
         settings = self.settings
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
-        self._tasks = Tasks(
-            manifest=self.artifact.manifest, tokenizer=self.tokenizer, batcher=self.queue, limits=limits
-        )
+        self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, queue=self.queue, limits=limits)
 
     def _close_tokenizer(self) -> None:
         if self._tasks is not None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
 
-COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client looks for the folder
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -143,11 +142,6 @@ class Metrics:
     def queue_text(self) -> bytes:
         """The metrics of the queue, which only the process with the engine has."""
         return generate_latest(self._queue_registry)
-
-
-def share(name: str) -> None:
-    """Stores the metrics of this process in files named after `name`, which its replacement continues; call first."""
-    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 
 def aggregate(folder: Path) -> bytes:

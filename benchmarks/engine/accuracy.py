@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from benchmarks.engine.ceiling import quiet
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Tokens
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
-from service.tasks.base import unit_length
-from service.tasks.tokenizer import Tokenizer, Truncation
+from service.tasks.embed import unit_length
+from service.tasks.tokenizer import EncodeOptions, Tokenizer
 
 Vectors = NDArray[np.float32]
 TEXTS_AT_ONCE = 32
@@ -85,8 +84,7 @@ def encode(encoder: Path, precision: str, texts: list[str]) -> Vectors:
         runtime, tokenizer = ModelRunner(artifact, available_cores()), Tokenizer(artifact, 100_000)
         runtime.open()
         tokenizer.open()
-        encoded = tokenizer.encode_sync(texts, Truncation(truncate=True))
-        work = [Tokens(ids=e.ids, types=e.types, outputs=frozenset({"mean"})) for e in encoded]
+        work = tokenizer.encode_sync(texts, EncodeOptions(outputs=frozenset({"mean"})), "right")
         rows = [
             row["mean"][0]
             for i in range(0, len(work), TEXTS_AT_ONCE)

@@ -14,8 +14,12 @@ from service.errors import UNEXPECTED, BadRequest, Invalid, ServiceError
 from service.http.disconnect import ClientDisconnected
 from service.http.request import Header, Receive, Scope, Send, TaskRequest
 from service.http.responses import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
-from service.tasks import predict as labels
+from service.tasks import embed as embed_task
+from service.tasks import fill_mask as fill_mask_task
+from service.tasks import nsp as nsp_task
+from service.tasks import predict as predict_task
 from service.tasks import schemas
+from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
 
 B = TypeVar("B", bound=BaseModel)
@@ -28,19 +32,19 @@ Handler = Callable[[TaskRequest, Tasks, bytes, float], Coroutine[Any, Any, Encod
 
 
 async def embed(call: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.embed(parse(schemas.EmbedRequest, body), timeout_seconds=timeout_seconds)
+    done = await embed_task.embed(tasks, parse(schemas.EmbedRequest, body), timeout_seconds=timeout_seconds)
     if call.headers.get(b"accept") == NPY.encode():
         return done, npy_bytes(done.value), NPY
     return done, await json_bytes(done.value), JSON
 
 
 async def fill_mask(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.fill_mask(parse(schemas.FillMaskRequest, body), timeout_seconds=timeout_seconds)
+    done = await fill_mask_task.fill_mask(tasks, parse(schemas.FillMaskRequest, body), timeout_seconds=timeout_seconds)
     return done, await json_bytes(done.value), JSON
 
 
 async def nsp(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.next_sentence(parse(schemas.NspRequest, body), timeout_seconds=timeout_seconds)
+    done = await nsp_task.nsp(tasks, parse(schemas.NspRequest, body), timeout_seconds=timeout_seconds)
     return done, await json_bytes(done.value), JSON
 
 
@@ -50,7 +54,7 @@ async def embeddings(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds:
     inner = schemas.EmbedRequest.model_validate(
         {"inputs": asked.input, "pooling": asked.pooling or tasks.manifest.pooling} | kept
     )
-    done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
+    done = await embed_task.embed(tasks, inner, timeout_seconds=timeout_seconds)
     base64_encoded = asked.encoding_format == "base64"
     return (
         done,
@@ -62,12 +66,12 @@ async def embeddings(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds:
 
 
 async def predict(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await labels.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
+    done = await predict_task.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
     return done, await json_bytes(done.value), JSON
 
 
 async def tag(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await labels.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
+    done = await tag_task.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
     return done, await json_bytes(done.value), JSON
 
 

@@ -23,7 +23,7 @@ MODELS = (
     schemas.TagRequest,
     schemas.Label,
     schemas.Tag,
-    schemas.Embeddings,
+    schemas.EmbeddingsResponse,
     schemas.OpenAIErrorBody,
     schemas.Status,
 )
@@ -96,7 +96,7 @@ def _answers() -> dict[str, Any]:
         "/embed": _json(numbers) | {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}},
         "/fill-mask": _json({"anyOf": [one_mask, masks, {"type": "array", "items": {"anyOf": [one_mask, masks]}}]}),
         "/nsp": _json({"anyOf": [scores, {"type": "array", "items": scores}]}),
-        "/v1/embeddings": _json(_reference(schemas.Embeddings)),
+        "/v1/embeddings": _json(_reference(schemas.EmbeddingsResponse)),
         "/predict": _json({"anyOf": [labels, {"type": "array", "items": labels}]}),
         "/tag": _json({"anyOf": [tags, {"type": "array", "items": tags}]}),
     }

@@ -35,7 +35,7 @@ class RemoteBackend(Backend):
         self.queue = EngineClient(
             spec.socket,
             artifact.digest,
-            patience_seconds=settings.run_timeout_seconds,
+            grace_seconds=settings.run_timeout_seconds,
             on_other_artifact=self._restart_for_artifact,
         )
         self._background: list[asyncio.Task[None]] = []
@@ -43,7 +43,7 @@ class RemoteBackend(Backend):
     async def open(self) -> None:
         self._background.append(asyncio.create_task(self.queue.keep_connected()))
         await self._open_tokenizer()
-        self._background.append(asyncio.create_task(send_heartbeats(self.spec.pulse)))
+        self._background.append(asyncio.create_task(send_heartbeats(self.spec.heartbeat)))
         self._serve_tasks()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.queue.connected_once.wait(), CONNECT_GRACE_SECONDS)
@@ -64,14 +64,14 @@ class RemoteBackend(Backend):
         if self.draining or self._tasks is None:
             return "draining" if self.draining else "loading"
         try:
-            return (await self.queue.ask("ready")).decode()
+            return (await self.queue.query("ready")).decode()
         except Unavailable as error:
             return error.message
 
     async def info(self) -> dict[str, Any]:
         """What the engine says of itself, with what only this process knows."""
         try:
-            engine: dict[str, Any] = orjson.loads(await self.queue.ask("info"))
+            engine: dict[str, Any] = orjson.loads(await self.queue.query("info"))
         except Unavailable as error:
             engine = {
                 "model": self.artifact.manifest.name,
@@ -85,7 +85,7 @@ class RemoteBackend(Backend):
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
         sums = await asyncio.to_thread(aggregate, metrics_dir(Path(self.spec.folder)))
         try:
-            return sums + await self.queue.ask("metrics")
+            return sums + await self.queue.query("metrics")
         except Unavailable:
             return sums
 
