@@ -45,7 +45,7 @@ class QueueCollector(Collector):
     batcher: Batcher
 
     def collect(self) -> Iterable[Metric]:
-        batcher, queue = self.batcher, self.batcher.waiting
+        batcher, queue = self.batcher, self.batcher.queue
         ended = CounterMetricFamily(
             "bert_queue_requests",
             "Requests by how they ended; received = the others + bert_inflight_requests",
@@ -55,11 +55,11 @@ class QueueCollector(Collector):
             ended.add_metric([outcome], count)
         yield ended
         for name, text, count in (
-            ("bert_failed_runs", "Runs that raised or gave no finite answer", batcher.faults.failed_runs),
+            ("bert_failed_runs", "Runs that raised or gave no finite answer", batcher.failures.failed_runs),
             (
                 "bert_out_of_memory_runs",
                 "Failed runs whose memory could not be allocated; each lowers the token budget",
-                batcher.faults.out_of_memory,
+                batcher.failures.out_of_memory,
             ),
         ):
             yield CounterMetricFamily(name, text, value=count)

@@ -21,11 +21,11 @@ from benchmarks.harness.client import ask_once, get, post
 from benchmarks.harness.machine import table
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import closed_loop
-from benchmarks.server.__main__ import masked, texts_of
+from benchmarks.server.__main__ import mask_first_word, random_texts
 
 HERE = Path(__file__).parents[2]
 CONNECTIONS = 32
-MODELS = {"bundled fp32": (SAMPLE, "fp32"), "BERT-base int8": ("base", "int8")}
+MODELS: dict[str, tuple[Path | str, str]] = {"bundled fp32": (SAMPLE, "fp32"), "BERT-base int8": ("base", "int8")}
 TEXTS = [
     "my dog is hairy",
     "我喜欢机器学习。",
@@ -116,8 +116,8 @@ def _served(name: str, root: Path) -> ServiceProcess:
 def _race(name: str, ours: int, others: int, *, rounds: int, seconds: float) -> None:
     """Prints, for each route, the median over the rounds of this version's rate divided by the other's."""
     artifact = (BUILD / f"versions-ours-{name.replace(' ', '-')}").resolve()
-    texts = texts_of(artifact, mixes.STS_B, count=512)
-    routes = {"/embed": texts, "/fill-mask": [masked(text) for text in texts]}
+    texts = random_texts(artifact, mixes.STS_B, count=512)
+    routes = {"/embed": texts, "/fill-mask": [mask_first_word(text) for text in texts]}
     rows = []
     for path, inputs in routes.items():
         requests = [post(path, {"inputs": text}) for text in inputs]

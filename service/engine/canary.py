@@ -93,7 +93,7 @@ class Canary:
         """One canary, past the queue's limits and in a batch of its own."""
         before = self.health.canary
         try:
-            result = await self.batcher.submit_alone([self.tokens], timeout_seconds=self.timeout_seconds)
+            result = await self.batcher.submit_exclusive([self.tokens], timeout_seconds=self.timeout_seconds)
         except InferenceFailed as error:
             if self.health.canary_failed(error.message):
                 self.on_dead(f"every run fails: {error.message}")

@@ -1,4 +1,4 @@
-"""Which of a folder's artifacts is served: by the setting, by what the folder holds, and by what this machine can run.
+"""What this machine runs: which of a folder's artifacts, and how batches share the device.
 
 Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
 """
@@ -10,8 +10,11 @@ from pathlib import Path
 
 from service.artifact import Artifact, available, open_artifact
 from service.errors import DeviceError
+from service.scheduling.concurrency import SERIAL, Concurrency
 
-PROBE = "from service.engine.session import why_cuda_unavailable; print(why_cuda_unavailable())"
+PROBE = "from service.engine.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
+PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
+MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,13 @@ def why_cuda_unavailable() -> str:
     """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
     return probe.stdout.strip() if probe.returncode == 0 else f"the probe failed: {probe.stderr.strip()[-200:]}"
+
+
+def concurrency_for(artifact: Artifact, threads: int) -> Concurrency:
+    """A GPU would idle while the host packs and splits; a CPU has no time to spare for preparing, but several cores."""
+    if artifact.manifest.device == "cuda":
+        return Concurrency(max_in_flight=2)
+    small = artifact.weights_bytes <= MAX_COPIED_BYTES
+    if threads > 1 and (artifact.manifest.precision in PER_CORE_PRECISIONS or small):
+        return Concurrency(max_in_flight=threads, per_core=True)
+    return SERIAL

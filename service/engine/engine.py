@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from service.artifact import Artifact
+from service.engine.calibration import Calibration
 from service.engine.canary import Canary, Health
 from service.engine.cpu import available_cores
+from service.engine.device import concurrency_for
 from service.engine.info import engine_info
-from service.engine.runner import Calibration, ModelRunner, concurrency_for
+from service.engine.runner import ModelRunner
 from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
 from service.scheduling.batcher import Batcher
@@ -95,7 +97,7 @@ class ModelEngine:
             return
         self.health.fault = reason
         log.critical("giving up: %s", reason)
-        self.batcher.abandon(reason)
+        self.batcher.fail_all(reason)
         self.on_fatal()
 
     async def close(self) -> None:
@@ -107,7 +109,7 @@ class ModelEngine:
         serving, canary = self._background
         canary.cancel()
         await asyncio.wait((serving, canary), timeout=0 if self.health.fault else CLOSE_GRACE_SECONDS)
-        self.batcher.abandon(SHUTTING_DOWN)
+        self.batcher.fail_all(SHUTTING_DOWN)
         self.runner.close()
 
     def _load(self) -> Calibration:
@@ -125,12 +127,12 @@ class ModelEngine:
         reason = f"stuck: a run has lasted {timeout_seconds:g} s (BERT_RUN_TIMEOUT_SECONDS)"
         watchdog = Watchdog(
             run_timeout_seconds=timeout_seconds,
-            on_stuck=lambda: self.fail(reason),
+            on_timeout=lambda: self.fail(reason),
             side_by_side=self.runner.concurrency.per_core,
         )
         return Batcher(
             run=self.runner.run,
-            waiting=queue,
+            queue=queue,
             report=self._after_batch,
             concurrency=self.runner.concurrency,
             watchdog=watchdog,

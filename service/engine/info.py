@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from service.artifact import Artifact
-from service.engine.runner import Calibration
+from service.engine.calibration import Calibration
 from service.engine.session import onnxruntime_version
 from service.settings import Settings
 

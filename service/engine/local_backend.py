@@ -33,7 +33,7 @@ class LocalBackend(Backend):
         await self._open_tokenizer()
         await self.engine.open()
         self.queue = self.engine.batcher
-        self.max_guessed_tokens = self.engine.batcher.waiting.max_tokens // MAX_GUESS_SHARE
+        self.max_guessed_tokens = self.engine.batcher.queue.max_tokens // MAX_GUESS_SHARE
         self._serve_tasks()
 
     async def close(self) -> None:

@@ -110,7 +110,7 @@ class ApiConnection:
     def _min_rejected_tokens(self, request: RemoteRequest) -> int:
         """The tokens of `request`, where the queue would reject them with any deadline; else 0."""
         try:
-            self.engine.batcher.waiting.check_admission(request.tokens)
+            self.engine.batcher.queue.check_admission(request.tokens)
         except Overloaded:
             self._reported_full = True
             return request.tokens

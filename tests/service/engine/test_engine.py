@@ -118,7 +118,7 @@ def test_the_queue_holds_at_least_one_batch_and_per_core_runs_are_watched_one_by
             open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64"
         )
         await one.open()
-        assert one.batcher.waiting.max_tokens == one.batcher.waiting.token_budget >= 128
+        assert one.batcher.queue.max_tokens == one.batcher.queue.token_budget >= 128
         assert one.batcher.concurrency.per_core
         assert one.batcher.watchdog.side_by_side
         await one.close()
@@ -201,7 +201,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         took = time.thread_time() - began
         assert one.engine.batcher.counts.refused == 100
         assert adds_up(one.engine.batcher)
-        one.engine.batcher.abandon("end")
+        one.engine.batcher.fail_all("end")
         await asyncio.gather(*waiting, return_exceptions=True)
         never.set()
         await one.close()

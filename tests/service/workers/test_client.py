@@ -21,7 +21,7 @@ from service.workers import messages
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
-from tests.service.fakes import FakeRunner, adds_up, line, sequence
+from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
 
 GRACE_SECONDS = 10
 E = TypeVar("E", bound=ServiceError)
@@ -33,7 +33,7 @@ class FakeEngine:
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
         manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
-        self.batcher = Batcher(run=runner.run, waiting=waiting)
+        self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
         self.on_fatal: Callable[[], None] = lambda: None
 
@@ -49,7 +49,7 @@ class FakeEngine:
         self._serving = asyncio.create_task(self.batcher.serve())
 
     async def close(self) -> None:
-        self.batcher.abandon("the engine stops")
+        self.batcher.fail_all("the engine stops")
         await self._serving
 
 
@@ -120,7 +120,7 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
 async def start(
     folder: Path, runner: FakeRunner | None = None, waiting: RequestQueue | None = None
 ) -> AsyncIterator[Processes]:
-    processes = Processes(folder, runner or FakeRunner(), line() if waiting is None else waiting)
+    processes = Processes(folder, runner or FakeRunner(), make_queue() if waiting is None else waiting)
     processes.listener.bind(str(folder / "s"))
     processes.listener.listen(10)
     await processes.start_engine()
@@ -165,7 +165,7 @@ def test_each_request_of_each_client_gets_its_own_rows(tmp_path: Path) -> None:
 def test_requests_of_one_loop_turn_share_a_message_and_a_batch(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner()
-        async with start(tmp_path, runner, line(token_budget=64)) as processes:
+        async with start(tmp_path, runner, make_queue(token_budget=64)) as processes:
             client = await processes.connected()
             await asyncio.gather(*(submit(client, n) for n in range(10)))
             assert runner.batches == [list(range(10))]
@@ -177,15 +177,15 @@ def test_errors_of_the_engine_keep_their_index_and_retry_after(tmp_path: Path) -
     async def story() -> None:
         runner = FakeRunner(held=True)
         runner.poisoned = {5}
-        async with start(tmp_path, runner, line(max_tokens=40, tokens_per_second=1e6)) as processes:
+        async with start(tmp_path, runner, make_queue(max_tokens=40, tokens_per_second=1e6)) as processes:
             client = await processes.connected()
             failing = submit(client, 3, 4, 5)
             await until(lambda: bool(runner.batches))
             hasty = submit(client, 6, timeout=0.01)
-            assert "nothing of it ran" in (await error_of(hasty, DeadlineExceeded)).message
+            assert "0 of 1 inputs had been dispatched" in (await error_of(hasty, DeadlineExceeded)).message
             assert "at most" in (await error_of(submit(client, 1, length=50), TooLarge)).message
             full = submit(client, *range(10, 18))
-            await until(lambda: processes.batcher.waiting.tokens == 36)
+            await until(lambda: processes.batcher.queue.tokens == 36)
             refused = await error_of(submit(client, 2, length=8), Overloaded)
             assert refused.retry_after is not None
             assert refused.retry_after >= 1
@@ -199,12 +199,12 @@ def test_errors_of_the_engine_keep_their_index_and_retry_after(tmp_path: Path) -
 def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with start(tmp_path, runner, line(token_budget=4, max_tokens=40)) as processes:
+        async with start(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as processes:
             client = await processes.connected()
             requests = [submit(client, 1)]
             await until(lambda: bool(runner.batches))
             requests += [submit(client, n) for n in range(10)]
-            await until(lambda: processes.batcher.waiting.tokens == 40)
+            await until(lambda: processes.batcher.queue.tokens == 40)
             client.check_admission(4)
             await error_of(submit(client, 50), Overloaded)
             client.check_admission(3)
@@ -236,10 +236,10 @@ def accepts(client: EngineClient) -> bool:
 def test_an_oversized_request_does_not_cause_local_rejection_of_others(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with start(tmp_path, runner, line(token_budget=4, max_tokens=40)) as processes:
+        async with start(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as processes:
             client = await processes.connected()
             first = submit(client, 1, 2, 3)
-            await until(lambda: processes.batcher.waiting.tokens == 8)
+            await until(lambda: processes.batcher.queue.tokens == 8)
             await error_of(submit(client, *range(9)), Overloaded)
             client.check_admission(4)
             runner.release()
@@ -317,7 +317,7 @@ def test_requests_get_503_when_the_engine_ends_and_its_replacement_is_found(tmp_
             }
             await until(lambda: client._writer is None)
             assert (await error_of(submit(client, 3), Unavailable)).retry_after == 2.0
-            processes.engine = FakeEngine(runner, line())
+            processes.engine = FakeEngine(runner, make_queue())
             await processes.start_engine()
             await until(lambda: client._writer is not None)
             assert numbers_of(await submit(client, 4)) == [4]
