@@ -87,6 +87,11 @@ def report(manifest: Manifest, artifact: Path) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def cli() -> int:
+    """Entry point of `bert-export`; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    sys.exit(main(sys.argv[1:]))
+    return main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(cli())

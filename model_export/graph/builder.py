@@ -100,7 +100,7 @@ class GraphBuilder:
             ir.Shape(weight.shape),
             name=path,
         )
-        value = self._initializer(lazy)
+        value = self._initializer(lazy, weight.shape)
         if weight.cache_key:
             self._weights[weight.cache_key, dtype] = value
         return value
@@ -120,7 +120,8 @@ class GraphBuilder:
         array = np.asarray(content)
         key = (str(array.dtype), array.tobytes(), array.shape)
         if key not in self._constants:
-            self._constants[key] = self._initializer(ir.tensor(array, name=f"constant.{len(self._constants)}"))
+            tensor = ir.tensor(array, name=f"constant.{len(self._constants)}")
+            self._constants[key] = self._initializer(tensor, array.shape)
         return self._constants[key]
 
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -147,10 +148,8 @@ class GraphBuilder:
                 max_in_flight_bytes=1,
             )
 
-    def _initializer(self, tensor: ir.TensorProtocol) -> Value:
-        value = ir.Value(
-            name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
+    def _initializer(self, tensor: ir.TensorProtocol, shape: Sequence[int]) -> Value:
+        value = ir.Value(name=tensor.name, shape=ir.Shape(shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._graph.register_initializer(value)
         return value
 

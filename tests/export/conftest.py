@@ -1,4 +1,4 @@
-"""Golden checkpoints, exported once a session."""
+"""Golden checkpoints, exported once per session."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.export.goldens import GOLDEN, Artifact
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact]:
-    """The artifact of a golden checkpoint, made once a session."""
+    """The artifact of a golden checkpoint, exported once per session."""
     made: dict[tuple[str, str], Artifact] = {}
     root = tmp_path_factory.mktemp("artifacts")
 
