@@ -1,9 +1,13 @@
 """The ragged batch: packing keeps each token once and both placement rules, splitting returns each sequence's rows."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from model_export.artifact.batch import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, MEANS, Tokens, pack, place, split
 
@@ -60,7 +64,7 @@ def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> N
 
 @given(sequences())
 def test_gathering_into_rows_and_back_gives_every_token_once(batch_of: list[Tokens]) -> None:
-    feeds = pack(batch_of).feeds
+    feeds: Mapping[str, NDArray[Any]] = pack(batch_of).feeds
     rows = feeds["ids"][feeds["slot_tokens"]].reshape(-1)
     assert np.array_equal(rows[feeds["token_slots"]], feeds["ids"])
     owner = feeds["segments"].reshape(-1)
@@ -76,7 +80,7 @@ def test_positions_restart_at_each_sequence(batch_of: list[Tokens]) -> None:
 @given(sequences())
 def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
     batch = pack(batch_of)
-    feeds = batch.feeds
+    feeds: Mapping[str, NDArray[Any]] = batch.feeds
     selected = feeds["ids"][feeds["chosen"]]  # in place of hidden states: each row is the id of its token
     queries = selected[feeds["query_chosen"]].reshape(-1)
     assert np.array_equal(queries[feeds["chosen_slots"]], selected)
@@ -89,7 +93,8 @@ def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
         "tags": selected[feeds["token_index"]],
         "top_ids": selected[feeds["mask_index"]],
     }
-    for tokens, row in zip(batch_of, split(batch, outputs), strict=True):
+    rows: list[dict[str, NDArray[Any]]] = split(batch, outputs)
+    for tokens, row in zip(batch_of, rows, strict=True):
         assert set(row) == tokens.outputs
         for name in {"cls", "pooler", "pair"} & tokens.outputs:
             assert row[name].tolist() == [tokens.ids[0]]

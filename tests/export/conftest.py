@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from model_export.export import export
-from tests.export.goldens import GOLDEN, Artifact
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,8 @@ def expected(name: str) -> Sequences:
 
 
 def answers(name: str) -> Mapping[str, Any]:
-    return json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+    return content
 
 
 def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from model_export.__main__ import main
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 
 def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -15,7 +15,7 @@ def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str
     return {name: what.strip() for name, what in lines}
 
 
-def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]):
+def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]) -> None:
     assert described(GOLDEN / "albert", capsys) == {
         "weights": "safetensors, 48 arrays, 24,453 parameters",
         "family": "albert",
@@ -30,7 +30,7 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
     }
 
 
-def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
+def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         described(GOLDEN / "roberta-labels", capsys)["heads"]
         == "cls; mean; labels (bad, fair, good; scores by sigmoid)"
@@ -38,7 +38,7 @@ def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
     assert described(GOLDEN / "bert-tags", capsys)["heads"] == "cls; mean; tags (O, B-PER, I-PER, B-LOC, I-LOC)"
 
 
-def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "vocab.txt").unlink()
     config = (tmp_path / "checkpoint" / "config.json").read_text("utf-8")
@@ -52,13 +52,15 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     assert "weights that are not supported: bert.encoder.layer.2" in refused[1]
 
 
-def test_a_vocabulary_without_a_mask_is_refused_as_at_export(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     vocabulary = tmp_path / "checkpoint" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
     assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys)["refused"]
 
 
-def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["describe", str(tmp_path / "nowhere")]) == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err

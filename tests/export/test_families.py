@@ -8,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests import readme_families as families
-from tests.export.goldens import GOLDEN, NAMES, answers, distance, expected, hidden_states, request
+from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
+from tests.paths import GOLDEN, ROOT
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
@@ -22,7 +23,7 @@ HEADS = {
 }  # in expected.npz -> in the manifest
 
 
-def compute(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """The artifact's outputs per sequence, in the shapes of expected.npz."""
     heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
     rows = artifact.run([request(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
@@ -33,7 +34,7 @@ def compute(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, 
         }
         if "top_ids" in row:
             found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
-            np.put_along_axis(found["vocabulary"], row["top_ids"], row["top_logits"], axis=1)
+            np.put_along_axis(found["vocabulary"], row["top_ids"].astype(np.int64), row["top_logits"], axis=1)
         results.append(found)
     return results
 
@@ -41,11 +42,11 @@ def compute(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, 
 def cosine(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """The cosine of each pair of rows."""
     got, want = (np.asarray(a, np.float64).reshape(-1, a.shape[-1]) for a in (got, want))
-    return (got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+    return np.asarray((got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(name: str, exported: Callable):
+def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(name: str, exported: Callable) -> None:
     sequences = expected(name)
     heads = {head for head in HEADS if head in sequences[0]}
     for got, want in zip(compute(exported(name), sequences), sequences, strict=True):
@@ -55,21 +56,21 @@ def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(n
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_hidden_states_of_every_token_equal_transformers(name: str, tmp_path: Path):
+def test_hidden_states_of_every_token_equal_transformers(name: str, tmp_path: Path) -> None:
     sequences = expected(name)
     for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "fp32"), sequences, strict=True):
         assert np.abs(got - want["hidden"]).max() <= FP32_TOLERANCE
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_int8_hidden_states_have_the_direction_of_transformers_for_every_token(name: str, tmp_path: Path):
+def test_int8_hidden_states_have_the_direction_of_transformers_for_every_token(name: str, tmp_path: Path) -> None:
     sequences = expected(name)
     for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "int8"), sequences, strict=True):
         assert cosine(got, want["hidden"]).min() >= SMALLEST_COSINE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_int8_heads_have_the_direction_of_transformers(name: str, exported: Callable):
+def test_int8_heads_have_the_direction_of_transformers(name: str, exported: Callable) -> None:
     """By row for vectors; by head for its two to five logits, which are too few for a cosine each."""
     sequences = expected(name)
     got = compute(exported(name, "int8"), sequences)
@@ -80,7 +81,7 @@ def test_int8_heads_have_the_direction_of_transformers(name: str, exported: Call
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable):
+def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable) -> None:
     tokenizer = Tokenizer.from_file(str(exported(name).folder / "tokenizer.json"))
     for case in answers(name)["tokens"]:
         encoding = tokenizer.encode(case["text"], case["text_pair"])
@@ -89,7 +90,7 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
-def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable):
+def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
     artifact, sequences = exported(name, precision), expected(name)
     for alone, together in zip(
         [compute(artifact, [one])[0] for one in sequences], compute(artifact, sequences), strict=True
@@ -99,7 +100,7 @@ def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precisio
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str, exported: Callable):
+def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str, exported: Callable) -> None:
     artifact = exported(name)
     tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
@@ -130,7 +131,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", sorted(MISSING))
-def test_a_missing_head_is_reported_with_its_reason(name: str, exported: Callable):
+def test_a_missing_head_is_reported_with_its_reason(name: str, exported: Callable) -> None:
     missing = exported(name).manifest.missing
     assert {head: missing[head] for head in MISSING[name]} == MISSING[name]
 
@@ -141,7 +142,7 @@ def test_a_missing_head_is_reported_with_its_reason(name: str, exported: Callabl
 )
 def test_the_pair_heads_labels_are_those_of_its_training_objective(
     name: str, labels: tuple[str, str], exported: Callable
-):
+) -> None:
     assert exported(name).manifest.pair_labels == labels
 
 
@@ -149,24 +150,24 @@ SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-lab
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
-def test_the_manifest_has_a_classifiers_labels_and_score_function(name: str, exported: Callable):
+def test_the_manifest_has_a_classifiers_labels_and_score_function(name: str, exported: Callable) -> None:
     manifest = exported(name).manifest
     assert manifest.labels == (("grade",) if name == "distilbert-labels" else ("bad", "fair", "good"))
     assert manifest.label_scores == SCORES[name]
 
 
-def test_layers_that_share_weights_are_stored_once(exported: Callable):
+def test_layers_that_share_weights_are_stored_once(exported: Callable) -> None:
     weights = exported("albert").folder / "model.onnx.data"
     stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
     assert weights.stat().st_size < 1.1 * stored
 
 
-def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(exported: Callable):
+def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(exported: Callable) -> None:
     assert exported("roberta").manifest.max_tokens == 144  # of 146
 
 
-def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable):
-    readme = (families.ROOT / "README.md").read_text("utf-8")
+def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
     made = families.table(lambda name: exported(name).manifest)
     assert families.BEGIN in readme
     assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"

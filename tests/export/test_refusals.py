@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_export.__main__ import main
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 Damage = Callable[[Path], object]
 Command = Callable[..., tuple[int, str]]
@@ -131,7 +131,7 @@ DAMAGES = {
 @pytest.mark.parametrize("what", sorted(DAMAGES))
 def test_a_damaged_checkpoint_is_refused_with_one_sentence_and_no_files_are_left(
     what: str, tmp_path: Path, exported: Command
-):
+) -> None:
     damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     damage(tmp_path / "checkpoint")
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_refused_with_one_sentence_and_no_files_are_left
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported: Command):
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported: Command) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     with (tmp_path / "checkpoint" / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("one\nmore\n")
@@ -152,7 +152,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported:
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])
-def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, exported: Command):
+def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, exported: Command) -> None:
     (tmp_path / "artifact" / held).mkdir(parents=True)
     (tmp_path / "artifact" / held / "mine.txt").write_text("mine", "utf-8")
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact")
@@ -161,7 +161,7 @@ def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, exported: 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
 
 
-def test_a_precision_without_kernels_on_the_device_is_refused(tmp_path: Path, exported: Command):
+def test_a_precision_without_kernels_on_the_device_is_refused(tmp_path: Path, exported: Command) -> None:
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--precision", "fp16")
     assert code == 2
     assert "precision fp16 is not supported on cpu; choose one of: fp32 on cpu and cuda; fp16 on cuda;" in said
@@ -169,7 +169,7 @@ def test_a_precision_without_kernels_on_the_device_is_refused(tmp_path: Path, ex
 
 
 @pytest.mark.parametrize("architectures", [[], ["BertForMultipleChoice"]])
-def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command):
+def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
     config(architectures=architectures)(tmp_path / "checkpoint")
     code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
@@ -177,9 +177,9 @@ def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_p
     assert "it must name one class that ends in ForSequenceClassification or ForTokenClassification" in said
 
 
-def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
+def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"],
+        [sys.executable, "-m", "model_export", str(tmp_path), str(tmp_path / "artifact")],
         capture_output=True,
         text=True,
         check=False,
@@ -189,8 +189,16 @@ def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
     assert finished.stderr.count("\n") == 1
 
 
-def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path: Path):
-    command = [sys.executable, "-m", "model_export", "nowhere/no-such-bert", tmp_path / "artifact", "--revision", "v1"]
+def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "model_export",
+        "nowhere/no-such-bert",
+        str(tmp_path / "artifact"),
+        "--revision",
+        "v1",
+    ]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
     assert finished.returncode == 2
@@ -198,7 +206,7 @@ def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path:
     assert not (tmp_path / "artifact").exists()
 
 
-def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command):
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command) -> None:
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--revision", "v1")
     assert code == 2
     assert "is not a hub id" in said

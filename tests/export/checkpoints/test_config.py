@@ -12,7 +12,8 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import MODEL
 from model_export.errors import ExportError
 from model_export.export import export
-from tests.export.goldens import GOLDEN, expected, run
+from tests.export.goldens import expected, run
+from tests.paths import GOLDEN
 
 BERT = {
     "hidden_size": 16,
@@ -64,7 +65,7 @@ def cls_of(artifact: Path, family: str) -> np.ndarray:
 @pytest.mark.parametrize(("family", "key"), CASES)
 def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
     family: str, key: str, tmp_path: Path, exported: Callable
-):
+) -> None:
     source = changed(family, tmp_path / "checkpoint", **{key: CHANGES[family][key]})
     try:
         export(source, tmp_path / "artifact", precision="fp32")
@@ -89,13 +90,13 @@ def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
 )
 def test_a_config_value_that_is_not_supported_is_refused_by_name(
     key: str, value: object, sentence: str, tmp_path: Path
-):
+) -> None:
     source = changed("bert", tmp_path / "checkpoint", **{key: value})
     with pytest.raises(ExportError, match=sentence.replace("(", r"\(")):
         export(source, tmp_path / "artifact", precision="fp32")
 
 
-def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path):
+def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path) -> None:
     source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
     with pytest.raises(ExportError, match="pad_token_id to 0, which has no position, but the tokenizer pads with 1"):
         export(source, tmp_path / "artifact", precision="fp32")

@@ -12,9 +12,9 @@ from model_export.checkpoints.families import FAMILIES, architecture_of
 from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
-NONSENSE = (None, -1, 0, 1, 10**9, 1.5, "768", "", [], {}, True, [1])
+INVALID: tuple[Any, ...] = (None, -1, 0, 1, 10**9, 1.5, "768", "", [], {}, True, [1])
 FILES = {
     "bert": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
     "roberta": ("vocab.json", "merges.txt"),
@@ -37,10 +37,10 @@ def description_of(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_config_with_an_invalid_value_is_described_or_refused(family: str):
+def test_a_config_with_an_invalid_value_is_described_or_refused(family: str) -> None:
     config = config_of(family)
     for key in config:
-        for value in NONSENSE:
+        for value in INVALID:
             try:
                 architecture = architecture_of(dict(config) | {key: value})
             except ExportError:
@@ -50,9 +50,9 @@ def test_a_config_with_an_invalid_value_is_described_or_refused(family: str):
 
 
 @pytest.mark.parametrize("key", ["id2label", "architectures", "problem_type", "num_labels", "_name_or_path"])
-def test_an_invalid_value_about_labels_is_described_or_refused(key: str, tmp_path: Path):
+def test_an_invalid_value_about_labels_is_described_or_refused(key: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
-    for value in NONSENSE:
+    for value in INVALID:
         (tmp_path / "checkpoint" / "config.json").write_text(
             json.dumps(dict(config_of("bert-labels")) | {key: value}), "utf-8"
         )
@@ -64,9 +64,9 @@ def test_an_invalid_value_about_labels_is_described_or_refused(key: str, tmp_pat
     "key",
     ["model_max_length", "do_lower_case", "strip_accents", "cls_token", "added_tokens_decoder", "tokenizer_class"],
 )
-def test_an_invalid_value_about_the_tokenizer_is_exported_or_refused(key: str, file: str, tmp_path: Path):
+def test_an_invalid_value_about_the_tokenizer_is_exported_or_refused(key: str, file: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    for value in (*NONSENSE, {"1": {}}, {"1": 1}, {"content": 1}):
+    for value in (*INVALID, {"1": {}}, {"1": 1}, {"content": 1}):
         (tmp_path / "checkpoint" / file).write_text(json.dumps({key: value}), "utf-8")
         shutil.rmtree(tmp_path / "artifact", ignore_errors=True)
         try:
@@ -77,7 +77,7 @@ def test_an_invalid_value_about_the_tokenizer_is_exported_or_refused(key: str, f
 
 
 @pytest.mark.parametrize(("name", "file"), [(name, file) for name, files in FILES.items() for file in files])
-def test_a_truncated_file_is_described_or_refused(name: str, file: str, tmp_path: Path):
+def test_a_truncated_file_is_described_or_refused(name: str, file: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / name, tmp_path / "checkpoint")
     content = (GOLDEN / name / file).read_bytes()
     for tenth in range(10):
@@ -86,7 +86,7 @@ def test_a_truncated_file_is_described_or_refused(name: str, file: str, tmp_path
 
 
 @pytest.mark.parametrize(("name", "file"), [(name, file) for name, files in FILES.items() for file in files])
-def test_a_file_with_inverted_bytes_is_described_or_refused(name: str, file: str, tmp_path: Path):
+def test_a_file_with_inverted_bytes_is_described_or_refused(name: str, file: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / name, tmp_path / "checkpoint")
     content = (GOLDEN / name / file).read_bytes()
     for n in range(20):

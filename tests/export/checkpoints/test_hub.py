@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from model_export.artifact.manifest import Manifest
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 COMMIT, REPOSITORY = "a" * 40, "example/chinese-macbert-tiny"
 FILES = {
@@ -77,9 +77,9 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path):
+def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:
     environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "model_export", REPOSITORY, tmp_path / "artifact", "--revision", "v1"]
+    command = [sys.executable, "-m", "model_export", REPOSITORY, str(tmp_path / "artifact"), "--revision", "v1"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert finished.returncode == 0, finished.stderr
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")

@@ -18,7 +18,8 @@ from model_export.graph.channel_shift import ChannelShift
 from model_export.graph.encoder import Encoder
 from model_export.graph.linear import CpuLinear
 from model_export.verification.reference import Reference
-from tests.export.goldens import GOLDEN, expected
+from tests.export.goldens import expected
+from tests.paths import GOLDEN
 
 ROUNDING = 2e-5
 CHANNEL, FAR_OFF = 5, 40.0

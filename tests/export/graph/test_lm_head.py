@@ -4,6 +4,7 @@ Their logits are compared with the float64 reference on the artifact's own hidde
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -17,8 +18,7 @@ from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.graph.lm_head import SHORTLIST
 from model_export.verification.reference import Reference
-from tests.export.goldens import GOLDEN
-from tests.paths import SAMPLE
+from tests.paths import GOLDEN, SAMPLE
 
 OUTPUTS = ["log_sum_exp", "target_logits", "top_ids", "top_logits"]
 TARGETS = (7, 11)  # unlikely words
@@ -45,8 +45,13 @@ class Answers:
 def texts(architecture: Architecture) -> list[Tokens]:
     random = np.random.default_rng(3)
     rows = [random.integers(5, architecture.vocabulary, length, dtype=np.int32) for length in range(8, 20)]
-    asked = {"outputs": frozenset(OUTPUTS), "masks": (1, 2, 5), "top_k": SHORTLIST // 2, "targets": TARGETS}
-    return [Tokens(ids=ids, types=np.zeros_like(ids), **asked) for ids in rows]
+    requested: dict[str, Any] = {
+        "outputs": frozenset(OUTPUTS),
+        "masks": (1, 2, 5),
+        "top_k": SHORTLIST // 2,
+        "targets": TARGETS,
+    }
+    return [Tokens(ids=ids, types=np.zeros_like(ids), **requested) for ids in rows]
 
 
 @pytest.fixture(scope="module", params=[SAMPLE, GOLDEN / "electra", GOLDEN / "albert"], ids=lambda folder: folder.name)

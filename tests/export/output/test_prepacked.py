@@ -18,7 +18,7 @@ from model_export.export import export
 from service.artifact import ManifestError, open_artifact, read_artifact
 from service.engine.runner import ModelRunner
 from service.scheduling.concurrency import Concurrency
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
 ENTRY = re.compile(
@@ -101,26 +101,26 @@ def of_another_layout(entry: str) -> str:
     return entry.replace("+", "+1", 1)
 
 
-def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]):
+def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]) -> None:
     plain, packed = pair
     assert packed_entries(onnx.load(packed / "cpu" / MODEL, load_external_data=False))
     assert not packed_entries(onnx.load(plain / "cpu" / MODEL, load_external_data=False))
     assert equal(answers(packed), answers(plain))
 
 
-def test_the_packed_weights_are_the_ones_that_are_read(pair: tuple[Path, Path], tmp_path: Path):
+def test_the_packed_weights_are_the_ones_that_are_read(pair: tuple[Path, Path], tmp_path: Path) -> None:
     plain, packed = pair
     assert not equal(answers(with_zeros(changed(packed, tmp_path / "zeros"))), answers(plain))
 
 
-def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path):
+def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path) -> None:
     plain, packed = pair
     assert equal(answers(with_zeros(changed(packed, tmp_path / "elsewhere", entry=of_another_layout))), answers(plain))
 
 
 def test_weights_packed_for_another_processor_are_logged(
     pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     plain, packed = pair
     with caplog.at_level(logging.WARNING, "service"):
         for artifact in (plain, packed):
@@ -131,19 +131,19 @@ def test_weights_packed_for_another_processor_are_logged(
             assert caplog.messages[0].startswith("the weights are packed for an abacus, ONNX Runtime 0.1; this is ")
 
 
-def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path):
+def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     damaged = with_zeros(changed(pair[1], tmp_path / "damaged"))
     shutil.copy(pair[1] / "cpu" / MODEL, damaged / "cpu" / MODEL)
     with pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"):
         open_artifact(damaged)
 
 
-def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair: tuple[Path, Path]):
+def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair: tuple[Path, Path]) -> None:
     plain, packed = (open_artifact(artifact) for artifact in pair)
     assert packed.weights_bytes == plain.weights_bytes
 
 
-def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path):
+def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="packed weights are for the CPU"):
         export(GOLDEN / "bert", tmp_path / "artifact", device="cuda", prepacked=True)
     assert not (tmp_path / "artifact").exists()

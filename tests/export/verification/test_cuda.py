@@ -38,7 +38,7 @@ OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "top_logits", "top_ids", "
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])
 def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cuda") / request.param
+    folder: Path = tmp_path_factory.mktemp("cuda") / request.param
     export(BERT, folder, precision=request.param, device="cuda")
     return folder / "cuda"
 
