@@ -1,4 +1,4 @@
-"""Turns a trained BERT checkpoint into an artifact: an ONNX graph with fused operators, its tokenizer and a manifest."""
+"""Converts a trained BERT checkpoint to an artifact: an ONNX graph with fused operators, its tokenizer, a manifest."""
 
 import os
 

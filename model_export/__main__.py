@@ -1,16 +1,14 @@
-"""`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: arguments in, one export or description, a report out."""
+"""`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: exports or describes a checkpoint."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from model_export.artifact.manifest import Manifest
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.hub import download, is_hub_id
-from model_export.checkpoints.pooling import USUAL
-from model_export.describe import Description, describe_checkpoint
+from model_export.checkpoints.hub import locate
+from model_export.checkpoints.pooling import DEFAULT_POOLING
+from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
 from model_export.graph.precision import PRECISIONS
@@ -19,12 +17,13 @@ from model_export.output.atomic_folder import check_empty
 CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
 
 
-def main(words: Sequence[str]) -> int:
-    describes = list(words[:1]) == ["describe"]
+def main(words: list[str]) -> int:
+    """Runs the command; returns the exit code."""
+    describes = words[:1] == ["describe"]
     arguments = _parser(describes).parse_args(words[describes:])
     try:
-        print(_described(arguments) if describes else _exported(arguments))
-    except (ExportError, OSError) as error:  # the system's own words where a file of the checkpoint may not be read
+        print(_describe(arguments) if describes else _export(arguments))
+    except (ExportError, OSError) as error:  # OSError: a file of the checkpoint may not be read
         print(f"model_export: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -35,35 +34,28 @@ def main(words: Sequence[str]) -> int:
 
 def _parser(describes: bool) -> argparse.ArgumentParser:
     if describes:
-        about = "Says what a checkpoint is, without exporting it."
+        about = "Describes a checkpoint without exporting it."
         parser = argparse.ArgumentParser(prog="python -m model_export describe", description=about)
     else:
-        about = "Converts a trained BERT to an ONNX artifact for `python -m service`; `describe CHECKPOINT` says what a checkpoint is."
-        parser = argparse.ArgumentParser(prog="python -m model_export", description=about)
+        about = "Converts a trained BERT to an ONNX artifact for `python -m service`."
+        epilog = "`describe CHECKPOINT` describes a checkpoint without exporting it."
+        parser = argparse.ArgumentParser(prog="python -m model_export", description=about, epilog=epilog)
     parser.add_argument("checkpoint", help=CHECKPOINT)
     parser.add_argument("--revision", help="a branch, tag or commit of the hub's repository")
     if not describes:
-        parser.add_argument("artifact", type=Path, help="the folder to write; must not exist or be empty")
-        parser.add_argument(
-            "--precision",
-            choices=sorted(PRECISIONS),
-            default="fp32",
-            help="fp16 for cuda, int8 for the cpu (default: fp32)",
-        )
-        parser.add_argument(
-            "--device",
-            choices=["cpu", "cuda"],
-            default="cpu",
-            help="what the artifact is for; a folder may hold one for each",
-        )
-        about = "store the weights also as this processor reads them, for sessions and processes to share: twice as large, still for any machine"
-        parser.add_argument("--prepacked", action="store_true", help=about)
+        parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
+        about = "fp16 for cuda, int8 for cpu (default: fp32)"
+        parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help=about)
+        about = "the device that the artifact is for; a folder may hold an artifact for each"
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=about)
+        about = "store the weights also packed for this CPU, so that sessions and processes share them: twice as large"
+        parser.add_argument("--prepacked", action="store_true", help=f"{about}, and still usable on any machine")
     return parser
 
 
-def _exported(arguments: argparse.Namespace) -> str:
-    check_empty(arguments.artifact, arguments.device)  # before anything is downloaded
-    folder, name = _folder(arguments)
+def _export(arguments: argparse.Namespace) -> str:
+    check_empty(arguments.artifact, arguments.device)  # before a download
+    folder, name = locate(arguments.checkpoint, arguments.revision)
     manifest = export(
         folder,
         arguments.artifact,
@@ -75,48 +67,31 @@ def _exported(arguments: argparse.Namespace) -> str:
     return report(manifest, arguments.artifact / arguments.device)
 
 
-def _described(arguments: argparse.Namespace) -> str:
-    folder, name = _folder(arguments)
-    return description(describe_checkpoint(Checkpoint(folder, name)))
-
-
-def _folder(arguments: argparse.Namespace) -> tuple[Path, str]:
-    """The checkpoint's folder and its name; the hub's files are fetched first."""
-    if is_hub_id(arguments.checkpoint):
-        return download(arguments.checkpoint, arguments.revision), arguments.checkpoint
-    if arguments.revision:
-        raise ExportError(
-            f"--revision chooses among a hub repository's versions, and {arguments.checkpoint} is not a hub id (ORG/NAME)"
-        )
-    return Path(arguments.checkpoint), ""
+def _describe(arguments: argparse.Namespace) -> str:
+    return str(describe_checkpoint(*locate(arguments.checkpoint, arguments.revision)))
 
 
 def report(manifest: Manifest, artifact: Path) -> str:
+    """What was written, the heads that are missing, every default that was assumed, and the errors measured."""
     sizes = manifest.sizes
     size = f"{sizes['layers']} layers of {sizes['hidden']}, {sizes['parameters'] / 1e6:.1f} M parameters"
     lines = [
         f"wrote {artifact}: {manifest.family}, {size}, {manifest.precision}",
         f"  heads: {', '.join(manifest.heads)}; at most {manifest.max_tokens} tokens",
     ]
-    if manifest.pooling != USUAL:
-        lines.append(
-            f"  sentence vectors: {manifest.pooling}, which /v1/embeddings gives; /embed gives [CLS] where a request does not say"
-        )
+    if manifest.pooling != DEFAULT_POOLING:
+        lines.append(f"  default pooling: {manifest.pooling} in /v1/embeddings, {DEFAULT_POOLING} in /embed")
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]
     lines += [f"  assumed {what}: {why}" for what, why in manifest.assumed.items()]
     lines += [f"  {name} {value:.2g}" for name, value in manifest.verification.items()]
     return "\n".join(lines)
 
 
-def description(of: Description) -> str:
-    width = max(len(name) for name, _ in of.found)
-    lines = [f"{name:{width}}  {what}" for name, what in of.found]
-    lines += [f"{'refused':{width}}  {reason}" for reason in of.refused] or [
-        f"{'refused':{width}}  nothing: it can be exported"
-    ]
-    return "\n".join(lines)
+def cli() -> int:
+    """Entry point of `bert-export`; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
+    return main(sys.argv[1:])
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it cleans up as after Ctrl-C
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(cli())

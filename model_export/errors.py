@@ -1,5 +1,5 @@
-"""What stops an export: one class, whose message is the sentence the user reads."""
+"""The error of an export."""
 
 
 class ExportError(Exception):
-    """The checkpoint cannot be exported as asked. The message names what was found, what was expected and the way out."""
+    """The checkpoint cannot be exported. The message is for the user: what was found, what is expected, what to do."""

@@ -39,7 +39,7 @@ COLUMNS = (
     "`/tag`",
     "tokenizer files",
 )
-TOKENIZERS = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+TOKENIZERS = {"vocab.txt": "vocab.txt", "vocab.json": "vocab.json + merges.txt"}  # file -> in the table
 
 
 def table(manifest_of: Callable[[str], Manifest]) -> str:
@@ -52,13 +52,13 @@ def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]
     pretrained, labels, tags = (manifest_of(name) for name in (family, f"{family}-labels", f"{family}-tags"))
     pooling = ", ".join(head for head in ("cls", "mean", "pooler") if head in pretrained.heads)
     pair = f"`{'`, `'.join(pretrained.pair_labels)}`" if "pair" in pretrained.heads else "501"
-    files = [name for name in TOKENIZERS if (GOLDEN / family / name).is_file()]
+    files = ["tokenizer.json", *(shown for name, shown in TOKENIZERS.items() if (GOLDEN / family / name).is_file())]
     found = [_yes("fill_mask", pretrained), pair, _yes("labels", labels), _yes("tags", tags)]
     return (
         f"{FAMILIES[family]} (`{family}`)",
         pooling,
         *found,
-        f"tokenizer.json, {files[0].replace('vocab.json', 'vocab.json + merges.txt')}",
+        ", ".join(files),
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.graph.builder import GraphBuilder
-from model_export.graph.linear import STEPS, ZERO_POINT
+from model_export.graph.linear import QMAX, ZERO_POINT
 
 IN_A_ROW = 4  # products of a per-core session that are timed together, so that starting a thread's work does not count
 
@@ -43,7 +43,7 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
         )
         scale = g.weight("scale", LazyWeight((out,), lambda: random.random(out, np.float32)))
         y = g.contrib(
-            "MatMulIntegerToFloat", x, w, g.constant(np.float32(1 / STEPS)), scale, g.constant(np.uint8(ZERO_POINT))
+            "MatMulIntegerToFloat", x, w, g.constant(np.float32(1 / QMAX)), scale, g.constant(np.uint8(ZERO_POINT))
         )
     g.output("y", y, "float32", ["rows", out])
     options = ort.SessionOptions()
@@ -52,7 +52,7 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
     options.add_session_config_entry("session.force_spinning_stop", "1")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "product.onnx"
-        g.save(path, producer_version="0", written=lambda size: None)
+        g.save(path)
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 

@@ -18,9 +18,9 @@ from benchmarks.engine.accuracy import BATCH_TEXTS, Vectors, parse_arguments, re
 from benchmarks.harness.machine import table, write
 from model_export.artifact.batch import Tokens, pack
 from model_export.artifact.manifest import MODEL
+from model_export.build import build_graph
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.export import build
 from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.linear import CpuLinear, Int8PerTokenLinear, Linear, Norm
 from model_export.graph.precision import PRECISIONS
@@ -51,15 +51,17 @@ class Mixed:
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         return self._next().affine(g, x, weight, bias)
 
-    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
-        result = self._next().activated(g, x, weight, bias, activation)
-        self._int8.expect_activated(result, activation)
+    def linear_activation(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
+    ) -> Value:
+        result = self._next().linear_activation(g, x, weight, bias, activation)
+        self._int8.note_activation(result, activation)
         return result
 
-    def added(
+    def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
-        return self._next().added(g, x, weight, bias, residual, norm)
+        return self._next().add_and_norm(g, x, weight, bias, residual, norm)
 
 
 def main() -> None:
@@ -103,9 +105,7 @@ def encode(encoder: Path, texts: Sequence[Tokens], selected: frozenset[int]) -> 
     """Unit vectors, with the products `selected` in int8."""
     PRECISIONS["int8"] = replace(PRECISIONS["int8"], linear={"cpu": lambda: Mixed(selected)})
     with tempfile.TemporaryDirectory() as folder:
-        build(Checkpoint(encoder), "int8", "cpu").graph.save(
-            Path(folder) / MODEL, producer_version="0", written=lambda size: None
-        )
+        build_graph(Checkpoint(encoder), "int8", "cpu").graph.save(Path(folder) / MODEL)
         session = CpuSession(Path(folder) / MODEL, threads=available_cores())
         batches = [pack(texts[i : i + BATCH_TEXTS]) for i in range(0, len(texts), BATCH_TEXTS)]
         return unit_length(np.concatenate([session.run(["mean"], batch.feeds)[0] for batch in batches]))

@@ -21,8 +21,8 @@ from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.harness.machine import table, write
 from model_export.artifact.batch import Tokens, pack, split
+from model_export.build import build_graph
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.export import build
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
@@ -111,14 +111,14 @@ def differences(model: Any, tokens: Tokens, row: dict[str, Any], states: Any) ->
 
 
 def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Answers of the graph as exported, but with every token's last hidden state as one more output."""
-    built = build(Checkpoint(checkpoint(size)), "fp32", "cpu")
-    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
+    """Answers from the graph as exported, but with every token's last hidden state as one more output."""
+    built = build_graph(Checkpoint(checkpoint(size)), "fp32", "cpu")
+    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.parts.architecture.hidden])
     options = ort.SessionOptions()
     options.intra_op_num_threads = available_cores()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        built.graph.save(path, producer_version="0", written=lambda size: None)
+        built.graph.save(path)
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     batch = pack(sequences)
     names = sorted(batch.outputs)

@@ -1,7 +1,7 @@
-"""The ragged batch: sequences in, the graph's input arrays out; the graph's outputs in, one answer per sequence out.
+"""The ragged batch: `pack` turns sequences into the graph's input arrays, `split` divides its outputs among them.
 
-This is the layout that `encoder.py` reads and the service fills. Tokens lie flat, nothing is padded; only attention works on
-rows, into which several short sequences are packed side by side. NumPy only; knows nothing of HTTP, tasks or ONNX Runtime.
+The exporter's graph reads this layout and the service fills it. Tokens are stored flat, without padding; only attention
+uses rows, and a row holds several short sequences. Needs NumPy alone; does not know HTTP, tasks or ONNX Runtime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[np.generic]]
+Feeds = dict[str, NDArray[np.generic]]  # graph input -> array
+Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
 
-MEANS = 16  # in a row: the narrowest block of the product that makes them
+# ALIGNMENT and K_BLOCK together keep an answer bit-identical whatever else is in the batch
 ALIGNMENT = 16  # a sequence starts at a multiple of the vector width of the softmax sum on AVX-512
-K_BLOCK = 128  # and does not straddle a K block of the attention products: together these make answers bit-identical in any company
-LARGEST_BLOCK = 1024  # the blocks are the larger, the narrower a head: of any power of two up to here
+K_BLOCK = 128  # a sequence does not cross a K block of the attention products
+LARGEST_BLOCK = 1024  # narrower heads use larger K blocks: any power of two up to this
+MEANS = 16  # means per row: the narrowest block of the product that computes them
 
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
-OUTPUTS = {  # graph output -> what one row of it belongs to
+OUTPUTS = {  # graph output -> what each of its rows belongs to
     "cls": SEQUENCE,
     "pooler": SEQUENCE,
     "pair": SEQUENCE,
@@ -33,63 +35,55 @@ OUTPUTS = {  # graph output -> what one row of it belongs to
     "log_sum_exp": MASK,
     "target_logits": TARGET,
 }
-ONLY_FIRST = np.zeros(1, np.int32)  # [CLS] alone leaves the last layer
+ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
+PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # how attention separates sequences: CPU, CUDA
 
 
 @lru_cache(maxsize=1024)
 def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
-    """What the rows of `outputs` belong to."""
+    """The kinds of owner (SEQUENCE, TOKEN, ...) of the rows of `outputs`."""
     return frozenset(OUTPUTS[name] for name in outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """One sequence for the encoder and what is asked of it."""
+    """One tokenized sequence and the outputs requested for it."""
 
     ids: Ints  # [length]
     types: Ints  # [length]
     outputs: frozenset[str]  # names out of OUTPUTS
-    masks: tuple[int, ...] = ()  # positions whose vocabulary scores are wanted
+    masks: tuple[int, ...] = ()  # positions to score over the vocabulary
     top_k: int = 1
-    targets: tuple[int, ...] = ()  # vocabulary ids to score at every mask
+    targets: tuple[int, ...] = ()  # vocabulary ids to score at each mask
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-Row = dict[str, NDArray[np.generic]]  # output name -> this sequence's part of it
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """The arrays of one run, and how many rows of each kind belong to each sequence."""
+    """The input arrays of one forward pass, and which output rows belong to which sequence."""
 
     feeds: Arrays
     outputs: frozenset[str]
-    spans: Mapping[str, Sequence[slice]]  # kind -> per sequence, its rows
+    spans: Mapping[str, Sequence[slice]]  # kind -> the rows of each sequence
     tokens: int
-    slots: int  # attention row slots, filled or not: tokens / slots is the fill
+    slots: int  # attention slots, used or not: tokens / slots is the fill rate
     owners: Sequence[Tokens] = field(repr=False)
 
 
-PACKED_ROWS, CUMULATIVE_LENGTHS = (
-    "packed rows",
-    "cumulative lengths",
-)  # how sequences reach attention: on the CPU, on CUDA
-
-
 def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
-    """Lays `sequences` side by side. Raises ValueError on none, since a run needs at least one token."""
+    """Concatenates `sequences` into one batch of `layout`. Raises ValueError on an empty list."""
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
     lengths = np.array([len(s.ids) for s in sequences], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
-    feeds: dict[str, NDArray[np.generic]] = {
+    feeds: Feeds = {
         "ids": np.concatenate([s.ids for s in sequences]),
         "types": np.concatenate([s.types for s in sequences]),
         "positions": np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths),
     }
-    selected = [_chosen(s) for s in sequences]
+    selected = [_select_positions(s) for s in sequences]
     heads, spans = _head_feeds(sequences, selected)
     flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
     attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
@@ -100,39 +94,37 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
 
 
 def split(batch: Batch, outputs: Arrays) -> list[Row]:
-    """One answer per sequence, in the order of `pack`: each holds just the outputs that the sequence asked for."""
+    """Returns one row per sequence, in the order given to `pack`, with the outputs that the sequence requested."""
     return [
         {name: outputs[name][batch.spans[OUTPUTS[name]][i]] for name in tokens.outputs}
         for i, tokens in enumerate(batch.owners)
     ]
 
 
-def _chosen(tokens: Tokens) -> Ints:
-    """The positions that must leave the last layer, ascending: all, or [CLS] and the masks."""
+def _select_positions(tokens: Tokens) -> Ints:
+    """The positions that the last layer computes, ascending: all of them, or [CLS] and the masks."""
     kinds = kinds_of(tokens.outputs)
     if TOKEN in kinds or POOLED in kinds:
         return np.arange(len(tokens), dtype=np.int32)
     if not tokens.masks and SEQUENCE in kinds:
-        return ONLY_FIRST
+        return ONLY_CLS
     first = (0,) if SEQUENCE in kinds else ()
     return np.array(sorted({*first, *tokens.masks}), np.int32)
 
 
-def _head_feeds(
-    sequences: Sequence[Tokens], selected: Sequence[Ints]
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, list[slice]]]:
-    """Which of the chosen rows each head reads, and which rows of each head's answer belong to which sequence."""
+def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:
+    """The selected rows that each head reads, and the rows of each head's output that belong to each sequence."""
     index: dict[str, list[int]] = {kind: [] for kind in (SEQUENCE, TOKEN, POOLED, MASK, TARGET, "mask of target")}
     spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*(kinds_of(s.outputs) for s in sequences))}
     base = 0
     for i, (tokens, rows) in enumerate(zip(sequences, selected, strict=True)):
-        asked = kinds_of(tokens.outputs)
+        kinds = kinds_of(tokens.outputs)
         before = [len(index[kind]) for kind in spans]
-        if SEQUENCE in asked:
+        if SEQUENCE in kinds:
             index[SEQUENCE].append(base)
-        if TOKEN in asked:
+        if TOKEN in kinds:
             index[TOKEN] += range(base, base + len(rows))
-        if POOLED in asked:
+        if POOLED in kinds:
             index[POOLED].append(i)
         for offset in np.searchsorted(rows, tokens.masks).tolist() if tokens.masks else ():
             index["mask of target"] += [len(index[MASK])] * len(tokens.targets)
@@ -141,7 +133,7 @@ def _head_feeds(
         base += len(rows)
         for (kind, slices), start in zip(spans.items(), before, strict=True):
             slices.append(slice(start, len(index[kind])))
-    feeds: dict[str, NDArray[np.generic]] = {
+    feeds: Feeds = {
         "cls_index": np.array(index[SEQUENCE], np.int32),
         "token_index": np.array(index[TOKEN], np.int32),
         "mask_index": np.array(index[MASK], np.int32),
@@ -151,18 +143,15 @@ def _head_feeds(
     return feeds, spans
 
 
-def _mean_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints], lengths: Ints) -> dict[str, NDArray[np.generic]]:
-    """The mean over a sequence's tokens as a product of weights [rows, means, width] with packed rows, placed as in attention.
+def _mean_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints], lengths: Ints) -> Feeds:
+    """The mean over a sequence's tokens, as a product of weights [rows, means, width] with rows packed as in attention.
 
-    At most MEANS in a row: with more, the product adds up smaller blocks.
+    A row has at most MEANS means: with more, the product sums smaller blocks.
     """
     pooled = [i for i, tokens in enumerate(sequences) if POOLED in kinds_of(tokens.outputs)]
     if not pooled:
-        return {
-            "mean_slots": np.zeros((1, 1), np.int32),
-            "mean_weights": np.zeros((1, 2, 1), np.float32),
-            "mean_back": np.zeros(0, np.int32),
-        }
+        none, weights = np.zeros((1, 1), np.int32), np.zeros((1, 2, 1), np.float32)
+        return {"mean_slots": none, "mean_weights": weights, "mean_back": np.zeros(0, np.int32)}
     width = row_width(lengths[pooled])
     firsts, rows = place(lengths[pooled].tolist(), width)
     packed = np.array(firsts) // width
@@ -181,13 +170,13 @@ def _mean_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints], lengths: 
 
 
 def row_width(lengths: Ints) -> int:
-    """Slots of an attention row: the longest sequence, rounded up to whole vectors."""
+    """Slots per attention row: the longest sequence, rounded up to ALIGNMENT."""
     return -(-int(lengths.max()) // ALIGNMENT) * ALIGNMENT
 
 
 def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
-    """First fit decreasing under the two placement rules; returns each sequence's first slot and the number of rows."""
-    ends: dict[int, int] = {}  # of the rows that still have room for something
+    """First-fit decreasing under ALIGNMENT and K_BLOCK; returns each sequence's first slot and the number of rows."""
+    ends: dict[int, int] = {}  # row -> first free slot, for rows that are not full
     slots, rows = [0] * len(lengths), 0
     for i in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
         for row, end in ends.items():  # noqa: B007 - row is read after the loop
@@ -211,8 +200,8 @@ def _next_start(end: int, length: int) -> int:
     return start
 
 
-def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> dict[str, NDArray[np.generic]]:
-    """Index arrays between flat tokens and packed attention rows; `chosen` [chosen] are the flat tokens that the last layer asks about."""
+def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:
+    """Index arrays between flat tokens and packed rows; `selected` are the flat tokens that the last layer computes."""
     width = row_width(lengths)
     firsts, rows = place(lengths.tolist(), width)
     total = int(lengths.sum())
@@ -228,9 +217,9 @@ def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> dict[str, ND
     } | _query_rows(selected, token_slots[selected], segments, rows=rows, width=width)
 
 
-def _cumulative_lengths(lengths: Ints, starts: Ints, selected: Ints) -> dict[str, NDArray[np.generic]]:
-    """The inputs of PackedMultiHeadAttention: where each sequence starts among the flat tokens, and where each flat token would stand
-    in a padded batch [sequences, longest], the padding after all tokens."""
+def _cumulative_lengths(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:
+    """The inputs of PackedMultiHeadAttention: the first flat token of each sequence, and the index of each flat token
+    in a padded batch [sequences, longest], padding last."""
     filled = np.arange(lengths.max()) < lengths[:, None]
     offsets = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
     return {
@@ -240,10 +229,8 @@ def _cumulative_lengths(lengths: Ints, starts: Ints, selected: Ints) -> dict[str
     }
 
 
-def _query_rows(
-    selected: Ints, slots: Ints, segments: Ints, *, rows: int, width: int
-) -> dict[str, NDArray[np.generic]]:
-    """The chosen tokens, row by row: at least two a row, since a one-row product takes another kernel with other rounding."""
+def _query_rows(selected: Ints, slots: Ints, segments: Ints, *, rows: int, width: int) -> Feeds:
+    """The selected tokens by row, at least two: a one-row product runs another kernel, which rounds differently."""
     row = slots // width
     order = np.argsort(row, kind="stable")
     counts = np.bincount(row, minlength=rows)

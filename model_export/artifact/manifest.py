@@ -1,4 +1,4 @@
-"""The artifact's contract: what `model_export` writes and `service` opens. Standard library only."""
+"""The manifest of an artifact, which `model_export` writes and `service` reads. Standard library only."""
 
 import collections.abc
 import dataclasses
@@ -11,52 +11,56 @@ from pathlib import Path
 from typing import Any, Self
 
 FORMAT = 2
-MANIFEST, MODEL, TOKENIZER = "manifest.json", "model.onnx", "tokenizer.json"
-PREPACKED_FOR = "prepacked_for"  # in the model's own metadata, where it also holds packed weights: what `machine.kernels` said at export
+MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
+PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
 class ManifestError(Exception):
-    """A manifest that this version cannot read; the message says why and what to do."""
+    """This version cannot read the manifest; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
+    """A graph input or output."""
+
     dtype: str
-    shape: tuple[str | int, ...]
+    shape: tuple[str | int, ...]  # a dimension's name or its size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Golden:
-    """A sequence with a known answer: the float64 reference's raw [CLS] vector."""
+    """A sequence with its known [CLS] vector, computed in float64 by the reference, not normalized."""
 
     ids: tuple[int, ...]
-    cls: tuple[float, ...]
-    tolerance: float  # largest absolute difference that the written artifact may show
+    cls: tuple[float, ...]  # [hidden]
+    tolerance: float  # largest absolute difference allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
+    """What the service must know of an artifact before it opens the model."""
+
     format: int
     exporter: str  # name and version of the program that wrote the artifact
     name: str  # of the checkpoint
     family: str
     precision: str
     device: str  # cpu or cuda
-    layout: str  # how the batch reaches attention, a name out of batch.py
+    layout: str  # of the batch: PACKED_ROWS or CUMULATIVE_LENGTHS of batch.py
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
-    max_tokens: int  # in one sequence, special tokens included
+    max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
-    pooling: str  # of the checkpoint's own sentence vectors: cls or mean
+    pooling: str  # the checkpoint's default for sentence vectors: cls or mean
     missing: Mapping[str, str]  # head -> why the artifact does not have it
-    pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without it
-    labels: tuple[str, ...]  # of the logits that a classifier gives a text or each token; empty without one
-    label_scores: str  # what makes scores of a text's logits: "softmax", "sigmoid", "none"
+    pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without that head
+    labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier
+    label_scores: str  # how a sequence classifier's logits become scores: "softmax", "sigmoid", "none"
     special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
-    assumed: Mapping[str, str]  # what the checkpoint did not say -> what was taken, and why
+    assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
     verification: Mapping[str, float]  # largest errors against the float64 reference
-    golden: tuple[Golden, ...]  # the first is the canary
+    golden: tuple[Golden, ...]  # the first one is the canary
     files: Mapping[str, str]  # file name -> SHA-256
 
     @property
@@ -70,19 +74,21 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises ManifestError where the folder has no manifest, or one of another format or with missing or unknown fields."""
+        """Reads the folder's manifest. Raises ManifestError if it is missing, damaged or of another format."""
         try:
             content = json.loads((folder / MANIFEST).read_text("utf-8"))
         except FileNotFoundError:
             raise ManifestError(
-                f"{folder} has no {MANIFEST}: it is not an artifact; make one with `python -m model_export CHECKPOINT {folder}`"
+                f"{folder} has no {MANIFEST}, so it is not an artifact; "
+                f"create one with `python -m model_export CHECKPOINT {folder}`"
             ) from None
         except (OSError, ValueError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error
         found = content.get("format") if isinstance(content, dict) else None
         if found != FORMAT:
             raise ManifestError(
-                f"{folder / MANIFEST} has format {found!r}; this version reads format {FORMAT}: export the checkpoint again"
+                f"{folder / MANIFEST} has format {found!r}; "
+                f"this version reads format {FORMAT}: export the checkpoint again"
             )
         try:
             return typing.cast(Self, _record(cls, content))
@@ -90,7 +96,7 @@ class Manifest:
             raise ManifestError(f"{folder / MANIFEST} is damaged: {error}") from error
 
     def check_files(self, folder: Path) -> None:
-        """Raises ManifestError where a file is missing or its SHA-256 is not the one recorded at export."""
+        """Raises ManifestError if a file is missing or its SHA-256 differs from the one recorded at export."""
         for name, expected in self.files.items():
             if not (folder / name).is_file():
                 raise ManifestError(f"{folder / name} is missing: export the checkpoint again")
@@ -106,7 +112,7 @@ def sha256(path: Path) -> str:
 
 
 def _record(kind: Any, content: Mapping[str, Any]) -> object:
-    """Builds the dataclass `kind` from JSON; every field must be there, and no other."""
+    """Builds the dataclass `kind` from JSON, which must have exactly its fields."""
     hints = typing.get_type_hints(kind)
     if set(content) != set(hints):
         raise ValueError(f"fields {sorted(set(content) ^ set(hints))} are missing or unknown in {kind.__name__}")

@@ -1,6 +1,6 @@
 """A checkpoint folder: its config, its weights by name, and which of them were read.
 
-Weights are read from disk when their `load` is called, one at a time, so a checkpoint is never in memory as a whole.
+A weight is read from disk when its `load` is called, so a checkpoint is never in memory as a whole.
 """
 
 import json
@@ -15,8 +15,13 @@ from model_export.checkpoints.formats import CONVERT, FORMATS, Format
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
 from model_export.errors import ExportError
 
-CONFIGS = ("config.json", "bert_config.json")  # Hugging Face's name, google-research/bert's
-LFS_POINTER = b"version https://git-lfs"  # what a clone without Git LFS has in place of a large file
+CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
+LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
+TENSORFLOW = {  # pattern -> the call that converts such a file
+    "*.ckpt*.index": 'BertForPreTraining.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, '
+    'config=BertConfig.from_json_file("FOLDER/bert_config.json")).save_pretrained("NEW_FOLDER")',
+    "*.h5": 'AutoModelForPreTraining.from_pretrained("FOLDER", from_tf=True).save_pretrained("NEW_FOLDER")',
+}
 
 
 class Checkpoint:
@@ -25,7 +30,7 @@ class Checkpoint:
     def __init__(self, folder: Path, name: str = "") -> None:
         self.folder = folder
         self.name = name or _name(folder.resolve())
-        self.assumed: dict[str, str] = {}  # what the checkpoint does not say -> what was taken, and why
+        self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
         self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
         self._read: set[str] = set()
@@ -33,12 +38,12 @@ class Checkpoint:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every weight's name, with the old LayerNorm names (gamma, beta) replaced."""
+        """The names of all weights, with the old LayerNorm names (gamma, beta) replaced."""
         return frozenset(self._weights)
 
     @property
     def title(self) -> str:
-        """The first heading of the model card; empty where there is none."""
+        """The first heading of the model card; empty without one."""
         card = self.folder / "README.md"
         lines = card.read_text("utf-8", errors="replace").splitlines() if card.is_file() else []
         return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
@@ -48,22 +53,18 @@ class Checkpoint:
         return sum(math.prod(weight.shape) for weight in self._weights.values())
 
     def weight(self, name: str, *, shape: tuple[int, ...]) -> LazyWeight:
-        """The weight called `name`, which must have `shape`; counts as read from now on."""
+        """The weight called `name`, which counts as read from now on.
+
+        Raises ExportError where it is missing or has another shape; its `load` does where it holds NaN or infinity.
+        """
         if name not in self._weights:
-            longer = next(
-                (
-                    f", only {stored!r}: take off what stands before it"
-                    for stored in self._weights
-                    if stored.endswith(f".{name}")
-                ),
-                "",
-            )
-            raise ExportError(f"the checkpoint has no weight {name!r}, which this architecture needs{longer}")
+            longer = [stored for stored in self._weights if stored.endswith(f".{name}")][:1]
+            hint = "".join(f", only {stored!r}: remove the prefix" for stored in longer)
+            raise ExportError(f"the checkpoint has no weight {name!r}, which this architecture needs{hint}")
         found = self._weights[name].shape
         if found != shape:
-            raise ExportError(
-                f"weight {name!r} has shape {list(found)}, but config.json says it should be {list(shape)}"
-            )
+            expected = f"but config.json says it should be {list(shape)}"
+            raise ExportError(f"weight {name!r} has shape {list(found)}, {expected}")
         self._read.add(name)
         return LazyWeight(shape, lambda: self._load(name), name)
 
@@ -81,16 +82,15 @@ class Checkpoint:
         return array
 
     def _config(self) -> Mapping[str, Any]:
-        """The config; an old one that names no family is a BERT's where the weights say so."""
-        there = [name for name in CONFIGS if (self.folder / name).is_file()]
-        config = read_json(self.folder / (there or CONFIGS)[0])
+        """The config; an old one without model_type is a BERT's if the weights are named so."""
+        original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
+        config = read_json(self.folder / (ORIGINAL_CONFIG if original else CONFIG))
         if "model_type" in config or not any(name.startswith("bert.") for name in self.names):
             return config
-        self.assumed["model_type"] = "bert: the config names no family, and the weights are called bert.*"
-        if self.format == "tensorflow":
-            self.assumed["hidden_act"] = (
-                "gelu is the erf form, as transformers has it; google-research/bert itself computes the tanh form"
-            )
+        self.assumed["model_type"] = "bert: the config has no model_type, and the weights are called bert.*"
+        if original:
+            reason = "as in transformers; google-research/bert itself computes the tanh form"
+            self.assumed["hidden_act"] = f"gelu is the erf form, {reason}"
         return config | {"model_type": "bert"}
 
 
@@ -99,9 +99,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise ExportError(
-            f"{path} is missing: CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors"
-        ) from None
+        expected = "CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors"
+        raise ExportError(f"{path} is missing: {expected}") from None
     except (OSError, ValueError) as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -110,7 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _name(folder: Path) -> str:
-    """The folder's name; in the hub's cache, where that is a commit's (models--ORG--NAME/snapshots/COMMIT), the repository's."""
+    """The folder's name; in the hub's cache (models--ORG--NAME/snapshots/COMMIT) that of the repository."""
     repository = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.removeprefix("models--").replace("--", "/")
@@ -118,28 +117,33 @@ def _name(folder: Path) -> str:
 
 
 def _format(folder: Path) -> str:
-    """The first of FORMATS of which the folder has files."""
+    """The first of FORMATS whose files are in the folder. Raises ExportError where there is none."""
     if not folder.is_dir():
-        raise ExportError(
-            f"{folder} is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
-        )
+        expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
+        raise ExportError(f"{folder} is missing: {expected}")
     if (folder / "adapter_config.json").is_file():
-        raise ExportError(
-            f"{folder} holds an adapter, which peft adds to a model: merge the two (merge_and_unload) and export what that gives"
-        )
+        solution = "merge it into its model (merge_and_unload) and export the result"
+        raise ExportError(f"{folder} holds an adapter of peft: {solution}")
     for name, one in FORMATS.items():
-        if any(folder.glob(one.files)) or (one.index and (folder / one.index).is_file()):
+        if any(folder.glob(one.files)) or (folder / one.index).is_file():
             return name
+    for pattern, call in TENSORFLOW.items():
+        if any(folder.glob(pattern)):
+            solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {call}"
+            raise ExportError(f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}")
     patterns = " or ".join(one.files for one in FORMATS.values())
-    raise ExportError(f"{folder} has no {patterns} file. Other formats can be converted with {CONVERT}")
+    raise ExportError(f"{folder} has no {patterns} file: convert other formats with {CONVERT}")
 
 
 def _files(folder: Path, kind: Format) -> list[Path]:
-    """The format's files: the one that has everything, or all that an index names, or all there are; each is there and not a stand-in."""
-    if kind.whole and (folder / kind.whole).is_file():
-        files = [folder / kind.whole]
-    elif kind.index and (folder / kind.index).is_file():
-        files = [folder / name for name in _named(folder / kind.index)]
+    """The file with all weights, or the shards that an index lists, or all files of the format.
+
+    Raises ExportError where one is missing or only a pointer of Git LFS.
+    """
+    if (folder / kind.single).is_file():
+        files = [folder / kind.single]
+    elif (folder / kind.index).is_file():
+        files = _shards(folder / kind.index)
     else:
         files = sorted(folder.glob(kind.files))
     for file in files:
@@ -147,18 +151,13 @@ def _files(folder: Path, kind: Format) -> list[Path]:
             raise ExportError(f"{file} is missing: the download is not complete")
         with file.open("rb") as opened:
             if opened.read(len(LFS_POINTER)) == LFS_POINTER:
-                raise ExportError(f"{file} is only Git LFS's pointer to the weights: run `git lfs pull` in {folder}")
+                raise ExportError(f"{file} is only a pointer of Git LFS: run `git lfs pull` in {folder}")
     return files
 
 
-def _named(index: Path) -> list[str]:
-    """The files that an index names."""
-    named = read_json(index).get("weight_map")
-    if not isinstance(named, dict) or not named or not all(isinstance(file, str) for file in named.values()):
-        raise ExportError(f"{index} is damaged: its weight_map must say for each weight which file has it")
-    for file in named.values():
-        if not (index.parent / file).is_file():
-            raise ExportError(
-                f"{index.parent / file} is named by {index.name} but missing: the download is not complete"
-            )
-    return sorted(set(named.values()))
+def _shards(index: Path) -> list[Path]:
+    """The files that an index lists."""
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
+        raise ExportError(f"{index} is damaged: its weight_map must give the file of each weight")
+    return sorted({index.parent / file for file in listed.values()})

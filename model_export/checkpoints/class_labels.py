@@ -1,79 +1,75 @@
-"""What the heads' logits are called: a classifier's labels and how its logits become scores, the two sides of the pair head."""
+"""The names of the classifier's and the pair head's logits, and how a classifier's logits become scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.families import Family, NamedWeights, whole
+from model_export.checkpoints.families import Family, int_setting
+from model_export.checkpoints.named_weights import NamedWeights
 from model_export.errors import ExportError
 
-TASKS = {
-    "ForSequenceClassification": "labels",
-    "ForTokenClassification": "tags",
-}  # end of the class's name -> our output
-PAIRS = {
-    "is_next": ("is_next", "not_next"),
-    "order": ("in_order", "swapped"),
-}  # what the head was trained on -> its labels
-SCORES = {"regression": "none", "multi_label_classification": "sigmoid", "single_label_classification": "softmax"}
+TASKS = {"ForSequenceClassification": "labels", "ForTokenClassification": "tags"}  # end of a class name -> our output
+PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # by training objective
+SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    output: str  # "labels" (of a text), "tags" (of each token), "" where the checkpoint has no classifier
+    output: str  # "labels" (of a text), "tags" (of each token), "" without a classifier
     names: tuple[str, ...]  # of the logits, in order
-    scores: str  # what makes scores of a text's logits: "softmax", "sigmoid", "none" (a regression's numbers)
+    scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 
 
-NOTHING = Classifier(output="", names=(), scores="none")
+NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
 
 
 def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
-    """Raises ExportError where the checkpoint has a classifier and its config does not say of what."""
+    """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
     if not (parts.has("labels") or parts.has("tags")):
-        return NOTHING
+        return NO_CLASSIFIER
     stated = config.get("architectures")
-    kinds = [str(name) for name in stated] if isinstance(stated, list) else []
-    outputs = {output for name in kinds for end, output in TASKS.items() if name.endswith(end)}
+    classes = [str(name) for name in stated] if isinstance(stated, list) else []
+    outputs = {output for name in classes for end, output in TASKS.items() if name.endswith(end)}
     if len(outputs) != 1:
-        raise ExportError(
-            f"the checkpoint has a classifier, but config.json's architectures is {kinds}: it must name one class that ends in {' or '.join(TASKS)}"
-        )
-    names = _names(config)
+        expected = f"it must name one class that ends in {' or '.join(TASKS)}"
+        raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
+    names = _label_names(config)
     problem = config.get("problem_type")
-    if problem is not None and str(problem) not in SCORES:
-        raise ExportError(
-            f"config.json sets problem_type to {problem!r}; this exporter knows {', '.join(sorted(SCORES))}"
-        )
-    usual = "sigmoid" if len(names) == 1 else "softmax"
-    return Classifier(output=outputs.pop(), names=names, scores=SCORES[problem] if problem else usual)
+    if problem is not None and str(problem) not in SCORE_FUNCTIONS:
+        supported = ", ".join(sorted(SCORE_FUNCTIONS))
+        raise ExportError(f"config.json sets problem_type to {problem!r}; supported are {supported}")
+    default = "sigmoid" if len(names) == 1 else "softmax"
+    return Classifier(output=outputs.pop(), names=names, scores=SCORE_FUNCTIONS[problem] if problem else default)
 
 
-def _names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """id2label in the order of its numbers; LABEL_0 and so on where the config only counts them."""
+def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values of id2label by number; LABEL_0 and so on where the config has only num_labels."""
     stated = config.get("id2label")
     if not isinstance(stated, Mapping):
-        return tuple(f"LABEL_{i}" for i in range(whole(config, "num_labels", 2, least=1)))
+        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", 2, least=1)))
     try:
         numbered = {int(number): str(name) for number, name in stated.items()}
     except ValueError:
         raise ExportError(f"config.json's id2label has a key that is no number: {sorted(stated)}") from None
     if sorted(numbered) != list(range(len(numbered))):
-        raise ExportError(
-            f"config.json's id2label has the numbers {sorted(numbered)}; they must be 0 to {len(numbered) - 1}"
-        )
+        expected = f"they must be 0 to {len(numbered) - 1}"
+        raise ExportError(f"config.json's id2label has the numbers {sorted(numbered)}; {expected}")
     return tuple(numbered[number] for number in range(len(numbered)))
 
 
 def pair_labels(checkpoint: Checkpoint, family: Family) -> tuple[str, str]:
-    """What the pair head's two logits mean. Where the checkpoint's name or card decides, `checkpoint.assumed` says so."""
+    """The names of the pair head's two logits. Where the checkpoint's name or card decides, `assumed` reports it."""
     config_name = str(checkpoint.config.get("_name_or_path", ""))
-    for where, said in (("name", checkpoint.name), ("_name_or_path", config_name), ("card's title", checkpoint.title)):
-        for part, kind in family.pair_of_name.items():
-            if part in said.lower():
-                first, second = PAIRS[kind]
-                reason = f"the checkpoint's {where} says {said!r}, and such models were trained on sentence order"
+    for where, text in (("name", checkpoint.name), ("_name_or_path", config_name), ("card's title", checkpoint.title)):
+        for part, objective in family.pair_of_name.items():
+            if part in text.lower():
+                first, second = PAIR_LABELS[objective]
+                reason = f"the checkpoint's {where} is {text!r}, and such models were trained on sentence order"
                 checkpoint.assumed["pair_labels"] = f"{first} and {second}: {reason}"
                 return first, second
-    return PAIRS[family.pair]
+    return PAIR_LABELS[family.pair]

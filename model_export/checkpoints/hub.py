@@ -1,4 +1,4 @@
-"""A checkpoint by its name on the Hugging Face hub: downloaded once, with a progress bar, into the hub's own cache."""
+"""Downloads checkpoints by their hub id, ORG/NAME."""
 
 import importlib.util
 import re
@@ -9,31 +9,30 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from model_export.errors import ExportError
 
-ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-ABOUT = (
-    "*config.json",
-    "README.md",
-    "modules.json",
-    "tokenizer.json",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-)
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+TOKENIZER = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
+DESCRIPTION = ("*config.json", "README.md", "modules.json", *TOKENIZER)
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # only where the repository has nothing better
+PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # only without safetensors
 
 
-def is_hub_id(name: str) -> bool:
-    return bool(ID.fullmatch(name)) and not Path(name).exists()
+def locate(name: str, revision: str | None) -> tuple[Path, str]:
+    """The folder of a checkpoint, downloaded if `name` is a hub id, and its name; "" for a local folder.
+
+    Raises ExportError where the hub cannot be reached or does not have it, or a revision of a folder is asked for.
+    """
+    if HUB_ID.fullmatch(name) and not Path(name).exists():
+        return _download(name, revision), name
+    if revision:
+        raise ExportError(f"--revision needs a hub id (ORG/NAME), and {name} is not a hub id")
+    return Path(name), ""
 
 
-def download(name: str, revision: str | None) -> Path:
-    """The folder of the checkpoint ORG/NAME. Raises ExportError where the hub cannot be reached or does not have it."""
-    folder = _snapshot(name, revision, ABOUT + WEIGHTS)
+def _download(name: str, revision: str | None) -> Path:
+    folder = _snapshot(name, revision, DESCRIPTION + WEIGHTS)
     if any(folder.glob("*.safetensors")) or importlib.util.find_spec("torch") is None:
         return folder
-    return _snapshot(name, revision, ABOUT + PICKLES)
+    return _snapshot(name, revision, DESCRIPTION + PICKLES)
 
 
 def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
@@ -41,7 +40,7 @@ def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Pat
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        way = "download it where there is a network, and name the folder"
+        solution = "check the name and --revision, or download it where there is a network, and name the folder"
         raise ExportError(
-            f"{name} is no folder here, and could not be downloaded from the hub: {reason}. Check the name and --revision, or {way}"
+            f"{name} is not a local folder and could not be downloaded from the hub: {reason}; {solution}"
         ) from error

@@ -1,4 +1,4 @@
-"""A weight: what it is shaped like, and how to get it. Nothing is in memory until it is asked for."""
+"""A weight that is loaded when it is needed, so that a checkpoint is never in memory as a whole."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,34 +11,36 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class LazyWeight:
-    """A float32 array that is made when asked for."""
+    """A float32 array of a known shape, computed by `load`."""
 
     shape: tuple[int, ...]
     load: Callable[[], Array]
-    origin: str = ""  # equal origins mean equal content, which a graph stores once; "" is never shared
+    cache_key: str = ""  # weights of equal keys have equal content, and a graph stores them once; "" is never shared
 
     def transposed(self) -> "LazyWeight":
-        return LazyWeight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T), self.derived("transposed"))
+        return LazyWeight(self.shape[::-1], lambda: np.ascontiguousarray(self.load().T), self.derive_key("transposed"))
 
     def rows(self, start: int, stop: int) -> "LazyWeight":
         return LazyWeight((stop - start, *self.shape[1:]), lambda: np.ascontiguousarray(self.load()[start:stop]))
 
     def plus(self, other: "LazyWeight") -> "LazyWeight":
-        """The sum, with NumPy's broadcasting; keeps this weight's shape."""
+        """The sum, broadcast to this weight's shape."""
         return LazyWeight(self.shape, lambda: self.load() + other.load())
 
-    def derived(self, how: str) -> str:
-        """The origin of what is made from this weight in the way `how`."""
-        return f"{self.origin} {how}" if self.origin else ""
+    def derive_key(self, operation: str) -> str:
+        """The cache key of the result of `operation` on this weight."""
+        return f"{self.cache_key} {operation}" if self.cache_key else ""
 
 
 Dense = tuple[LazyWeight, LazyWeight]  # weight [out, in] and bias [out]
 
 
-def at(weight: LazyWeight, point: LazyWeight, bias: LazyWeight) -> LazyWeight:
-    """What `weight` [out, in] and `bias` [out] make of the `point` [in]."""
-    known = all(one.origin for one in (weight, point, bias))
-    origin = f"{bias.origin} and {weight.origin} at {point.origin}" if known else ""
-    return LazyWeight(
-        bias.shape, lambda: (bias.load() + weight.load().astype(np.float64) @ point.load()).astype(np.float32), origin
-    )
+def affine_at(weight: LazyWeight, point: LazyWeight, bias: LazyWeight) -> LazyWeight:
+    """`weight` [out, in] @ `point` [in] + `bias` [out], computed in float64; [out]."""
+    shared = all(one.cache_key for one in (weight, point, bias))
+    key = f"{bias.cache_key} and {weight.cache_key} at {point.cache_key}" if shared else ""
+
+    def load() -> Array:
+        return (bias.load() + weight.load().astype(np.float64) @ point.load()).astype(np.float32)
+
+    return LazyWeight(bias.shape, load, key)

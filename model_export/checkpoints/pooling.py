@@ -1,4 +1,4 @@
-"""What a checkpoint itself takes for a text's vector: the modules that sentence-transformers lists beside the encoder."""
+"""The pooling that sentence-transformers stored with a checkpoint: the default for sentence vectors."""
 
 import json
 from collections.abc import Mapping
@@ -9,63 +9,49 @@ from model_export.checkpoints.checkpoint import Checkpoint, read_json
 from model_export.errors import ExportError
 
 MODULES = "modules.json"
-USUAL = "cls"  # where the checkpoint does not say
-POOLINGS = {
-    "cls_token": "cls",
-    "cls": "cls",
-    "mean_tokens": "mean",
-    "mean": "mean",
-}  # sentence-transformers' names -> our outputs
-COMPUTED = (
-    "Transformer",
-    "Pooling",
-    "Normalize",
-)  # ends of module types; vectors to unit length are a request's choice
+DEFAULT_POOLING = "cls"
+# sentence-transformers' names -> our outputs
+POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean"}
+# ends of module types; a request chooses whether vectors are normalized
+SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def pooling_of(checkpoint: Checkpoint) -> str:
-    """A name out of POOLINGS' values. What the checkpoint wants and the service does not compute is told in `checkpoint.assumed`.
+    """One of POOLINGS' values. `checkpoint.assumed` reports what the checkpoint asks for and is not supported.
 
-    Raises ExportError where the files that say it are damaged.
+    Raises ExportError where the files of sentence-transformers are damaged.
     """
     modules = _modules(checkpoint.folder / MODULES)
-    others = [kind for kind in modules.values() if not kind.endswith(COMPUTED)]
+    others = [kind for kind in modules.values() if not kind.endswith(SUPPORTED_MODULES)]
     if others:
-        checkpoint.assumed["sentence vectors"] = (
-            f"those before {', '.join(others)}, which this exporter does not compute"
-        )
+        checkpoint.assumed["sentence vectors"] = f"those before {', '.join(others)}, which is not supported"
     folder = next((path for path, kind in modules.items() if kind.endswith("Pooling")), None)
     if folder is None:
-        return USUAL
+        return DEFAULT_POOLING
     modes = _modes(read_json(checkpoint.folder / folder / "config.json"))
     if len(modes) == 1 and modes[0] in POOLINGS:
         return POOLINGS[modes[0]]
-    said = " and ".join(modes) or "nothing"
-    checkpoint.assumed["pooling"] = (
-        f"{USUAL}: {folder}/config.json asks for {said}, which this exporter does not compute"
-    )
-    return USUAL
+    stated = " and ".join(modes) or "nothing"
+    reason = f"{folder}/config.json asks for {stated}, which is not supported"
+    checkpoint.assumed["pooling"] = f"{DEFAULT_POOLING}: {reason}"
+    return DEFAULT_POOLING
 
 
 def _modules(path: Path) -> dict[str, str]:
-    """Folder -> the module's type, in their order; nothing where sentence-transformers has not written the checkpoint."""
+    """Folder -> module type, in order; empty where sentence-transformers did not save the checkpoint."""
     if not path.is_file():
         return {}
     try:
         return {str(module["path"]): str(module["type"]) for module in json.loads(path.read_text("utf-8"))}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ExportError(
-            f"{path} cannot be read: {error!r}; sentence-transformers writes a list of modules with path and type"
-        ) from error
+        expected = "sentence-transformers writes a list of modules with path and type"
+        raise ExportError(f"{path} cannot be read: {error!r}; {expected}") from error
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
-    """One name, or several switches of which one or more are on."""
+    """The pooling modes: one name or a list in new versions, a switch for each in old ones."""
     stated = config.get("pooling_mode")
     if stated:
         return [str(one) for one in stated] if isinstance(stated, list) else [str(stated)]
-    return [
-        name.removeprefix("pooling_mode_")
-        for name, on in config.items()
-        if name.startswith("pooling_mode_") and on is True
-    ]
+    switches = [name for name, on in config.items() if name.startswith("pooling_mode_") and on is True]
+    return [name.removeprefix("pooling_mode_") for name in switches]

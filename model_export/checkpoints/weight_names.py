@@ -1,6 +1,6 @@
-"""How each family's checkpoints call the parts of a BERT: our name -> theirs, {i} the stored layer.
+"""The names of a BERT's weights in each family's checkpoints: our name -> theirs; {i} is the stored layer.
 
-`*_PARTS` stand behind the family's prefix ("bert.") where the checkpoint has heads too; `*_HEADS` never do.
+Names of `*_PARTS` follow the family's prefix ("bert.") if the checkpoint also has heads; those of `*_HEADS` never do.
 """
 
 BERT_PARTS = {
@@ -36,11 +36,7 @@ ROBERTA_HEADS = {
     "labels": "classifier.out_proj",
     "tags": "classifier",
 }
-ALBERT_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "segment": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
+ALBERT_PARTS = BERT_PARTS | {
     "projection": "encoder.embedding_hidden_mapping_in",
     "query": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.query",
     "key": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.key",

@@ -1,79 +1,86 @@
-"""Attention: the only place where sequences meet, so the only one that knows where a sequence ends. One class per layout of the batch.
+"""Attention: the only operation that combines tokens, so the only one that needs to know where a sequence ends.
 
-CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention, block by block--> --token_slots--> flat
-CUDA   flat [tokens, hidden] --PackedMultiHeadAttention, told the cumulative lengths--> flat
+CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention per block--> --token_slots--> flat
+CUDA   flat [tokens, hidden] --PackedMultiHeadAttention with the cumulative lengths--> flat
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from model_export.artifact.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
-from model_export.checkpoints.lazy_weight import Dense, LazyWeight, at
+from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
 from model_export.graph.builder import TYPES, GraphBuilder, Value
 from model_export.graph.linear import Linear
 
-MASKED_SCORE = np.float32(-1e30)  # added to the score of a token of another sequence: its probability is exactly 0
+MASKED_SCORE = np.float32(-1e30)  # bias of a score between two sequences: the probability becomes exactly 0
 
 
 @dataclass(frozen=True, slots=True)
 class Projections:
-    """A layer's products for queries, keys and values."""
+    """A layer's query, key and value weights, [hidden, hidden], and biases, [hidden]."""
 
     query: Dense
     key: Dense
     value: Dense
 
-    def through(self, weight: LazyWeight, bias: LazyWeight) -> LazyWeight:
-        """The bias that the product with `weight` [hidden, hidden] takes, since the values went without theirs.
+    def fold_value_bias(self, weight: LazyWeight, bias: LazyWeight) -> LazyWeight:
+        """The bias of the output layer (`weight` [hidden, hidden], `bias`) plus the contribution of the values' bias.
 
-        A sequence's shares add up to 1, so the values' bias reaches the context unchanged.
+        A query's probabilities add up to 1, so the values' bias reaches the context unchanged.
         """
-        return at(weight, self.value[1], bias)
+        return affine_at(weight, self.value[1], bias)
 
 
 class Attention(Protocol):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
-    Keys go without their bias, which adds the same to all scores of a query; values without theirs, see `Projections.through`.
+    Keys have no bias, since it adds the same to all scores of a query; for the values' see `fold_value_bias`.
     """
 
+    layout: ClassVar[str]  # of the batch that it reads
+
     def declare(self, selected: Value) -> None:
-        """Makes the graph inputs; `chosen` [chosen] are the flat tokens that the last layer's answers are wanted for."""
+        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
     ) -> Value:
-        """[asking, hidden]: what the rows `asking` gather from `everyone`; in the last layer the chosen tokens ask."""
+        """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
+
+        `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
-    """Where the rows that ask (queries) sit in the packed attention rows, and the bias that keeps neighbours apart."""
+class _RowIndex:
+    """Where the query states are in the packed attention rows, and the bias that separates sequences."""
 
-    gather: Value  # [rows, heads, queries]: index of each query slot's head among the flat projections' heads
-    back: Value  # [asking, heads]: where each asking row's head lies among the rows' heads
+    heads: Value  # [rows, heads, queries]: index of each query slot's head among the heads of the projections
+    output: Value  # [queries, heads]: index of each query's head among the heads of the rows
     bias: Value  # [rows, 1, queries, width]
 
 
 @dataclass(slots=True)
 class PackedRows:
-    """For the CPU: short sequences side by side in rows, kept apart by a block-diagonal bias.
+    """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
-    Plain operators beat MultiHeadAttention here (3 times at 64 tokens a row): one Gather brings a head's numbers straight to where the
-    products read them, so nothing is transposed.
+    Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
+    numbers to where the products read them, so nothing is transposed.
     """
 
+    layout: ClassVar[str] = PACKED_ROWS
     g: GraphBuilder
     heads: int
     hidden: int
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
-    _everyone: _Places = field(init=False)
-    _selected: _Places = field(init=False)
+    _all: _RowIndex = field(init=False)
+    _selected: _RowIndex = field(init=False)
 
-    def declare(self, selected: Value) -> None:  # noqa: ARG002 - here the queries are the chosen tokens already
+    def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
         slot_tokens = self.g.input("slot_tokens", "int32", ["rows", "width"])
         token_slots = self.g.input("token_slots", "int32", ["tokens"])
         segments = self.g.input("segments", "int32", ["rows", "width"])
@@ -81,45 +88,46 @@ class PackedRows:
         query_segments = self.g.input("query_segments", "int32", ["rows", "queries"])
         chosen_slots = self.g.input("chosen_slots", "int32", ["chosen"])
         with self.g.scope("places"):
-            self._keys, self._values = self._spread(slot_tokens, of=2, part=0), self._spread(slot_tokens, of=2, part=1)
-            for name, tokens, slots, asked in (
-                ("_everyone", slot_tokens, token_slots, segments),
-                ("_selected", query_chosen, chosen_slots, query_segments),
-            ):
-                places = _Places(
-                    gather=self._spread(tokens), back=self._back(slots, tokens), bias=self._bias(asked, segments)
-                )
-                setattr(self, name, places)
+            self._keys = self._head_indices(slot_tokens, products=2, product=0)
+            self._values = self._head_indices(slot_tokens, products=2, product=1)
+            self._all = self._row_index(slot_tokens, token_slots, segments, segments)
+            self._selected = self._row_index(query_chosen, chosen_slots, query_segments, segments)
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
     ) -> Value:
-        g, places = self.g, self._selected if last else self._everyone
+        g, index = self.g, self._selected if last else self._all
         with g.scope("query"):
-            query = self._heads(linear.affine(g, query_states, *projections.query), places.gather)
+            query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
         with g.scope("key_value"):
-            both = linear.product(g, key_value_states, stacked(projections.key[0], projections.value[0]))
-            key, value = self._heads(both, self._keys), self._heads(both, self._values)
+            both = linear.product(g, key_value_states, _concat_rows(projections.key[0], projections.value[0]))
+            key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
-        shares = g.op("Softmax", g.op("Add", scores, places.bias), axis=-1)
-        context = self._heads(g.op("MatMul", shares, value), places.back)
+        probabilities = g.op("Softmax", g.op("Add", scores, index.bias), axis=-1)
+        context = self._gather_heads(g.op("MatMul", probabilities, value), index.output)
         return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
 
-    def _heads(self, x: Value, index: Value) -> Value:
-        """The heads of `x` that `index` names, in its shape; [..., head size]."""
+    def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> _RowIndex:
+        return _RowIndex(
+            heads=self._head_indices(tokens),
+            output=self._output_indices(slots, tokens),
+            bias=self._bias(query_segments, key_segments),
+        )
+
+    def _gather_heads(self, x: Value, index: Value) -> Value:
+        """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
         heads = self.g.op("Reshape", x, self.g.constant(np.array([-1, self.hidden // self.heads], np.int64)))
         return self.g.op("Gather", heads, index, axis=0)
 
-    def _spread(self, tokens: Value, *, of: int = 1, part: int = 0) -> Value:
-        """[rows, heads, slots] out of the flat index [rows, slots]: where each head lies in the `part`-th of `of` products side by side."""
-        g = self.g
-        first = g.op("Mul", g.op("Unsqueeze", tokens, g.constant(np.array([1]))), g.constant(np.int32(of * self.heads)))
-        return g.op(
-            "Add", first, g.constant(np.arange(part * self.heads, (part + 1) * self.heads, dtype=np.int32)[:, None])
-        )
+    def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
+        """[rows, heads, slots] from flat tokens [rows, slots]: each head's index in one of several joined products."""
+        g, first = self.g, product * self.heads
+        token = g.op("Unsqueeze", tokens, g.constant(np.array([1])))
+        start = g.op("Mul", token, g.constant(np.int32(products * self.heads)))
+        return g.op("Add", start, g.constant(np.arange(first, first + self.heads, dtype=np.int32)[:, None]))
 
-    def _back(self, slots: Value, rows: Value) -> Value:
-        """[asking, heads] out of the slots [asking]: a row's heads lie one after another, each with all of the row's slots."""
+    def _output_indices(self, slots: Value, rows: Value) -> Value:
+        """[queries, heads] from slots [queries]: a row stores its heads one after another, each with all its slots."""
         g = self.g
         width = g.op("Cast", g.op("Shape", rows, start=1), to=int(TYPES["int32"]))
         row = g.op("Div", slots, width)
@@ -128,44 +136,39 @@ class PackedRows:
         return g.op("Add", g.op("Unsqueeze", first, g.constant(np.array([1]))), steps)
 
     def _bias(self, queries: Value, keys: Value) -> Value:
-        """0 where query and key belong to one sequence, NEVER elsewhere; [rows, 1, queries, width], shared by heads and layers."""
+        """0 within a sequence, MASKED_SCORE elsewhere; [rows, 1, queries, width], for all heads and layers."""
         g = self.g
         with g.scope("bias"):
-            same = g.op(
-                "Equal",
-                g.op("Unsqueeze", queries, g.constant(np.array([1, 3]))),
-                g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))),
-            )
+            query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
+            same = g.op("Equal", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
             return g.op("Where", same, g.constant(np.float32(0)), g.constant(MASKED_SCORE))
 
 
-def stacked(first: LazyWeight, second: LazyWeight) -> LazyWeight:
-    """The rows of both, one after the other."""
+def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
+    """[m, in] and [n, in] -> [m + n, in]."""
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
-    return LazyWeight(
-        shape,
-        lambda: np.concatenate([first.load(), second.load()]),
-        f"{first.origin} and {second.origin}" if first.origin else "",
-    )
+    key = f"{first.cache_key} and {second.cache_key}" if first.cache_key else ""
+    return LazyWeight(shape, lambda: np.concatenate([first.load(), second.load()]), key)
 
 
 @dataclass(slots=True)
 class CumulativeLengths:
-    """For CUDA: separate Q, K and V and no bias, which the flash kernel (fp16) and the memory-efficient one (fp32) read where they lie.
+    """For CUDA: separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
 
-    With a bias all three are copied first, into a workspace as large as the padded batch (BERT-base in fp16, a text of 512 tokens beside
-    2,560 of 3: 7.4 GB in all instead of 0.5).
+    With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
+    512 tokens beside 2,560 of 3: 7.4 GB in all instead of 0.5).
     """
 
+    layout: ClassVar[str] = CUMULATIVE_LENGTHS
     g: GraphBuilder
     heads: int
     hidden: int
-    _chosen: Value = field(init=False)
+    _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
 
     def declare(self, selected: Value) -> None:
-        self._chosen = selected
+        self._selected = selected
         self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
         self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
 
@@ -185,13 +188,9 @@ class CumulativeLengths:
             key = linear.product(g, key_value_states, projections.key[0])
         with g.scope("value"):
             value = linear.product(g, key_value_states, projections.value[0])
-        context = g.contrib(
-            "PackedMultiHeadAttention", query, key, value, None, self._offset, self._lengths, num_heads=self.heads
-        )
-        return g.op("Gather", context, self._chosen, axis=0) if last else context
+        inputs = (query, key, value, None, self._offset, self._lengths)
+        context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
+        return g.op("Gather", context, self._selected, axis=0) if last else context
 
 
-LAYOUTS: dict[str, type[PackedRows] | type[CumulativeLengths]] = {
-    PACKED_ROWS: PackedRows,
-    CUMULATIVE_LENGTHS: CumulativeLengths,
-}
+ATTENTION: Mapping[str, type[PackedRows] | type[CumulativeLengths]] = {"cpu": PackedRows, "cuda": CumulativeLengths}

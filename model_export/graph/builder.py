@@ -1,20 +1,23 @@
-"""A small tape over onnx_ir: an operator call returns a value, scopes name the nodes, weights are written as they are made."""
+"""Records operator calls as an ONNX graph with onnx_ir: a call returns its output value, scopes name the nodes."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from tqdm import tqdm
 
+from model_export.artifact.manifest import WEIGHTS
 from model_export.checkpoints.lazy_weight import LazyWeight
 
 Value = ir.Value
 Attribute = int | float | str | Sequence[int]
+Signature = tuple[str, str, tuple[str | int, ...]]  # name, dtype, shape
 OPSET, CONTRIB = 20, "com.microsoft"
-WEIGHTS_FILE = "model.onnx.data"
 TYPES = {
     "int32": ir.DataType.INT32,
     "int64": ir.DataType.INT64,
@@ -24,13 +27,13 @@ TYPES = {
 
 
 class GraphBuilder:
-    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used twice gets a number.
+    """Builds one model. Names are paths (`layers.0/attention/MatMul`); a name used again gets a number.
 
-    `computes` is the dtype of weights and activations: "float32" or "float16".
+    `dtype` is that of weights and activations: "float32" or "float16".
     """
 
-    def __init__(self, computes: str = "float32") -> None:
-        self.computes = computes
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, CONTRIB: 1}, name="bert")
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
@@ -49,27 +52,30 @@ class GraphBuilder:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
+        """Prefixes the names of nodes and weights that are made inside."""
         self._scopes.append(name)
         yield
         self._scopes.pop()
 
     @contextmanager
-    def computing_in(self, dtype: str) -> Iterator[None]:
-        """Weights made inside have this dtype; values are cast by `cast`."""
-        before, self.computes = self.computes, dtype
+    def using_dtype(self, dtype: str) -> Iterator[None]:
+        """Gives weights that are made inside another dtype; values need `cast`."""
+        before, self.dtype = self.dtype, dtype
         yield
-        self.computes = before
+        self.dtype = before
 
     def cast(self, value: Value, source: str) -> Value:
-        """`value`, which is of dtype `source`, as `computes`."""
-        return value if source == self.computes else self.op("Cast", value, to=int(TYPES[self.computes]))
+        """`value`, which has dtype `source`, as `dtype`."""
+        return value if source == self.dtype else self.op("Cast", value, to=int(TYPES[self.dtype]))
 
     def op(self, kind: str, *inputs: Value | None, domain: str = "", **attributes: Attribute) -> Value:
+        """An operator with one output."""
         return self.ops(kind, *inputs, domain=domain, outputs=1, **attributes)[0]
 
     def ops(
         self, kind: str, *inputs: Value | None, outputs: int, domain: str = "", **attributes: Attribute
     ) -> Sequence[Value]:
+        """An operator with several outputs."""
         attrs = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         path = self._path(kind)
         node = ir.Node(domain, kind, inputs, attrs, num_outputs=outputs, name=path)
@@ -83,10 +89,10 @@ class GraphBuilder:
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
     def weight(self, name: str, weight: LazyWeight, dtype: ir.DataType | None = None) -> Value:
-        """A weight of the model; one that has been made before (a layer that several share) is the same value."""
-        dtype = dtype or TYPES[self.computes]
-        if (weight.origin, dtype) in self._weights:
-            return self._weights[weight.origin, dtype]
+        """A weight of the model; weights of equal cache keys (a layer that several share) are one value."""
+        dtype = dtype or TYPES[self.dtype]
+        if (weight.cache_key, dtype) in self._weights:
+            return self._weights[weight.cache_key, dtype]
         path, kind = self._path(name), dtype.numpy()
         lazy = ir.LazyTensor(
             lambda: ir.tensor(weight.load().astype(kind, copy=False), name=path),
@@ -94,17 +100,15 @@ class GraphBuilder:
             ir.Shape(weight.shape),
             name=path,
         )
-        value = ir.Value(name=path, shape=ir.Shape(weight.shape), type=ir.TensorType(dtype), const_value=lazy)
-        self._graph.register_initializer(value)
-        if weight.origin:
-            self._weights[weight.origin, dtype] = value
+        value = self._initializer(lazy, weight.shape)
+        if weight.cache_key:
+            self._weights[weight.cache_key, dtype] = value
         return value
 
-    def inputs(self) -> list[tuple[str, str, tuple[str | int, ...]]]:
-        """Name, dtype and shape of every input."""
+    def inputs(self) -> list[Signature]:
         return [_signature(value) for value in self._graph.inputs]
 
-    def outputs(self) -> list[tuple[str, str, tuple[str | int, ...]]]:
+    def outputs(self) -> list[Signature]:
         return [_signature(value) for value in self._graph.outputs]
 
     def named(self, path: str) -> Value:
@@ -112,43 +116,42 @@ class GraphBuilder:
         return self._graph.initializers[path]
 
     def constant(self, content: NDArray[np.generic] | np.generic) -> Value:
-        """A small array or number; equal ones share one value."""
+        """A small array or number; equal ones are one value."""
         array = np.asarray(content)
         key = (str(array.dtype), array.tobytes(), array.shape)
         if key not in self._constants:
             tensor = ir.tensor(array, name=f"constant.{len(self._constants)}")
-            value = ir.Value(
-                name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-            )
-            self._graph.register_initializer(value)
-            self._constants[key] = value
+            self._constants[key] = self._initializer(tensor, array.shape)
         return self._constants[key]
 
-    def save(
-        self,
-        path: Path,
-        *,
-        producer_version: str,
-        written: Callable[[int], None],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Writes the model, its weights beside it; calls `written` with the number of bytes of each weight before it is written."""
-        logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazily made tensor
+    def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+        """Writes the model to `path` and its weights beside it, one weight in memory at a time.
+
+        `metadata` is stored in the model. Raises ExportError where a weight of the checkpoint is damaged.
+        """
+        logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazy tensor
         model = ir.Model(
             self._graph,
             ir_version=10,
             producer_name="bert-service",
-            producer_version=producer_version,
+            producer_version=version("bert-service"),
             metadata_props=dict(metadata or {}),
         )
-        ir.save(
-            model,
-            path,
-            external_data=WEIGHTS_FILE,
-            callback=lambda tensor, _: written(tensor.nbytes),
-            max_workers=1,
-            max_in_flight_bytes=1,
-        )
+        size = sum(one.const_value.nbytes for one in self._graph.initializers.values() if one.const_value is not None)
+        with tqdm(total=size, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
+            ir.save(
+                model,
+                path,
+                external_data=WEIGHTS,
+                callback=lambda tensor, _: bar.update(tensor.nbytes),
+                max_workers=1,
+                max_in_flight_bytes=1,
+            )
+
+    def _initializer(self, tensor: ir.TensorProtocol, shape: Sequence[int]) -> Value:
+        value = ir.Value(name=tensor.name, shape=ir.Shape(shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self._graph.register_initializer(value)
+        return value
 
     def _path(self, name: str) -> str:
         path = "/".join([*self._scopes, name])
@@ -157,7 +160,7 @@ class GraphBuilder:
         return f"{path}.{count}" if count else path
 
 
-def _signature(value: Value) -> tuple[str, str, tuple[str | int, ...]]:
+def _signature(value: Value) -> Signature:
     assert value.name
     assert value.dtype
     assert value.shape is not None

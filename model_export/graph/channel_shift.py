@@ -1,8 +1,8 @@
-"""Where the numbers of each channel lie: what int8 products count from.
+"""Channel-wise shifting for int8 (Wei et al. 2023, "Outlier Suppression+").
 
-Trained BERTs have channels that lie far off zero in every token, and these alone would decide how coarse a token's codes are. So a norm
-gives out what it gave less each channel's centre. Whoever reads it is a product or a sum, so the centre goes into their biases at
-export, and costs nothing in a run (the shift of Wei et al. 2023, "Outlier Suppression+").
+Trained BERTs have channels that are far from zero in every token, and these alone would determine the scale of a
+token's codes. Therefore each LayerNorm's bias is lowered by the channel's offset, and the bias of each consumer, which
+is a product or a sum, is raised to compensate. That happens at export and costs nothing in a run.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,56 +12,56 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.checkpoints.lazy_weight import Dense, LazyWeight, at
+from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
 
-Points = Callable[[], Sequence[NDArray[np.float64]]]  # by place, each [hidden]
+Offsets = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
 
 
-class Centres(Protocol):
-    """Values have a place: 0 what the embeddings give out, then two for each layer, after its attention and after its feed-forward block."""
+class Shift(Protocol):
+    """Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward."""
 
-    def norm(self, bias: LazyWeight, place: int) -> LazyWeight:
-        """The bias of the norm, or of the projection, that gives out the values of `place`."""
+    def lower(self, bias: LazyWeight, index: int) -> LazyWeight:
+        """The bias [hidden] of the norm or projection that produces activation `index`."""
 
-    def dense(self, dense: Dense, place: int) -> Dense:
-        """A layer that reads the values of `place`."""
+    def compensate_dense(self, dense: Dense, index: int) -> Dense:
+        """A layer that reads activation `index`."""
 
-    def residual(self, bias: LazyWeight, place: int) -> LazyWeight:
-        """The bias of a sum with the values of `place`."""
+    def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
+        """The bias [hidden] of a sum with activation `index`."""
 
 
 class NoShift:
-    """For fp32 and fp16, whose steps are relative to each number."""
+    """For fp32 and fp16, whose precision is relative to each number."""
 
-    def __init__(self, points: Points, last: int) -> None:
+    def __init__(self, offsets: Offsets, last: int) -> None:
         pass
 
-    def norm(self, bias: LazyWeight, place: int) -> LazyWeight:  # noqa: ARG002
+    def lower(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
         return bias
 
-    def dense(self, dense: Dense, place: int) -> Dense:  # noqa: ARG002
+    def compensate_dense(self, dense: Dense, index: int) -> Dense:  # noqa: ARG002
         return dense
 
-    def residual(self, bias: LazyWeight, place: int) -> LazyWeight:  # noqa: ARG002
+    def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
         return bias
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelShift:
-    """For int8. The values of the `last` place are the answer itself, and stay as they are."""
+    """For int8. The `last` activation is the encoder's output and is not shifted."""
 
-    points: Points
+    offsets: Offsets
     last: int
 
-    def norm(self, bias: LazyWeight, place: int) -> LazyWeight:
-        return bias if place == self.last else bias.plus(self._centre(bias.shape, place, -1))
+    def lower(self, bias: LazyWeight, index: int) -> LazyWeight:
+        return bias if index == self.last else bias.plus(self._offset(bias.shape, index, -1))
 
-    def dense(self, dense: Dense, place: int) -> Dense:
+    def compensate_dense(self, dense: Dense, index: int) -> Dense:
         weight, bias = dense
-        return weight, at(weight, self._centre(weight.shape[1:], place, 1), bias)
+        return weight, affine_at(weight, self._offset(weight.shape[1:], index, 1), bias)
 
-    def residual(self, bias: LazyWeight, place: int) -> LazyWeight:
-        return bias.plus(self._centre(bias.shape, place, 1))
+    def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
+        return bias.plus(self._offset(bias.shape, index, 1))
 
-    def _centre(self, shape: tuple[int, ...], place: int, sign: int) -> LazyWeight:
-        return LazyWeight(shape, lambda: (sign * self.points()[place]).astype(np.float32))
+    def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
+        return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))

@@ -1,7 +1,8 @@
-"""The matrix products of the encoder's linear layers, in fp32 and in int8 by token row. Biases are added by whoever fuses them.
+"""The encoder's linear layers for CUDA, for the CPU in fp32, and for the CPU in int8 with a scale per token.
 
-int8: each row of the activations is divided by its own largest magnitude, so an answer does not change with the texts that share
-its batch; weights are symmetric int8 with one scale per output channel (Jacob et al. 2018, section 3, with z = 0 for weights).
+int8: each row of the activations is divided by its own largest magnitude, so an answer does not change with the rest
+of the batch; weights are symmetric int8 with a scale per output channel (Jacob et al. 2018, section 3, with z = 0 for
+weights).
 """
 
 from dataclasses import dataclass
@@ -13,25 +14,25 @@ import onnx_ir as ir
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
 from model_export.graph.builder import GraphBuilder, Value
 
-STEPS = 127.0  # int8 magnitudes used; -128 is left out so that the code is symmetric
+QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are symmetric
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8
-ZERO_OF_ACTIVATED = (
-    48  # what hardly goes below zero needs few codes there: steps of 1/207 of the largest number, not 1/127
-)
+ACTIVATED_ZERO_POINT = 48  # GELU hardly goes below zero: 48 codes there make a scale of 1/207 of the maximum, not 1/127
 LARGEST_CODE = 255
-SMALLEST = 1e-30  # divisor of an all-zero row
-LOWEST = {"gelu": -0.17, "gelu_tanh": -0.1701, "relu": 0.0}  # what an activation's results lie above
+MIN_MAGNITUDE = 1e-30  # prevents a division by zero in an all-zero row
+ACTIVATION_MINIMUM = {"gelu": -0.17, "gelu_tanh": -0.1701, "relu": 0.0}  # lower bounds of the results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
+    """The weights of a LayerNorm (Ba et al. 2016)."""
+
     gamma: Value  # [width]
-    beta: Value
+    beta: Value  # [width]
     epsilon: float
 
 
 class Linear(Protocol):
-    """`x` [rows, in] times a weight stored as [out, in], and what the encoder does with the product; each returns [rows, out]."""
+    """Products of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; each returns [rows, out]."""
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         """x W."""
@@ -39,17 +40,19 @@ class Linear(Protocol):
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         """x W + b."""
 
-    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
+    def linear_activation(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
+    ) -> Value:
         """f(x W + b)."""
 
-    def added(
+    def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         """LayerNorm(residual + x W + b)."""
 
 
 class CudaLinear:
-    """For CUDA, in fp32 or fp16: the operators that ONNX Runtime fused for it."""
+    """For CUDA, in fp32 or fp16: ONNX Runtime's fused operators."""
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         return g.op("MatMul", x, g.weight("weight", weight.transposed()))
@@ -57,10 +60,12 @@ class CudaLinear:
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
 
-    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
-        return activate(g, self.product(g, x, weight), bias, activation)
+    def linear_activation(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
+    ) -> Value:
+        return add_and_activate(g, self.product(g, x, weight), bias, activation)
 
-    def added(
+    def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         inputs = (self.product(g, x, weight), residual, norm.gamma, norm.beta, g.weight("bias", bias))
@@ -68,8 +73,11 @@ class CudaLinear:
 
 
 class CpuLinear:
-    """For the CPU: the bias inside the product; Gelu and LayerNormalization, which use the vector unit where BiasGelu does less and
-    SkipLayerNormalization does not (2.0 ms against 0.3 + 0.3 on 967 x 768 numbers, benchmarks/README.md)."""
+    """For the CPU in fp32: the bias is part of the product.
+
+    Gelu and LayerNormalization are vectorized; BiasGelu is only partly, SkipLayerNormalization not at all (2.0 ms
+    against 0.3 + 0.3 on 967 x 768 numbers, benchmarks/README.md).
+    """
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         return g.op("MatMul", x, g.weight("weight", weight.transposed()))
@@ -77,10 +85,12 @@ class CpuLinear:
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         return g.op("Gemm", x, g.weight("weight", weight.transposed()), g.weight("bias", bias))
 
-    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
-        return apply(g, self.affine(g, x, weight, bias), activation)
+    def linear_activation(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
+    ) -> Value:
+        return activate(g, self.affine(g, x, weight, bias), activation)
 
-    def added(
+    def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         total = g.op("Add", self.affine(g, x, weight, bias), residual)
@@ -88,20 +98,20 @@ class CpuLinear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Codes:
-    """Activations [rows, in] as u8: (codes - zero) * step."""
+class Quantized:
+    """Activations [rows, in] as u8: (codes - zero_point) * scale."""
 
-    codes: Value
-    step: Value  # [rows, 1]
-    zero: int
+    codes: Value  # [rows, in]
+    scale: Value  # [rows, 1]
+    zero_point: int
 
 
 class Int8PerTokenLinear:
-    """For the CPU. Quantizes each value once, however many products read it."""
+    """For the CPU in int8. Quantizes each value once, however many products read it."""
 
     def __init__(self) -> None:
-        self._quantized: dict[Value, Codes] = {}
-        self._lowest: dict[Value, float] = {}  # values that are known to lie above a negative number
+        self._quantized: dict[Value, Quantized] = {}
+        self._minimum: dict[Value, float] = {}  # lower bound of values that an activation produced
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         if x not in self._quantized:
@@ -111,80 +121,78 @@ class Int8PerTokenLinear:
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
 
-    def activated(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str) -> Value:
-        result = activate(g, self.product(g, x, weight), bias, activation)
-        self.expect_activated(result, activation)
+    def linear_activation(
+        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
+    ) -> Value:
+        result = add_and_activate(g, self.product(g, x, weight), bias, activation)
+        self.note_activation(result, activation)
         return result
 
-    def expect_activated(self, x: Value, activation: str) -> None:
-        """`x`, which may become an input, is what `activation` gave."""
-        if activation in LOWEST:
-            self._lowest[x] = LOWEST[activation]
+    def note_activation(self, x: Value, activation: str) -> None:
+        """Records that `activation` produced `x`, which may be an input later."""
+        if activation in ACTIVATION_MINIMUM:
+            self._minimum[x] = ACTIVATION_MINIMUM[activation]
 
-    def added(
+    def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))
         return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
-    def _quantize(self, g: GraphBuilder, x: Value) -> Codes:
-        """The largest magnitude from the largest and the smallest number: two readings are cheaper than writing magnitudes and one reading."""
+    def _quantize(self, g: GraphBuilder, x: Value) -> Quantized:
+        """Reads `x` twice, for its maximum and minimum: cheaper than to write the magnitudes and read them once."""
         axis = g.constant(np.array([-1], np.int64))
         highest = g.op("ReduceMax", x, axis, keepdims=1)
-        if x in self._lowest:
-            return quantize_above(g, x, highest, self._lowest[x])
+        if x in self._minimum:
+            return quantize_above(g, x, highest, self._minimum[x])
         return quantize(g, x, highest, g.op("Neg", g.op("ReduceMin", x, axis, keepdims=1)))
 
 
-def quantize(g: GraphBuilder, x: Value, *magnitudes: Value) -> Codes:
-    """`x` [rows, in], which does not go beyond the largest of its row's `magnitudes` [rows, 1]."""
-    step = g.op("Mul", g.op("Max", *magnitudes, g.constant(np.float32(SMALLEST))), g.constant(np.float32(1 / STEPS)))
-    return _coded(g, x, step, ZERO_POINT)
+def quantize(g: GraphBuilder, x: Value, *magnitudes: Value) -> Quantized:
+    """`x` [rows, in], whose magnitude is at most the largest of its row's `magnitudes` [rows, 1]."""
+    largest = g.op("Max", *magnitudes, g.constant(np.float32(MIN_MAGNITUDE)))
+    return _encode(g, x, g.op("Mul", largest, g.constant(np.float32(1 / QMAX))), ZERO_POINT)
 
 
-def quantize_above(g: GraphBuilder, x: Value, highest: Value, lowest: float) -> Codes:
+def quantize_above(g: GraphBuilder, x: Value, highest: Value, lowest: float) -> Quantized:
     """`x` [rows, in], which lies between `lowest`, at most zero, and its row's `highest` [rows, 1]."""
-    zero = ZERO_OF_ACTIVATED if lowest else 0
-    smallest = -lowest / zero if lowest else SMALLEST
-    step = g.op(
-        "Max", g.op("Mul", highest, g.constant(np.float32(1 / (LARGEST_CODE - zero)))), g.constant(np.float32(smallest))
-    )
-    return _coded(g, x, step, zero)
+    zero_point = ACTIVATED_ZERO_POINT if lowest else 0
+    smallest = -lowest / zero_point if lowest else MIN_MAGNITUDE
+    scale = g.op("Mul", highest, g.constant(np.float32(1 / (LARGEST_CODE - zero_point))))
+    return _encode(g, x, g.op("Max", scale, g.constant(np.float32(smallest))), zero_point)
 
 
-def _coded(g: GraphBuilder, x: Value, step: Value, zero: int) -> Codes:
-    flat = g.op("Squeeze", step, g.constant(np.array([-1], np.int64)))
-    zeros = g.op("Expand", g.constant(np.uint8(zero)), g.op("Shape", flat))
-    return Codes(codes=g.op("QuantizeLinear", x, flat, zeros, axis=0), step=step, zero=zero)
+def _encode(g: GraphBuilder, x: Value, scale: Value, zero_point: int) -> Quantized:
+    flat = g.op("Squeeze", scale, g.constant(np.array([-1], np.int64)))
+    zeros = g.op("Expand", g.constant(np.uint8(zero_point)), g.op("Shape", flat))
+    codes = g.op("QuantizeLinear", x, flat, zeros, axis=0)
+    return Quantized(codes=codes, scale=scale, zero_point=zero_point)
 
 
-def multiply(g: GraphBuilder, x: Codes, weight: LazyWeight) -> Value:
-    """x W in int8."""
-    scale = g.weight(
-        "scale", LazyWeight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derived("scales"))
-    )
-    stored = g.weight("weight", _codes(weight), ir.DataType.INT8)
-    product = g.contrib(
-        "MatMulIntegerToFloat", x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero))
-    )
-    return g.op("Mul", product, x.step)
+def multiply(g: GraphBuilder, x: Quantized, weight: LazyWeight) -> Value:
+    """x W in int8, [rows, out] in float32."""
+    scales = LazyWeight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derive_key("scales"))
+    scale = g.weight("scale", scales)
+    stored = g.weight("weight", _quantize_weight(weight), ir.DataType.INT8)
+    inputs = (x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero_point)))
+    return g.op("Mul", g.contrib("MatMulIntegerToFloat", *inputs), x.scale)
 
 
 def channel_scales(weight: Array) -> Array:
-    """[out]: what one int8 step of each output channel of `weight` [out, in] is worth."""
-    return np.asarray(np.maximum(np.abs(weight).max(axis=1), np.float32(SMALLEST)) / np.float32(STEPS))
+    """[out]: the value of one int8 step of each output channel of `weight` [out, in]."""
+    return np.asarray(np.maximum(np.abs(weight).max(axis=1), np.float32(MIN_MAGNITUDE)) / np.float32(QMAX))
 
 
-def _codes(weight: LazyWeight) -> LazyWeight:
+def _quantize_weight(weight: LazyWeight) -> LazyWeight:
     def load() -> Array:
         array = weight.load()
         codes = np.rint(array / channel_scales(array)[:, None]).astype(np.int8)
         return np.ascontiguousarray(codes.T)
 
-    return LazyWeight(weight.shape[::-1], load, weight.derived("codes"))
+    return LazyWeight(weight.shape[::-1], load, weight.derive_key("codes"))
 
 
-def apply(g: GraphBuilder, x: Value, activation: str) -> Value:
+def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
     """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), ReLU or tanh."""
     match activation:
         case "gelu":
@@ -197,7 +205,7 @@ def apply(g: GraphBuilder, x: Value, activation: str) -> Value:
             return g.op("Relu", x)
 
 
-def activate(g: GraphBuilder, x: Value, bias: LazyWeight, activation: str) -> Value:
+def add_and_activate(g: GraphBuilder, x: Value, bias: LazyWeight, activation: str) -> Value:
     """The activation of x + bias."""
     value = g.weight("bias", bias)
     match activation:
@@ -206,4 +214,4 @@ def activate(g: GraphBuilder, x: Value, bias: LazyWeight, activation: str) -> Va
         case "gelu_tanh":
             return g.contrib("FastGelu", x, value)
         case _:
-            return apply(g, g.op("Add", x, value), activation)
+            return activate(g, g.op("Add", x, value), activation)

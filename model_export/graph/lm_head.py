@@ -1,7 +1,7 @@
-"""Masked rows in, their logits over the vocabulary out: the largest product of all, in the precision of the encoder's products.
+"""The masked-LM head's product with the vocabulary, the largest of all, in the precision of the encoder.
 
-In int8 only to find out which words are likely. Those get the logits that fp32 would give them, and so does whoever is asked for by
-name: the rows of a few words are read, not the whole table, which for a handful of masks is what the time goes into.
+int8 only selects a shortlist of likely words. Those get their fp32 logits, and so do requested targets: the rows of a
+few words are read instead of the whole table, which takes most of the time for a few masks.
 """
 
 from dataclasses import dataclass
@@ -13,62 +13,56 @@ from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.linear import multiply, quantize
 
-SHORTLIST = 64  # words a mask; not a multiple of what is asked for, since an answer must not change with what its neighbours ask for
+SHORTLIST = 64  # words per mask, whatever top_k is: an answer must not change with the top_k of other requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """What turns rows of width `weight.shape[1]` into logits."""
+    """The product that turns rows [masks, width] into logits [masks, vocabulary]."""
 
     weight: LazyWeight  # [vocabulary, width]
     rows: Value  # the same in the graph
     bias: Value  # [vocabulary]
 
 
-class Scores(Protocol):
+class LmHead(Protocol):
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
-        """Of every word for every row of `x` [masks, width]; [masks, vocabulary]."""
+        """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
 
-    def selected(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:
-        """Of the (mask, vocabulary id) `pairs` [targets, 2]; [targets]."""
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:
+        """The logits [targets] of the (mask, vocabulary id) `pairs` [targets, 2]."""
 
 
 class ExactLogits:
-    """One product, with the word embeddings as they lie there where the decoder is tied to them."""
+    """One product for all words, with the word embeddings if the decoder is tied to them."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
         return g.op("Gemm", x, decoder.rows, decoder.bias, transB=1)
 
-    def selected(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
         return g.op("GatherND", logits, pairs)
 
 
 class Int8Shortlist:
-    """int8 for all words, then fp32 for the LIKELY best of each mask."""
+    """int8 for all words, then fp32 for the SHORTLIST best of each mask."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
         with g.scope("guess"):
-            # not ReduceMax: this head also runs where there is no mask, and of no rows ONNX Runtime 1.31 reduces none
-            largest, _ = g.ops(
-                "TopK", g.op("Abs", x), g.constant(np.array([1], np.int64)), outputs=2, axis=-1, largest=1, sorted=0
-            )
-            guessed = g.op("Add", multiply(g, quantize(g, x, largest), decoder.weight), decoder.bias)
-            likely = min(SHORTLIST, decoder.weight.shape[0])
-            _, ids = g.ops(
-                "TopK", guessed, g.constant(np.array([likely], np.int64)), outputs=2, axis=-1, largest=1, sorted=0
-            )
+            # not ReduceMax: this head also runs without masks, and ONNX Runtime 1.31 reduces no rows to no rows
+            one = g.constant(np.array([1], np.int64))
+            largest, _ = g.ops("TopK", g.op("Abs", x), one, outputs=2, axis=-1, largest=1, sorted=0)
+            guess = g.op("Add", multiply(g, quantize(g, x, largest), decoder.weight), decoder.bias)
+            count = g.constant(np.array([min(SHORTLIST, decoder.weight.shape[0])], np.int64))
+            _, ids = g.ops("TopK", guess, count, outputs=2, axis=-1, largest=1, sorted=0)
         with g.scope("likely"):
-            column = g.op("Unsqueeze", x, g.constant(np.array([2], np.int64)))
-            products = g.op("MatMul", g.op("Gather", decoder.rows, ids, axis=0), column)
-            exact = g.op(
-                "Add",
-                g.op("Squeeze", products, g.constant(np.array([2], np.int64))),
-                g.op("Gather", decoder.bias, ids, axis=0),
-            )
-            return g.op("ScatterElements", guessed, ids, exact, axis=1)
+            axis = g.constant(np.array([2], np.int64))
+            column = g.op("Unsqueeze", x, axis)
+            products = g.op("Squeeze", g.op("MatMul", g.op("Gather", decoder.rows, ids, axis=0), column), axis)
+            exact = g.op("Add", products, g.op("Gather", decoder.bias, ids, axis=0))
+            return g.op("ScatterElements", guess, ids, exact, axis=1)
 
-    def selected(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
-        """Each pair is a product of its own, a row with a column, whatever else is asked for."""
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
+        """Each pair is its own product of a row and a column, so that it does not depend on the others."""
         with g.scope("targets"):
             masks, ids = (g.op("Gather", pairs, g.constant(np.int64(column)), axis=1) for column in (0, 1))
             row = g.op("Unsqueeze", g.op("Gather", decoder.rows, ids, axis=0), g.constant(np.array([1], np.int64)))

@@ -1,4 +1,4 @@
-"""What `--precision` chooses: the products of the encoder by device, the vocabulary's, what they count from, and the dtype of the rest."""
+"""The parts that `--precision` selects: linear layers by device, masked-LM head, channel shift, and the dtype."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from model_export.graph.lm_head import ExactLogits, Int8Shortlist
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    linear: Mapping[str, Callable[[], Linear]]  # by device: those that have the kernels
-    scores: type[ExactLogits] | type[Int8Shortlist]
-    centres: type[ChannelShift] | type[NoShift]
-    computes: str  # dtype of the other weights and activations
+    linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
+    lm_head: type[ExactLogits] | type[Int8Shortlist]
+    shift: type[ChannelShift] | type[NoShift]
+    dtype: str  # of weights and activations, but for int8 products
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -22,10 +22,8 @@ class Precision:
 
 PRECISIONS = {
     "fp32": Precision(
-        linear={"cpu": CpuLinear, "cuda": CudaLinear}, scores=ExactLogits, centres=NoShift, computes="float32"
+        linear={"cpu": CpuLinear, "cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"
     ),
-    "fp16": Precision(linear={"cuda": CudaLinear}, scores=ExactLogits, centres=NoShift, computes="float16"),
-    "int8": Precision(
-        linear={"cpu": Int8PerTokenLinear}, scores=Int8Shortlist, centres=ChannelShift, computes="float32"
-    ),
+    "fp16": Precision(linear={"cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float16"),
+    "int8": Precision(linear={"cpu": Int8PerTokenLinear}, lm_head=Int8Shortlist, shift=ChannelShift, dtype="float32"),
 }

@@ -1,4 +1,4 @@
-"""The artifact's folder: whether it may be written, and that it appears whole or not at all."""
+"""Checks that the artifact's folder may be written, and writes it completely or not at all."""
 
 import fcntl
 import os
@@ -10,11 +10,14 @@ from pathlib import Path
 from model_export.artifact.manifest import MANIFEST
 from model_export.errors import ExportError
 
-PARTIAL = ".partial"  # the end of the folder's name while it is written
+PARTIAL = ".partial"  # suffix of the folder's name while it is written
 
 
 def check_empty(artifact: Path, device: str) -> None:
-    """Raises ExportError where `artifact` holds an artifact for the device, or anything but artifacts; what a killed export left does not count."""
+    """Raises ExportError where `artifact` holds an artifact for the device, or anything but artifacts.
+
+    Remains of a killed export do not count.
+    """
     if artifact.exists() and not artifact.is_dir():
         raise ExportError(f"{artifact} is a file: name a new or an empty folder")
     if (artifact / device).exists():
@@ -27,45 +30,44 @@ def check_empty(artifact: Path, device: str) -> None:
 
 @contextmanager
 def atomic_folder(artifact: Path) -> Iterator[Path]:
-    """A folder beside `artifact`, empty and this process's own, that takes its name when all went well, and is gone when not.
+    """An empty folder beside `artifact`, locked by this process: renamed to `artifact` at the end, removed on an error.
 
     Raises ExportError where it cannot be written, or another process is writing it.
     """
     folder = artifact.with_name(artifact.name + PARTIAL)
-    made = [parent for parent in folder.parents if not parent.exists()]
+    created = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _held(folder):
+        with _lock(folder):
             try:
-                for left in folder.iterdir():  # by an export that was killed
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                for remains in folder.iterdir():  # of a killed export
+                    shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
                 yield folder
                 folder.rename(artifact)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
     except OSError as error:
-        reason = error.strerror or f"{error}, which is what a full disk does"
+        reason = error.strerror or f"{error}, which a full disk causes"
         raise ExportError(
-            f"{artifact} cannot be written: {reason}. Name a folder with room that you may write to"
+            f"{artifact} cannot be written: {reason}. Name a folder with room that is writable"
         ) from error
     finally:
-        for parent in made:  # those that are still empty, innermost first
+        for parent in created:  # innermost first
             if parent.exists() and not any(parent.iterdir()):
                 parent.rmdir()
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Locks the folder until this process lets go of it, or ends."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Locks the folder until the end of the block or of the process."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ExportError(
-                f"another export is writing {folder}: wait until it is done, or name another folder"
-            ) from None
+            solution = "wait until it is done, or name another folder"
+            raise ExportError(f"another export is writing {folder}: {solution}") from None
         yield
     finally:
         os.close(handle)

@@ -1,7 +1,7 @@
-"""A CUDA graph made runnable anywhere: its packed attention replaced by the operator's definition in plain operators.
+"""Makes a CUDA graph runnable on a CPU: replaces its packed attention by the operator's definition in plain operators.
 
-What the CPU computes from it proves the arithmetic of everything around the attention kernel, without a GPU. It is slow, since
-every token's scores against every other token are formed before those of other sequences are struck out.
+Its results verify the arithmetic of everything around the attention kernel without a GPU. It is slow: all tokens attend
+to all tokens, and the scores between sequences are masked afterwards.
 """
 
 from pathlib import Path
@@ -47,11 +47,11 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
     owner_column = Unsqueeze (owner, one)
     owner_row = Unsqueeze (owner, zero)
     same = Equal (owner_column, owner_row)
-    never64 = Constant <value_float = -60000.0> ()
-    never = CastLike (never64, query)
-    kept = Where (same, scores, never)
-    shares = Softmax <axis = -1> (kept)
-    context = MatMul (shares, vh)
+    masked32 = Constant <value_float = -60000.0> ()
+    masked = CastLike (masked32, query)
+    kept = Where (same, scores, masked)
+    probabilities = Softmax <axis = -1> (kept)
+    context = MatMul (probabilities, vh)
     back = Transpose <perm = [1, 0, 2]> (context)
     flat = Shape (query)
     output = Reshape (back, flat)
@@ -60,7 +60,7 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
 
 
 def write_portable(model: Path) -> Path:
-    """Writes the portable graph beside `model`, sharing its weights file; returns its path."""
+    """Writes the portable graph beside `model`, whose weights file it shares; returns its path."""
     loaded = ir.load(model)
     loaded.functions.clear()
     function = ir.serde.deserialize_function(parser.parse_function(DEFINITION))

@@ -1,6 +1,7 @@
-"""The forward pass of the paper in NumPy, float64, one sequence at a time: what the written artifact is checked against.
+"""The forward pass in NumPy and float64, which the written artifact is compared with.
 
-Shares no code with the graph. Devlin et al. 2018; Vaswani et al. 2017 for attention and post-norm; Hendrycks & Gimpel 2016 for GELU.
+Shares no code with the graph. Devlin et al. 2018; Vaswani et al. 2017 for attention and post-norm; Hendrycks & Gimpel
+2016 for GELU.
 """
 
 import math
@@ -10,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from model_export.checkpoints.architecture import Architecture
-from model_export.checkpoints.families import Family, NamedWeights
+from model_export.checkpoints.named_weights import NamedWeights
 
 Doubles = NDArray[np.float64]
 LENGTHS = (2, 3, 17, 31, 64, 130)
@@ -21,8 +21,8 @@ VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi)
 
 
 def erf(x: Doubles) -> Doubles:
-    """By cubic Hermite interpolation between math.erf's values: 40 times faster than calling it, and within 2e-14 of it."""
-    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that stay in the cache
+    """Interpolates math.erf by cubic Hermite splines: 40 times faster than to call it, with errors below 2e-14."""
+    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that fit in the cache
     return np.concatenate([_erf(part) for part in parts]).reshape(x.shape)
 
 
@@ -56,73 +56,71 @@ ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
 
 
 def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
-    """Sequences of random ids, the same in every export."""
+    """Sequences of random ids, the same in every export; each [length], at most `longest`."""
     random = np.random.default_rng(20181011)
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
 
 
-def middle(x: Doubles) -> Doubles:
-    """Halfway between the lowest and the highest number of each column."""
+def midrange(x: Doubles) -> Doubles:
+    """Halfway between the minimum and the maximum of each column: [rows, columns] -> [columns]."""
     return np.asarray((x.min(axis=0) + x.max(axis=0)) / 2)
 
 
 class Reference:
-    """Hidden states and head outputs of a checkpoint, each layer's weights in memory only while it is computed."""
+    """Hidden states and head outputs of a checkpoint; a layer's weights are in memory only while it is computed."""
 
-    def __init__(self, architecture: Architecture, family: Family, parts: NamedWeights) -> None:
-        self._a = architecture
-        self._family = family
+    def __init__(self, parts: NamedWeights) -> None:
+        self.architecture = parts.architecture
         self._parts = parts
-        self._centres: list[Doubles] = []
+        self._offsets: list[Doubles] = []
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
-        """The last layer's output for each sequence of ids, all in segment 0; each [length, hidden]. `centres` are theirs from now on."""
-        states, ends = (
-            np.concatenate([self._embed(ids) for ids in sequences]),
-            np.cumsum([len(ids) for ids in sequences])[:-1],
-        )
-        self._centres = [middle(states)]
-        for layer in tqdm(range(self._a.layers), desc="checking layers", unit="layer", delay=2, leave=False):
+        """The last layer's output, [length, hidden] per sequence of ids, all in segment 0; sets `channel_offsets`."""
+        states = np.concatenate([self._embed(ids) for ids in sequences])
+        ends = np.cumsum([len(ids) for ids in sequences])[:-1]
+        self._offsets = [midrange(states)]
+        for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             attended, states = self._layer(states, ends, self._layer_weights(layer))
-            self._centres += [attended.mean(axis=0), middle(states)]
+            self._offsets += [attended.mean(axis=0), midrange(states)]
         return np.split(states, ends)
 
-    def centres(self) -> Sequence[Doubles]:
-        """Each channel's centre [hidden] after the embeddings and after every norm of every layer, of the sequences last computed or of seeded ones.
+    def channel_offsets(self) -> Sequence[Doubles]:
+        """Each channel's offset from zero [hidden], by activation index (see `Shift`), of the last sequences computed.
 
-        Of what attention reads the middle, of what the feed-forward block reads the mean: that costs least on trained weights. With means
-        alone half as much again is left of int8's error, with middles alone a quarter (all-MiniLM-L6-v2, benchmarks/README.md).
+        The midrange of attention's input and the mean of the feed-forward input cost least on trained weights: means
+        alone leave 50 % more of int8's error, midranges alone 25 % more (all-MiniLM-L6-v2, benchmarks/README.md).
         """
-        if not self._centres:
-            self.hidden_states(random_sequences(self._a.vocabulary, self._a.positions))
-        return self._centres
+        if not self._offsets:
+            self.hidden_states(random_sequences(self.architecture.vocabulary, self.architecture.positions))
+        return self._offsets
 
     def pooler(self, hidden: Doubles) -> Doubles:
         """tanh(W h[CLS] + b), [hidden]."""
-        return np.asarray(np.tanh(self._dense("pooler", hidden[0], self._a.hidden, self._a.hidden)))
+        size = self.architecture.hidden
+        return np.asarray(np.tanh(self._dense("pooler", hidden[0], size, size)))
 
     def pair(self, hidden: Doubles) -> Doubles:
-        return self._dense("pair", self.pooler(hidden), self._a.hidden, 2)
+        """The two logits of the pair head, [2]."""
+        return self._dense("pair", self.pooler(hidden), self.architecture.hidden, 2)
 
     def labels(self, hidden: Doubles, count: int) -> Doubles:
         """A text's logits, [count]."""
-        activation, width = self._family.labels_activation, self._a.hidden
-        inner = (
-            ACTIVATIONS[activation](self._dense("labels_dense", hidden[0], width, width))
-            if activation
-            else self.pooler(hidden)
-        )
-        return self._dense("labels", inner, width, count)
+        activation, size = self._parts.family.labels_activation, self.architecture.hidden
+        if activation:
+            inner = ACTIVATIONS[activation](self._dense("labels_dense", hidden[0], size, size))
+        else:
+            inner = self.pooler(hidden)
+        return self._dense("labels", inner, size, count)
 
     def tags(self, hidden: Doubles, count: int) -> Doubles:
-        """Every token's logits, [length, count]."""
-        return self._dense("tags", hidden, self._a.hidden, count)
+        """The logits of each token, [length, count]."""
+        return self._dense("tags", hidden, self.architecture.hidden, count)
 
     def vocabulary(self, rows: Doubles) -> Doubles:
-        """Log-probabilities over the vocabulary, [rows, vocabulary]."""
-        a = self._a
+        """Log-probabilities over the vocabulary: [rows, hidden] -> [rows, vocabulary]."""
+        a = self.architecture
         inner = self._dense("mlm_dense", rows, a.hidden, a.embedding)
-        inner = ACTIVATIONS[self._family.mlm_activation or a.activation](inner)
+        inner = ACTIVATIONS[self._parts.family.mlm_activation or a.activation](inner)
         inner = self._norm(inner, *(self._vector("mlm_norm", kind, a.embedding) for kind in ("weight", "bias")))
         part = "mlm_decoder" if self._parts.has("mlm_decoder") else "word"
         logits = inner @ self._matrix(part, a.vocabulary, a.embedding).T
@@ -132,7 +130,8 @@ class Reference:
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
 
     def _embed(self, ids: NDArray[np.int32]) -> Doubles:
-        a = self._a
+        """[length] -> [length, hidden]."""
+        a = self.architecture
         word = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids]
         position = self._parts.weight("position", (a.position_offset + a.positions, a.embedding)).load()
         total = word.astype(np.float64) + position[a.position_offset : a.position_offset + len(ids)]
@@ -140,68 +139,57 @@ class Reference:
             if rows:
                 total += self._parts.weight(part, (rows, a.embedding)).load()[0]
         total = self._norm(total, *(self._vector("embedding_norm", kind, a.embedding) for kind in ("weight", "bias")))
-        if a.embedding == a.hidden and not self._parts.has("projection"):
-            return total
-        return self._dense("projection", total, a.embedding, a.hidden)
+        return self._dense("projection", total, a.embedding, a.hidden) if self._parts.has_projection else total
 
     def _layer_weights(self, layer: int) -> dict[str, Doubles]:
-        a = self._a
+        a = self.architecture
         shapes = dict.fromkeys(("query", "key", "value", "attention"), (a.hidden, a.hidden))
         shapes |= {"intermediate": (a.intermediate, a.hidden), "output": (a.hidden, a.intermediate)}
-        weights = {
-            part: self._parts.weight(part, shape, layer=layer).load().astype(np.float64)
-            for part, shape in shapes.items()
-        }
+        weights = {part: self._matrix(part, *shape, layer=layer) for part, shape in shapes.items()}
         weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
         for norm in ("attention_norm", "output_norm"):
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         return weights
 
     def _layer(self, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> tuple[Doubles, Doubles]:
-        """After attention, and after the feed-forward block.
+        """The states after attention and after the feed-forward block, both [tokens, hidden].
 
-        `x` [tokens, hidden]: the sequences one after the other, which `ends` tells apart for attention alone.
+        `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        context = (
-            np.concatenate([self._attention(*one) for one in zip(*projected, strict=True)]) @ w["attention"].T
-            + w["attention.bias"]
-        )
+        context = np.concatenate([self._attention(*one) for one in zip(*projected, strict=True)])
+        context = context @ w["attention"].T + w["attention.bias"]
         x = self._norm(x + context, w["attention_norm.weight"], w["attention_norm.bias"])
-        inner = ACTIVATIONS[self._a.activation](x @ w["intermediate"].T + w["intermediate.bias"])
-        return x, self._norm(
-            x + inner @ w["output"].T + w["output.bias"], w["output_norm.weight"], w["output_norm.bias"]
-        )
+        inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
+        total = x + inner @ w["output"].T + w["output.bias"]
+        return x, self._norm(total, w["output_norm.weight"], w["output_norm.bias"])
 
     def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> Doubles:
         """softmax(Q K^T / sqrt(head size)) V per head, for one sequence; [length, hidden]."""
         q, k, v = (self._heads(x) for x in (query, key, value))
-        # einsum, not @: a product a head is too small for the threads of a BLAS, which fight each other over it on a busy machine
-        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self._a.head_size)
+        # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
+        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self.architecture.head_size)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return np.asarray(np.einsum("hqk,hkd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)).reshape(
-            query.shape
-        )
+        context = np.einsum("hqk,hkd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)
+        return np.asarray(context).reshape(query.shape)
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""
-        return x.reshape(len(x), self._a.heads, self._a.head_size).transpose(1, 0, 2)
+        return x.reshape(len(x), self.architecture.heads, self.architecture.head_size).transpose(1, 0, 2)
 
     def _norm(self, x: Doubles, weight: Doubles, bias: Doubles) -> Doubles:
+        """LayerNorm of the last axis."""
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = (centred**2).mean(axis=-1, keepdims=True)
-        return np.asarray(centred / np.sqrt(variance + self._a.norm_epsilon) * weight + bias)
+        return np.asarray(centred / np.sqrt(variance + self.architecture.norm_epsilon) * weight + bias)
 
     def _dense(self, part: str, x: Doubles, width: int, out: int) -> Doubles:
         return np.asarray(x @ self._matrix(part, out, width).T + self._vector(part, "bias", out))
 
-    def _matrix(self, part: str, rows: int, columns: int) -> Doubles:
-        return self._parts.weight(part, (rows, columns)).load().astype(np.float64)
+    def _matrix(self, part: str, rows: int, columns: int, layer: int = 0) -> Doubles:
+        return self._parts.weight(part, (rows, columns), layer=layer).load().astype(np.float64)
 
     def _vector(self, part: str, kind: str, size: int, layer: int = 0) -> Doubles:
-        read = (
-            self._parts.bias(part, size, layer=layer)
-            if kind == "bias"
-            else self._parts.weight(part, (size,), layer=layer)
-        )
+        parts = self._parts
+        read = parts.bias(part, size, layer=layer) if kind == "bias" else parts.weight(part, (size,), layer=layer)
         return read.load().astype(np.float64)

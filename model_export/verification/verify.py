@@ -1,4 +1,4 @@
-"""Runs the written artifact and compares its answers with the float64 reference; the errors go into the manifest."""
+"""Runs the written artifact and compares its outputs with the float64 reference; the errors go into the manifest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,32 +13,24 @@ from model_export.errors import ExportError
 from model_export.verification.cuda_on_cpu import write_portable
 from model_export.verification.reference import Doubles, Reference, random_sequences
 
-TOLERANCE = {
-    "fp32": 1e-3,
-    "fp16": 0.1,
-    "int8": 1.0,
-}  # of hidden states; a kernel that saturates or a wrong weight is far outside
-SMALLEST_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
+TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; saturation or a wrong weight is far above
+MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
+TOP_K = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the reference says of the seeded sequences."""
+    """The reference's outputs for the random sequences, in the order of `sequences`."""
 
-    sequences: Sequence[NDArray[np.int32]]
+    sequences: Sequence[NDArray[np.int32]]  # each [length]
     hidden: Sequence[Doubles]  # each [length, hidden]
-    outputs: Mapping[
-        str, Sequence[Doubles]
-    ]  # of those heads that the artifact has: "cls", "mean", "pooler", "pair", "labels", "tags"
-    vocabulary: Sequence[
-        Doubles
-    ]  # log-probabilities at the second token, each [vocabulary]; empty without a masked-LM head
+    outputs: Mapping[str, Sequence[Doubles]]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags
+    vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
 
 
-def reference_outputs(
-    reference: Reference, heads: Sequence[str], *, vocabulary: int, max_tokens: int, labels: int
-) -> Expected:
-    sequences = random_sequences(vocabulary, max_tokens)
+def reference_outputs(reference: Reference, heads: Sequence[str], *, max_tokens: int, labels: int) -> Expected:
+    """Computes the outputs of `heads`, for a classifier of `labels` logits, on sequences of at most `max_tokens`."""
+    sequences = random_sequences(reference.architecture.vocabulary, max_tokens)
     hidden = reference.hidden_states(sequences)
     computed: dict[str, Callable[[Doubles], Doubles]] = {
         "cls": lambda h: h[0],
@@ -49,59 +41,46 @@ def reference_outputs(
         "tags": lambda h: reference.tags(h, labels),
     }
     outputs = {name: [compute(h) for h in hidden] for name, compute in computed.items() if name in heads}
-    scores = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if "fill_mask" in heads else []
-    return Expected(sequences=sequences, hidden=hidden, outputs=outputs, vocabulary=scores)
+    vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if "fill_mask" in heads else []
+    return Expected(sequences=sequences, hidden=hidden, outputs=outputs, vocabulary=vocabulary)
 
 
 def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
-    """The largest errors by output. Raises ExportError where the artifact does not compute what the checkpoint says."""
+    """The largest error of each output. Raises ExportError where the [CLS] vectors are not the checkpoint's."""
     rows = _run(model, expected.sequences, heads, layout)
-    errors: dict[str, float] = {}
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
     }
     if expected.vocabulary:
         pairs["fill_mask"] = [_vocabulary_pair(row, want) for row, want in zip(rows, expected.vocabulary, strict=True)]
+    errors: dict[str, float] = {}
     for name, both in pairs.items():
-        errors[f"{name}_max_abs_error"] = float(
-            np.max([np.abs(got.astype(np.float64) - want).max() for got, want in both])
-        )
-    errors["cls_smallest_cosine"] = float(np.min([_cosine(got[0], want) for got, want in pairs["cls"]]))
-    # written so that a NaN fails, as NumPy's max and min hand it on
-    if not (
-        errors["cls_max_abs_error"] <= TOLERANCE[precision]
-        and errors["cls_smallest_cosine"] >= SMALLEST_COSINE[precision]
-    ):
+        largest = [np.abs(got.astype(np.float64) - want).max() for got, want in both]
+        errors[f"{name}_max_abs_error"] = float(np.max(largest))
+    worst, cosine = errors["cls_max_abs_error"], float(np.min([_cosine(got[0], want) for got, want in pairs["cls"]]))
+    if not (worst <= TOLERANCE[precision] and cosine >= MIN_COSINE[precision]):  # NaN fails: max and min return it
         raise ExportError(
-            f"the written {precision} artifact does not compute what the checkpoint says: [CLS] differs from the float64 reference by up to "
-            f"{errors['cls_max_abs_error']:.3g} (cosine {errors['cls_smallest_cosine']:.5f}); int8 needs a CPU with VNNI: use --precision fp32"
+            f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
+            f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
+            "int8 needs a CPU with VNNI: use --precision fp32"
         )
-    return errors
+    return errors | {"cls_smallest_cosine": cosine}
 
 
 def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[str], layout: str) -> list[Row]:
-    """On the CPU whatever the device: there, the attention of CUDA is computed by its definition in plain operators."""
+    """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
     options = ort.SessionOptions()
-    options.add_session_config_entry(
-        "session.disable_prepacking", "1"
-    )  # keeps the weights mapped from disk instead of copied
+    options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
     runnable = model if layout == PACKED_ROWS else write_portable(model)
     session = ort.InferenceSession(runnable, options, providers=["CPUExecutionProvider"])
     if runnable != model:
         runnable.unlink()
-    outputs = {name for name in OUTPUTS if name in heads}
-    if "fill_mask" in heads:
-        outputs |= {"top_logits", "top_ids", "log_sum_exp"}
-    k = 3
+    fills = "fill_mask" in heads
+    outputs = frozenset(OUTPUTS).intersection([*heads, "top_logits", "top_ids", "log_sum_exp"] if fills else heads)
+    masks = (1,) if fills else ()
     tokens = [
-        Tokens(
-            ids=ids,
-            types=np.zeros(len(ids), np.int32),
-            outputs=frozenset(outputs),
-            masks=(1,) if "fill_mask" in heads else (),
-            top_k=k,
-        )
+        Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=outputs, masks=masks, top_k=TOP_K)
         for ids in sequences
     ]
     batch = pack(tokens, layout)
@@ -112,7 +91,7 @@ def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[st
 
 
 def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
-    """Log-probabilities of the artifact's best ids, and the reference's for the same ids."""
+    """Log-probabilities of the artifact's best ids, [TOP_K], and the reference's of the same ids."""
     return row["top_logits"][0].astype(np.float64) - row["log_sum_exp"][0], expected[row["top_ids"][0].astype(np.int64)]
 
 

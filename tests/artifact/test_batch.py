@@ -1,9 +1,13 @@
-"""The ragged batch: packing keeps every token once, keeps the two placement rules, and splitting gives each its own."""
+"""The ragged batch: packing keeps each token once and both placement rules, splitting returns each sequence's rows."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from model_export.artifact.batch import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, MEANS, Tokens, pack, place, split
 
@@ -35,7 +39,7 @@ def sequences(draw: st.DrawFn) -> list[Tokens]:
 
 
 @given(st.lists(st.integers(1, 2048), min_size=1, max_size=40))
-def test_sequences_keep_to_the_placement_rules_and_never_overlap(lengths: list[int]) -> None:
+def test_sequences_obey_the_placement_rules_and_never_overlap(lengths: list[int]) -> None:
     width = -(-max(lengths) // ALIGNMENT) * ALIGNMENT
     slots, rows = place(lengths, width)
     taken = np.zeros(rows * width, bool)
@@ -60,7 +64,7 @@ def test_no_row_has_more_means_than_the_narrowest_block(lengths: list[int]) -> N
 
 @given(sequences())
 def test_gathering_into_rows_and_back_gives_every_token_once(batch_of: list[Tokens]) -> None:
-    feeds = pack(batch_of).feeds
+    feeds: Mapping[str, NDArray[Any]] = pack(batch_of).feeds
     rows = feeds["ids"][feeds["slot_tokens"]].reshape(-1)
     assert np.array_equal(rows[feeds["token_slots"]], feeds["ids"])
     owner = feeds["segments"].reshape(-1)
@@ -69,15 +73,15 @@ def test_gathering_into_rows_and_back_gives_every_token_once(batch_of: list[Toke
 
 
 @given(sequences())
-def test_positions_start_again_at_each_sequence(batch_of: list[Tokens]) -> None:
+def test_positions_restart_at_each_sequence(batch_of: list[Tokens]) -> None:
     assert pack(batch_of).feeds["positions"].tolist() == [i for tokens in batch_of for i in range(len(tokens))]
 
 
 @given(sequences())
-def test_split_gives_each_sequence_the_rows_that_its_own_tokens_chose(batch_of: list[Tokens]) -> None:
+def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
     batch = pack(batch_of)
-    feeds = batch.feeds
-    selected = feeds["ids"][feeds["chosen"]]  # stands for the hidden states: each row is the id of its token
+    feeds: Mapping[str, NDArray[Any]] = batch.feeds
+    selected = feeds["ids"][feeds["chosen"]]  # in place of hidden states: each row is the id of its token
     queries = selected[feeds["query_chosen"]].reshape(-1)
     assert np.array_equal(queries[feeds["chosen_slots"]], selected)
     means = np.einsum("rmw,rw->rm", feeds["mean_weights"], selected[feeds["mean_slots"]].astype(np.float64)).reshape(-1)
@@ -89,7 +93,8 @@ def test_split_gives_each_sequence_the_rows_that_its_own_tokens_chose(batch_of: 
         "tags": selected[feeds["token_index"]],
         "top_ids": selected[feeds["mask_index"]],
     }
-    for tokens, row in zip(batch_of, split(batch, outputs), strict=True):
+    rows: list[dict[str, NDArray[Any]]] = split(batch, outputs)
+    for tokens, row in zip(batch_of, rows, strict=True):
         assert set(row) == tokens.outputs
         for name in {"cls", "pooler", "pair"} & tokens.outputs:
             assert row[name].tolist() == [tokens.ids[0]]
@@ -116,9 +121,8 @@ def test_no_token_is_computed_twice_or_for_padding() -> None:
         Tokens(ids=np.zeros(n, np.int32), types=np.zeros(n, np.int32), outputs=frozenset({"cls"}))
         for n in (3, 60, 512, 7)
     ]
-    assert (
-        len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
-    )  # the rows of every linear layer: useful / computed is 1.00
+    # the rows of every linear layer: useful / computed is 1.00
+    assert len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
 
 
 def test_an_empty_batch_is_refused() -> None:
@@ -126,6 +130,6 @@ def test_an_empty_batch_is_refused() -> None:
         pack([])
 
 
-def test_what_fits_beside_others_takes_no_row_of_its_own() -> None:
+def test_a_sequence_that_fits_into_a_used_row_starts_no_new_one() -> None:
     slots, rows = place([16, 96, 32, 112], 128)
     assert (slots, rows) == ([112, 128, 128 + 96, 0], 2)

@@ -1,4 +1,4 @@
-"""What model_export writes, service opens: every field both ways, and nothing that is not understood."""
+"""The service opens what model_export writes, and refuses a manifest with missing, unknown or wrong fields."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def test_reading_a_written_manifest_gives_the_same_manifest(bert_artifact: Path,
     assert Manifest.read(tmp_path) == manifest
 
 
-def test_the_graph_reads_nothing_that_a_batch_does_not_bring(bert_artifact: Path) -> None:
+def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:
     manifest = open_artifact(bert_artifact).manifest
     ids = (0, 1, 2)
     tokens = Tokens(ids=_ints(ids), types=_ints((0, 0, 0)), outputs=frozenset({"cls"}))
@@ -40,7 +40,7 @@ def test_the_graph_reads_nothing_that_a_batch_does_not_bring(bert_artifact: Path
     assert set(manifest.outputs) <= set(OUTPUTS)
 
 
-def test_another_format_is_refused_with_what_to_do(bert_artifact: Path, tmp_path: Path) -> None:
+def test_another_format_is_refused_with_a_solution(bert_artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ManifestError, match=f"has format 99; this version reads format {FORMAT}: export the checkpoint again"
     ):
@@ -48,7 +48,7 @@ def test_another_format_is_refused_with_what_to_do(bert_artifact: Path, tmp_path
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Manifest) if f.name != "format"])
-def test_every_field_must_be_there(bert_artifact: Path, tmp_path: Path, field: str) -> None:
+def test_every_field_is_required(bert_artifact: Path, tmp_path: Path, field: str) -> None:
     with pytest.raises(ManifestError, match=f"damaged.*{field}"):
         open_artifact(changed(bert_artifact, tmp_path, {}, without=field))
 
@@ -63,7 +63,7 @@ def test_unknown_fields_and_wrong_types_are_refused(
         open_artifact(changed(bert_artifact, tmp_path, change))
 
 
-def test_a_missing_file_is_named(bert_artifact: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_name(bert_artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"model\.onnx.* is missing"):
         open_artifact(changed(bert_artifact, tmp_path, {}))
 

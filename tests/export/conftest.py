@@ -1,16 +1,17 @@
-"""Golden checkpoints, exported once a session."""
+"""Golden checkpoints, exported once per session."""
 
 from collections.abc import Callable
 
 import pytest
 
 from model_export.export import export
-from tests.export.goldens import GOLDEN, Artifact
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact]:
-    """The artifact of a golden checkpoint, made once a session."""
+    """The artifact of a golden checkpoint, exported once per session."""
     made: dict[tuple[str, str], Artifact] = {}
     root = tmp_path_factory.mktemp("artifacts")
 

@@ -1,4 +1,4 @@
-"""What transformers answered for the golden checkpoints, and the one way the tests run a graph."""
+"""The answers of transformers for the golden checkpoints, and a function that runs a graph."""
 
 import json
 import shutil
@@ -12,14 +12,14 @@ import onnxruntime as ort
 
 from model_export.artifact.batch import Row, Tokens, pack, split
 from model_export.artifact.manifest import MODEL, Manifest
+from model_export.build import build_graph
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.export import build
 from tests.paths import GOLDEN
 
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))
 ABSOLUTE, RELATIVE = 1e-5, 1e-6  # fp32: ten to fifteen roundings of a logit of size 11
 MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence-transformers checkpoint
-Sequences = list[dict[str, np.ndarray]]  # per sequence: what expected.npz has under its number
+Sequences = list[dict[str, np.ndarray]]  # per sequence: the arrays that expected.npz has under its number
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Artifact:
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
-    """The largest difference as a share of what is allowed in fp32: at most 1 where the two are equal."""
+    """The largest difference relative to fp32's tolerance: at most 1 where the two are equal."""
     return float((np.abs(got - want) / (ABSOLUTE + RELATIVE * np.abs(want).max())).max())
 
 
@@ -47,11 +47,12 @@ def expected(name: str) -> Sequences:
 
 
 def answers(name: str) -> Mapping[str, Any]:
-    return json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+    return content
 
 
-def asked(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
-    """Every head's whole answer for a golden sequence."""
+def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
+    """A request for the complete output of each head for a golden sequence."""
     outputs = {head for head in heads if head != "fill_mask"} | (
         {"top_logits", "top_ids", "log_sum_exp"} if "fill_mask" in heads else set()
     )
@@ -70,10 +71,10 @@ def run(model: Path, sequences: Sequence[Tokens]) -> list[Row]:
 
 
 def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: str) -> list[np.ndarray]:
-    """The last layer's output for every token, which no artifact gives out: the graph before its heads, with an output more."""
-    built = build(Checkpoint(source), precision, "cpu")
-    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
-    built.graph.save(folder / MODEL, producer_version="test", written=lambda _: None)
+    """The last layer's output for every token, from a graph with one more output: no artifact has it."""
+    built = build_graph(Checkpoint(source), precision, "cpu")
+    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.parts.architecture.hidden])
+    built.graph.save(folder / MODEL)
     session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
     batch = pack([Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"mean"})) for s in sequences])
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
@@ -81,8 +82,8 @@ def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: s
     return np.split(session.run(["hidden"], feeds)[0], np.cumsum(lengths)[:-1])
 
 
-def as_sentence_transformers_saves_it(folder: Path, pooling: Any, modules: Sequence[str] = MODULES) -> Checkpoint:
-    """The golden BERT, with its list of modules and the config of its pooling."""
+def sentence_transformers_checkpoint(folder: Path, pooling: Any, modules: Sequence[str] = MODULES) -> Checkpoint:
+    """The golden BERT as sentence-transformers saves it: with a list of modules and the config of its pooling."""
     shutil.copytree(GOLDEN / "bert", folder)
     listed = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}

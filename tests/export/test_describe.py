@@ -1,4 +1,4 @@
-"""`describe` says what a checkpoint is without writing anything."""
+"""`describe` reports what a checkpoint is without writing anything."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from model_export.__main__ import main
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 
 def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -15,13 +15,13 @@ def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str
     return {name: what.strip() for name, what in lines}
 
 
-def test_it_names_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]):
+def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]) -> None:
     assert described(GOLDEN / "albert", capsys) == {
         "weights": "safetensors, 48 arrays, 24,453 parameters",
         "family": "albert",
         "encoder": "4 layers of 32, 4 heads, feed-forward 64 with gelu_tanh, embeddings of 16",
         "embeddings": "163 words, 144 positions from row 0, 2 segments",
-        "tokenizer": "Unigram from spiece.model, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
+        "tokenizer": "Unigram from tokenizer.json, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
         "pooling": "cls",
         "heads": "cls; mean; pooler; pair (in_order, swapped); fill_mask",
         "no labels": "the checkpoint has no classifier of texts",
@@ -30,7 +30,7 @@ def test_it_names_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture
     }
 
 
-def test_it_names_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
+def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         described(GOLDEN / "roberta-labels", capsys)["heads"]
         == "cls; mean; labels (bad, fair, good; scores by sigmoid)"
@@ -38,7 +38,7 @@ def test_it_names_a_classifiers_labels(capsys: pytest.CaptureFixture[str]):
     assert described(GOLDEN / "bert-tags", capsys)["heads"] == "cls; mean; tags (O, B-PER, I-PER, B-LOC, I-LOC)"
 
 
-def test_it_says_everything_that_would_be_refused_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "vocab.txt").unlink()
     config = (tmp_path / "checkpoint" / "config.json").read_text("utf-8")
@@ -48,17 +48,19 @@ def test_it_says_everything_that_would_be_refused_and_why(capsys: pytest.Capture
     assert main(["describe", str(tmp_path / "checkpoint")]) == 0
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert len(refused) == 2
-    assert "has no tokenizer that this exporter reads" in refused[0]
-    assert "weights that this exporter does not compute: bert.encoder.layer.2" in refused[1]
+    assert "has no tokenizer that is supported" in refused[0]
+    assert "weights that are not supported: bert.encoder.layer.2" in refused[1]
 
 
-def test_a_vocabulary_without_a_mask_is_refused_as_at_export(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     vocabulary = tmp_path / "checkpoint" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
     assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys)["refused"]
 
 
-def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["describe", str(tmp_path / "nowhere")]) == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every golden checkpoint, exported, answers as transformers did: all heads, lengths 2 to 130 mixed in one batch."""
+"""The artifact of each golden checkpoint gives transformers' answers: all heads, lengths 2 to 130 in one batch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests import readme_families as families
-from tests.export.goldens import GOLDEN, NAMES, answers, asked, distance, expected, hidden_states
+from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
+from tests.paths import GOLDEN, ROOT
 
 FP32_TOLERANCE = 1e-5
 SMALLEST_COSINE = 0.999  # int8
-SMALLEST_COSINE_OF_A_HEAD = 0.998  # a head of 32 channels says more of one that is off
+SMALLEST_COSINE_OF_A_HEAD = 0.998  # with 32 channels, an error in one of them weighs more
 HEADS = {
     "pooler": "pooler",
     "pair": "pair",
@@ -22,10 +23,10 @@ HEADS = {
 }  # in expected.npz -> in the manifest
 
 
-def answered(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Per sequence what the artifact answers, in the shapes of expected.npz."""
+def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """The artifact's outputs per sequence, in the shapes of expected.npz."""
     heads = [head for name, head in HEADS.items() if name in sequences[0]] or ["cls"]
-    rows = artifact.run([asked(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
+    rows = artifact.run([request(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
     results = []
     for sequence, row in zip(sequences, rows, strict=True):
         found = {name: row[name][0] for name in ("pooler", "pair", "labels") if name in row} | {
@@ -33,46 +34,46 @@ def answered(artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str,
         }
         if "top_ids" in row:
             found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
-            np.put_along_axis(found["vocabulary"], row["top_ids"], row["top_logits"], axis=1)
+            np.put_along_axis(found["vocabulary"], row["top_ids"].astype(np.int64), row["top_logits"], axis=1)
         results.append(found)
     return results
 
 
 def cosine(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """Of each row of the two."""
+    """The cosine of each pair of rows."""
     got, want = (np.asarray(a, np.float64).reshape(-1, a.shape[-1]) for a in (got, want))
-    return (got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+    return np.asarray((got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(name: str, exported: Callable):
+def test_every_head_in_fp32_equals_transformers_for_mixed_lengths_in_one_batch(name: str, exported: Callable) -> None:
     sequences = expected(name)
     heads = {head for head in HEADS if head in sequences[0]}
-    for got, want in zip(answered(exported(name), sequences), sequences, strict=True):
+    for got, want in zip(compute(exported(name), sequences), sequences, strict=True):
         assert set(got) == heads
         for head in heads:
             assert distance(got[head], want[head]) <= 1, head
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_hidden_states_of_every_token_equal_transformers(name: str, tmp_path: Path):
+def test_hidden_states_of_every_token_equal_transformers(name: str, tmp_path: Path) -> None:
     sequences = expected(name)
     for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "fp32"), sequences, strict=True):
         assert np.abs(got - want["hidden"]).max() <= FP32_TOLERANCE
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
-def test_int8_hidden_states_point_the_way_of_transformers_for_every_token(name: str, tmp_path: Path):
+def test_int8_hidden_states_have_the_direction_of_transformers_for_every_token(name: str, tmp_path: Path) -> None:
     sequences = expected(name)
     for got, want in zip(hidden_states(GOLDEN / name, sequences, tmp_path, "int8"), sequences, strict=True):
         assert cosine(got, want["hidden"]).min() >= SMALLEST_COSINE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_int8_heads_point_the_way_of_transformers(name: str, exported: Callable):
-    """Row by row for vectors; a head's two to five logits are too few for an angle each, so all of them together."""
+def test_int8_heads_have_the_direction_of_transformers(name: str, exported: Callable) -> None:
+    """By row for vectors; by head for its two to five logits, which are too few for a cosine each."""
     sequences = expected(name)
-    got = answered(exported(name, "int8"), sequences)
+    got = compute(exported(name, "int8"), sequences)
     for head in got[0]:
         both = [np.concatenate([np.atleast_2d(s[head]) for s in side]) for side in (got, sequences)]
         together = both if head in ("pooler", "vocabulary") else [logits.reshape(1, -1) for logits in both]
@@ -80,7 +81,7 @@ def test_int8_heads_point_the_way_of_transformers(name: str, exported: Callable)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable):
+def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: str, exported: Callable) -> None:
     tokenizer = Tokenizer.from_file(str(exported(name).folder / "tokenizer.json"))
     for case in answers(name)["tokens"]:
         encoding = tokenizer.encode(case["text"], case["text_pair"])
@@ -89,17 +90,17 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
-def test_every_head_gives_the_same_bits_alone_and_in_company(name: str, precision: str, exported: Callable):
+def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
     artifact, sequences = exported(name, precision), expected(name)
-    for alone, company in zip(
-        [answered(artifact, [one])[0] for one in sequences], answered(artifact, sequences), strict=True
+    for alone, together in zip(
+        [compute(artifact, [one])[0] for one in sequences], compute(artifact, sequences), strict=True
     ):
         for head, answer in alone.items():
-            assert np.array_equal(answer, company[head]), head
+            assert np.array_equal(answer, together[head]), head
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_special_token_spelled_out_in_a_text_is_text(name: str, exported: Callable):
+def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str, exported: Callable) -> None:
     artifact = exported(name)
     tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
@@ -120,7 +121,7 @@ MISSING = {
     "electra": {"pooler": "family electra has no pooler", "pair": "family electra has no sentence-pair head"},
     "electra-discriminator": {
         "fill_mask": "the checkpoint has no weights of a masked-LM head",
-        "replaced_tokens": "the checkpoint has this head, but no task reads it",
+        "replaced_tokens": "the checkpoint has this head, but no task uses it",
     },
     "bert-tags": {
         "pooler": "the checkpoint has no weights of a pooler",
@@ -130,7 +131,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", sorted(MISSING))
-def test_a_head_that_is_not_there_is_reported_with_its_reason(name: str, exported: Callable):
+def test_a_missing_head_is_reported_with_its_reason(name: str, exported: Callable) -> None:
     missing = exported(name).manifest.missing
     assert {head: missing[head] for head in MISSING[name]} == MISSING[name]
 
@@ -139,7 +140,9 @@ def test_a_head_that_is_not_there_is_reported_with_its_reason(name: str, exporte
     ("name", "labels"),
     [("bert", ("is_next", "not_next")), ("ernie", ("is_next", "not_next")), ("albert", ("in_order", "swapped"))],
 )
-def test_the_pair_head_goes_by_the_labels_it_was_trained_on(name: str, labels: tuple[str, str], exported: Callable):
+def test_the_pair_heads_labels_are_those_of_its_training_objective(
+    name: str, labels: tuple[str, str], exported: Callable
+) -> None:
     assert exported(name).manifest.pair_labels == labels
 
 
@@ -147,24 +150,24 @@ SCORES = {"bert-labels": "softmax", "roberta-labels": "sigmoid", "distilbert-lab
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
-def test_the_manifest_has_a_classifiers_labels_and_what_makes_its_scores(name: str, exported: Callable):
+def test_the_manifest_has_a_classifiers_labels_and_score_function(name: str, exported: Callable) -> None:
     manifest = exported(name).manifest
     assert manifest.labels == (("grade",) if name == "distilbert-labels" else ("bad", "fair", "good"))
     assert manifest.label_scores == SCORES[name]
 
 
-def test_layers_that_share_weights_are_stored_once(exported: Callable):
+def test_layers_that_share_weights_are_stored_once(exported: Callable) -> None:
     weights = exported("albert").folder / "model.onnx.data"
     stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
     assert weights.stat().st_size < 1.1 * stored
 
 
-def test_positions_before_a_familys_first_one_do_not_count_against_its_limit(exported: Callable):
+def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(exported: Callable) -> None:
     assert exported("roberta").manifest.max_tokens == 144  # of 146
 
 
-def test_the_readmes_table_of_families_is_what_the_artifacts_have(exported: Callable):
-    readme = (families.ROOT / "README.md").read_text("utf-8")
+def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
     made = families.table(lambda name: exported(name).manifest)
     assert families.BEGIN in readme
     assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"

@@ -1,4 +1,4 @@
-"""What the exporter does not understand it refuses: exit code 2, one sentence, and nothing half-written left behind."""
+"""A checkpoint that is not supported is refused: exit code 2, one sentence, and no files left behind."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_export.__main__ import main
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 Damage = Callable[[Path], object]
 Command = Callable[..., tuple[int, str]]
@@ -21,7 +21,7 @@ Command = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def exported(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """The command's exit code and what it says on stderr."""
+    """Runs the command; returns its exit code and stderr."""
 
     def run(*words: object) -> tuple[int, str]:
         code = main([str(word) for word in words])
@@ -31,7 +31,7 @@ def exported(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
 
 
 def weights(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Damage:
-    """A checkpoint whose weights are changed."""
+    """Changes the checkpoint's weights."""
 
     def damage(folder: Path) -> None:
         save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
@@ -62,7 +62,7 @@ def eight_bits(folder: Path) -> None:
 
 
 def indexed(content: str) -> Damage:
-    """A checkpoint of which only the shards' index is there."""
+    """Leaves only the index of the shards."""
 
     def damage(folder: Path) -> None:
         without("model.safetensors")(folder)
@@ -76,7 +76,7 @@ NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
 DAMAGES = {
     "an unread weight": (
         weights(lambda w: w | {"qa_outputs.weight": w[POOLER]}),
-        "weights that this exporter does not compute: qa_outputs.weight",
+        "weights that are not supported: qa_outputs.weight",
     ),
     "a missing weight": (
         weights(lambda w: {n: a for n, a in w.items() if "layer.1.output.dense.bias" not in n}),
@@ -87,29 +87,29 @@ DAMAGES = {
         r"has shape [16, 32], but config.json says it should be [32, 32]",
     ),
     "a NaN": (weights(lambda w: w | NAN), "holds NaN or infinite values"),
-    "no weights": (without("model.safetensors"), "has no *.safetensors or pytorch_model*.bin or *.ckpt*.index file"),
+    "no weights": (without("model.safetensors"), "has no *.safetensors or pytorch_model*.bin file"),
     "no config": (without("config.json"), "config.json is missing"),
-    "no tokenizer": (without("vocab.txt"), "has no tokenizer that this exporter reads"),
+    "no tokenizer": (without("vocab.txt"), "has no tokenizer that is supported"),
     "truncated weights": (truncated("model.safetensors"), "truncated or damaged"),
     "a damaged config": (
         lambda folder: (folder / "config.json").write_text("{", "utf-8"),
         "config.json cannot be read",
     ),
-    "another family": (config(model_type="t5"), "model_type 't5'; this exporter knows albert, bert, camembert"),
+    "another family": (config(model_type="t5"), "model_type 't5'; supported are albert, bert, camembert"),
     "another activation": (config(hidden_act="silu"), "hidden_act to 'silu'"),
     "a decoder": (config(is_decoder=True), "is_decoder to True"),
     "an index of missing shards": (
         indexed('{"weight_map": {"a": "model-1.safetensors"}}'),
-        "model-1.safetensors is named by model.safetensors.index.json but missing",
+        "model-1.safetensors is missing: the download is not complete",
     ),
-    "an index of nothing": (indexed("{}"), "its weight_map must say for each weight which file has it"),
+    "an index of nothing": (indexed("{}"), "its weight_map must give the file of each weight"),
     "an index of numbers": (
         indexed('{"weight_map": {"a": 1}}'),
-        "its weight_map must say for each weight which file has it",
+        "its weight_map must give the file of each weight",
     ),
     "weights of eight bits": (
         eight_bits,
-        "as F8_E4M3, which this exporter does not read: convert it with transformers",
+        "as F8_E4M3, which is not supported: convert with AutoModelForPreTraining",
     ),
     "names with something before": (
         weights(lambda w: {f"module.{n}": a for n, a in w.items()}),
@@ -117,21 +117,21 @@ DAMAGES = {
     ),
     "an adapter": (
         lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
-        "holds an adapter, which peft adds to a model",
+        "holds an adapter of peft: merge it into its model",
     ),
     "a pointer of Git LFS": (
         lambda folder: (folder / "model.safetensors").write_text(
             "version https://git-lfs.github.com/spec/v1\n", "utf-8"
         ),
-        "is only Git LFS's pointer to the weights: run `git lfs pull`",
+        "is only a pointer of Git LFS: run `git lfs pull`",
     ),
 }
 
 
 @pytest.mark.parametrize("what", sorted(DAMAGES))
-def test_a_damaged_checkpoint_is_refused_with_a_sentence_and_leaves_nothing(
+def test_a_damaged_checkpoint_is_refused_with_one_sentence_and_no_files_are_left(
     what: str, tmp_path: Path, exported: Command
-):
+) -> None:
     damage, sentence = DAMAGES[what]
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     damage(tmp_path / "checkpoint")
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence_and_leaves_nothing(
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported: Command):
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported: Command) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     with (tmp_path / "checkpoint" / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("one\nmore\n")
@@ -152,7 +152,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported:
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])
-def test_an_occupied_folder_is_left_as_it_is(held: str, tmp_path: Path, exported: Command):
+def test_an_occupied_folder_is_not_changed(held: str, tmp_path: Path, exported: Command) -> None:
     (tmp_path / "artifact" / held).mkdir(parents=True)
     (tmp_path / "artifact" / held / "mine.txt").write_text("mine", "utf-8")
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact")
@@ -161,15 +161,15 @@ def test_an_occupied_folder_is_left_as_it_is(held: str, tmp_path: Path, exported
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
 
 
-def test_a_precision_that_the_device_does_not_have_is_refused(tmp_path: Path, exported: Command):
+def test_a_precision_without_kernels_on_the_device_is_refused(tmp_path: Path, exported: Command) -> None:
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--precision", "fp16")
     assert code == 2
-    assert "fp16 on cuda" in said
+    assert "precision fp16 is not supported on cpu; choose one of: fp32 on cpu and cuda; fp16 on cuda;" in said
     assert not (tmp_path / "artifact").exists()
 
 
 @pytest.mark.parametrize("architectures", [[], ["BertForMultipleChoice"]])
-def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command):
+def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
     config(architectures=architectures)(tmp_path / "checkpoint")
     code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
@@ -177,9 +177,9 @@ def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_p
     assert "it must name one class that ends in ForSequenceClassification or ForTokenClassification" in said
 
 
-def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
+def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"],
+        [sys.executable, "-m", "model_export", str(tmp_path), str(tmp_path / "artifact")],
         capture_output=True,
         text=True,
         check=False,
@@ -189,16 +189,24 @@ def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path):
     assert finished.stderr.count("\n") == 1
 
 
-def test_a_hub_id_that_cannot_be_had_is_refused_with_the_way_out(tmp_path: Path):
-    command = [sys.executable, "-m", "model_export", "nobody/no-such-bert", tmp_path / "artifact", "--revision", "v1"]
+def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "model_export",
+        "nowhere/no-such-bert",
+        str(tmp_path / "artifact"),
+        "--revision",
+        "v1",
+    ]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
     assert finished.returncode == 2
-    assert "nobody/no-such-bert is no folder here, and could not be downloaded from the hub" in finished.stderr
+    assert "nowhere/no-such-bert is not a local folder and could not be downloaded" in finished.stderr
     assert not (tmp_path / "artifact").exists()
 
 
-def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command):
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command) -> None:
     code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--revision", "v1")
     assert code == 2
     assert "is not a hub id" in said

@@ -1,4 +1,4 @@
-"""One row per golden checkpoint: the class of transformers that has the weights, its config, its tokenizer's files."""
+"""One row per golden checkpoint: its class in transformers, its config, its tokenizer's files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from tokenizers_of_families import ALBERT, CAMEMBERT, XLM_ROBERTA, Writer, byte_
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     kind: str  # the class in transformers
-    config: Mapping[str, Any]  # but for vocab_size
+    config: Mapping[str, Any]  # without vocab_size
     write_tokenizer: Writer
     segments: int = 2  # 0 where the model takes no token types
     logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags"
-    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class that does it with these weights
+    tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class for it
     dtype: torch.dtype = field(default=torch.float32)  # on disk
 
     @property
@@ -53,7 +53,7 @@ ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"gra
 def fine_tuned(
     prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS
 ) -> dict[str, Checkpoint]:
-    """The two fine-tuned checkpoints of a family; with half-precision weights, and a tokenizer.json where the pretrained one has none."""
+    """The two fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
     same = {"write_tokenizer": made_fast(write), "segments": segments}
     shallow = {
         key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()

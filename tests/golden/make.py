@@ -1,13 +1,13 @@
-"""Makes the golden checkpoints: tiny, with random weights, and beside each what transformers answers for it.
+"""Makes the golden checkpoints: tiny, with random weights, each with the answers of transformers.
 
     python tests/golden/make.py [FOLDER ...]
 
 It needs torch, transformers, sentencepiece and protobuf; the tests need none of them.
 
-Nothing is zero, one or a default, so that nothing can be left out unseen: every bias and every norm is random, the epsilon unusual.
-`expected.npz` holds, for sequence i: `i.ids`, `i.types` [length], `i.hidden` [length, hidden], and where the checkpoint has the head
-`i.pooler` [hidden], `i.masks` [n] with `i.vocabulary` [n, vocabulary] (logits), `i.pair` [2], `i.labels` [labels], `i.tags` [length, tags].
-`answers.json` holds what the tokenizer and the pipelines make of texts.
+No value is zero, one or a default, so that a test fails if one is ignored: all biases and norms are random, the epsilon
+is unusual. `expected.npz` holds, for sequence i: `i.ids`, `i.types` [length], `i.hidden` [length, hidden], and for each
+head of the checkpoint `i.pooler` [hidden], `i.masks` [n] with `i.vocabulary` [n, vocabulary] (logits), `i.pair` [2],
+`i.labels` [labels], `i.tags` [length, tags]. `answers.json` holds the results of the tokenizer and the pipelines.
 """
 
 import json
@@ -34,9 +34,7 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     model.to(checkpoint.dtype).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    if (
-        checkpoint.segments > 1
-    ):  # transformers 5 leaves ALBERT's out of what its tokenizer gives, though ALBERT was trained with them
+    if checkpoint.segments > 1:  # transformers 5 omits ALBERT's segments, which it was trained with
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     np.savez_compressed(folder / "expected.npz", **expected(loaded(checkpoint.model, folder).double(), checkpoint))
     answers = {
@@ -54,7 +52,7 @@ def loaded(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
 
 
 def randomized(checkpoint: Checkpoint, folder: Path) -> torch.nn.Module:
-    """The model with every parameter drawn anew; writes its tokenizer, which says how many word embeddings it has."""
+    """The model with random parameters; writes its tokenizer, whose size is the number of word embeddings."""
     (folder / "config.json").write_text(json.dumps({"model_type": checkpoint.model.config_class.model_type}), "utf-8")
     ids = checkpoint.write_tokenizer(folder)
     torch.manual_seed(20181011)
@@ -62,17 +60,15 @@ def randomized(checkpoint: Checkpoint, folder: Path) -> torch.nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = name.lower().endswith("norm.weight")
-            spread = (
-                0.3
-                if norm
-                else 0.1
-                if parameter.dim() == 1
-                else 0.6
-                if "embeddings" in name or "classifier" in name
-                else 0.15
-            )
-            parameter.normal_(1.0 if norm else 0.0, spread)
+            parameter.normal_(1.0 if norm else 0.0, 0.3 if norm else spread(name, parameter.dim()))
     return model
+
+
+def spread(name: str, dimensions: int) -> float:
+    """The standard deviation of a parameter that is no norm's weight."""
+    if dimensions == 1:
+        return 0.1
+    return 0.6 if "embeddings" in name or "classifier" in name else 0.15
 
 
 def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -168,7 +164,7 @@ def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
 
 
 def lines(content: dict[str, list[object]]) -> str:
-    """JSON with one case a line."""
+    """JSON with one case per line."""
     cases = {
         key: ",\n  ".join(json.dumps(case, ensure_ascii=False, default=float) for case in found)
         for key, found in content.items()

@@ -1,7 +1,8 @@
-"""The texts that the golden answers are about, and the small vocabularies that read them."""
+"""The texts of the golden answers, and a small vocabulary for them."""
 
-WORDS = """the a cat dog sat on mat and is was of in to he she it they we you my your paris london france capital city river tea milk
-water drink drinks like likes likely un run runs running walk good bad day night rain sun warm cold big small house home world hello"""
+WORDS = """the a cat dog sat on mat and is was of in to he she it they we you my your paris london france capital
+city river tea milk water drink drinks like likes likely un run runs running walk good bad day night rain sun warm
+cold big small house home world hello"""
 ENDINGS = "##s ##ed ##ing ##aff ##able ##ly ##er ##est ##ness ##n ##t"
 CHINESE = "我爱北京天安门中国的是不了在人有他这大来上们到说为子和你地"
 PUNCTUATION = "! \" ' ( ) , - . / : ; ? @ _ 。 ， ？ ！"

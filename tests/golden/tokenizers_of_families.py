@@ -1,4 +1,4 @@
-"""The tokenizer files of each family, small: written as the original checkpoints have them, without a tokenizer.json."""
+"""Small tokenizer files of each family: the original ones for WordPiece and BPE, tokenizer.json for SentencePiece."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def word_piece(folder: Path) -> int:
 
 
 def byte_pairs(folder: Path) -> int:
-    """vocab.json and merges.txt; `<mask>` takes the space to its left with it, as the published RoBERTa's does."""
+    """vocab.json and merges.txt; `<mask>` includes the space to its left, as in the published RoBERTa."""
     trained = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     trained.train_from_iterator(
@@ -54,7 +54,7 @@ def byte_pairs(folder: Path) -> int:
 
 
 def unigrams(name: str, *, extra: int, **options: object) -> Writer:
-    """A SentencePiece model with a small table of character rules; `extra`: ids that the family has beyond the model's pieces."""
+    """tokenizer.json of a SentencePiece model with a few character rules; the family adds `extra` ids to its pieces."""
 
     def write(folder: Path) -> int:
         model, rules = io.BytesIO(), folder / "rules.tsv"
@@ -76,11 +76,11 @@ def unigrams(name: str, *, extra: int, **options: object) -> Writer:
         settings(folder)
         return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size() + extra
 
-    return write
+    return made_fast(write)
 
 
 def made_fast(write: Writer) -> Writer:
-    """The same tokenizer as transformers saves it: a tokenizer.json, and none of the original files."""
+    """The same tokenizer as transformers saves it: a tokenizer.json without the original files."""
 
     def converted(folder: Path) -> int:
         ids = write(folder)

@@ -22,7 +22,7 @@ def values_of(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in (one.rsplit(" ", 1) for one in lines if not one.startswith("#"))}
 
 
-def test_every_series_is_there_before_anything_happens():
+def test_every_series_is_there_before_anything_happens() -> None:
     values = render_metrics(Metrics())
     for task in TASKS:
         assert values[f'bert_requests_total{{status="200",task="{task}"}}'] == 0
@@ -30,28 +30,28 @@ def test_every_series_is_there_before_anything_happens():
         assert values[f'bert_errors_total{{reason="{reason}"}}'] == 0
 
 
-def test_names_follow_the_conventions():
+def test_names_follow_the_conventions() -> None:
     text = Metrics().text().decode()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)", text, re.MULTILINE):
         assert name.startswith("bert_")
         assert kind != "counter" or name.endswith("_total")
 
 
-def test_every_kind_of_error_has_a_reason_of_its_own():
+def test_every_kind_of_error_has_a_reason_of_its_own() -> None:
     assert {
         kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServiceError)
     } <= set(REASONS)
     assert errors.Unavailable("the model is loading", code="loading").reason == "unavailable"
 
 
-def test_an_unknown_reason_does_not_make_a_new_label():
+def test_an_unknown_reason_does_not_make_a_new_label() -> None:
     metrics = Metrics()
     before = set(render_metrics(metrics))
     metrics.refused("embed", 422, "something new")
     assert {name for name in set(render_metrics(metrics)) - before if "bert_errors" in name} == set()
 
 
-def test_a_batch_counts_its_tokens_slots_and_seconds():
+def test_a_batch_counts_its_tokens_slots_and_seconds() -> None:
     metrics = Metrics()
     metrics.batch(BatchReport(sequences=3, tokens=40, slots=64, waited_seconds=0.5, ran_seconds=0.25))
     values = render_metrics(metrics)
@@ -60,7 +60,7 @@ def test_a_batch_counts_its_tokens_slots_and_seconds():
     assert values["bert_batch_sequences_sum"] == 3
 
 
-def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there():
+def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         runner.poisoned = {2}

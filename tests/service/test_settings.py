@@ -9,13 +9,13 @@ from service.settings import Settings, SettingsError
 GOOD = {"BERT_ARTIFACT": "/models/bert"}
 
 
-def test_the_artifact_is_all_that_must_be_set():
+def test_the_artifact_is_all_that_must_be_set() -> None:
     settings = Settings.from_environment(GOOD)
     assert settings.artifact == Path("/models/bert")
     assert settings.port == 8080
 
 
-def test_variables_of_others_are_ignored_and_values_are_parsed():
+def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     settings = Settings.from_environment(
         GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
     )
@@ -45,29 +45,29 @@ def test_variables_of_others_are_ignored_and_values_are_parsed():
         ("BERT_TOKEN_BUDGET", "300000", "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"),
     ],
 )
-def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str):
+def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         Settings.from_environment(GOOD | {name: value})
 
 
-def test_an_empty_key_is_none():
+def test_an_empty_key_is_none() -> None:
     assert Settings.from_environment(GOOD | {"BERT_API_KEY": ""}).api_key == ""
 
 
-def test_every_fault_is_told_at_once():
+def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(SettingsError, match=r"BERT_ARTIFACT: .*; BERT_PORT: .*; BERT_THREADS: "):
         Settings.from_environment({"BERT_PORT": "x", "BERT_THREADS": "-1"})
 
 
-def test_settings_do_not_change():
+def test_settings_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings.from_environment(GOOD).port = 1
+        Settings.from_environment(GOOD).port = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     "linked", ["BERT_SERVICE_HOST", "BERT_SERVICE_SERVICE_PORT_HTTP", "BERT_SERVICE_PORT_8080_TCP_ADDR"]
 )
-def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str):
+def test_what_kubernetes_sets_for_a_service_of_that_name_is_told_as_such(linked: str) -> None:
     with pytest.raises(
         SettingsError, match=rf"unknown setting {linked}; Kubernetes sets these .* enableServiceLinks: false"
     ):

@@ -1,23 +1,25 @@
-"""What a classifier's logits are called and how they become scores, read off config.json as transformers reads it."""
+"""A classifier's labels and score function come from config.json, as in transformers."""
 
 from typing import Any, cast
 
 import pytest
 
 from model_export.checkpoints.class_labels import classifier_of
-from model_export.checkpoints.families import NamedWeights
+from model_export.checkpoints.named_weights import NamedWeights
 from model_export.errors import ExportError
 
 
-class Fine:
-    """A checkpoint's parts, with a classifier of texts among them."""
+class SequenceClassifier:
+    """The weights of a checkpoint with a classifier of texts."""
 
     def has(self, part: str) -> bool:
         return part == "labels"
 
 
 def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
-    found = classifier_of({"architectures": ["BertForSequenceClassification"]} | config, cast(NamedWeights, Fine()))
+    found = classifier_of(
+        {"architectures": ["BertForSequenceClassification"]} | config, cast(NamedWeights, SequenceClassifier())
+    )
     return found.names, found.scores
 
 
@@ -32,13 +34,13 @@ def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
         ({"num_labels": 1, "problem_type": "regression"}, ("LABEL_0",), "none"),
     ],
 )
-def test_labels_have_their_names_in_order_and_the_scores_of_the_pipeline(
+def test_labels_are_in_order_and_the_score_function_is_the_pipelines(
     config: dict[str, Any], names: tuple[str, ...], scores: str
 ) -> None:
     assert classifier(**config) == (names, scores)
 
 
 @pytest.mark.parametrize("numbers", [{"0": "a", "2": "b"}, {"1": "a"}, {"first": "a"}])
-def test_labels_whose_numbers_do_not_count_from_zero_are_refused(numbers: dict[str, str]) -> None:
+def test_labels_that_are_not_numbered_from_zero_are_refused(numbers: dict[str, str]) -> None:
     with pytest.raises(ExportError, match="id2label has"):
         classifier(id2label=numbers)

@@ -1,4 +1,4 @@
-"""Every number of a config reaches the arithmetic: change one, and the answer changes or the export is refused."""
+"""Every number of a config is used: if one changes, the answer changes or the export is refused."""
 
 import json
 import shutil
@@ -12,7 +12,8 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import MODEL
 from model_export.errors import ExportError
 from model_export.export import export
-from tests.export.goldens import GOLDEN, expected, run
+from tests.export.goldens import expected, run
+from tests.paths import GOLDEN
 
 BERT = {
     "hidden_size": 16,
@@ -64,7 +65,7 @@ def cls_of(artifact: Path, family: str) -> np.ndarray:
 @pytest.mark.parametrize(("family", "key"), CASES)
 def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
     family: str, key: str, tmp_path: Path, exported: Callable
-):
+) -> None:
     source = changed(family, tmp_path / "checkpoint", **{key: CHANGES[family][key]})
     try:
         export(source, tmp_path / "artifact", precision="fp32")
@@ -81,21 +82,21 @@ def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
         ("position_embedding_type", "relative_key", "position_embedding_type to 'relative_key'"),
         ("is_decoder", True, "is_decoder to True"),
         ("model_type", "mpnet", "model_type 'mpnet'"),
-        ("num_attention_heads", 5, "hidden size 32, which 5 heads do not divide"),
-        ("hidden_size", None, "does not say hidden_size"),
+        ("num_attention_heads", 5, "hidden size 32, which is not divisible by 5 heads"),
+        ("hidden_size", None, "has no hidden_size"),
         ("quantization_config", {"bits": 4}, "quantization_config"),
         ("tie_word_embeddings", False, "tie_word_embeddings to False, but the checkpoint has no decoder"),
     ],
 )
-def test_a_config_value_that_is_not_computed_is_refused_by_name(key: str, value: object, sentence: str, tmp_path: Path):
+def test_a_config_value_that_is_not_supported_is_refused_by_name(
+    key: str, value: object, sentence: str, tmp_path: Path
+) -> None:
     source = changed("bert", tmp_path / "checkpoint", **{key: value})
     with pytest.raises(ExportError, match=sentence.replace("(", r"\(")):
         export(source, tmp_path / "artifact", precision="fp32")
 
 
-def test_positions_that_leave_out_another_token_than_the_tokenizers_padding_are_refused(tmp_path: Path):
+def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path) -> None:
     source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
-    with pytest.raises(
-        ExportError, match="pad_token_id 0, to which the model gives no position, but the tokenizer pads with 1"
-    ):
+    with pytest.raises(ExportError, match="pad_token_id to 0, which has no position, but the tokenizer pads with 1"):
         export(source, tmp_path / "artifact", precision="fp32")

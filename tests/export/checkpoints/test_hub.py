@@ -1,4 +1,4 @@
-"""A checkpoint by its hub id, from a hub on this machine that speaks as much of the protocol as a download needs."""
+"""A checkpoint by its hub id, from a local hub that implements the part of the protocol that a download needs."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from model_export.artifact.manifest import Manifest
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
-COMMIT, REPOSITORY = "a" * 40, "someone/chinese-macbert-tiny"
+COMMIT, REPOSITORY = "a" * 40, "example/chinese-macbert-tiny"
 FILES = {
     path.name: path.read_bytes()
     for path in sorted((GOLDEN / "bert").iterdir())
@@ -66,7 +66,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_hub_id_is_downloaded_and_exported_under_its_name(hub: str, tmp_path: Path):
+def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:
     environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "model_export", REPOSITORY, tmp_path / "artifact", "--revision", "v1"]
+    command = [sys.executable, "-m", "model_export", REPOSITORY, str(tmp_path / "artifact"), "--revision", "v1"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert finished.returncode == 0, finished.stderr
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
     assert manifest.name == REPOSITORY
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
     assert manifest.pooling == "mean"
-    assert "sentence vectors: mean, which /v1/embeddings gives" in finished.stdout
+    assert "default pooling: mean in /v1/embeddings, cls in /embed" in finished.stdout
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".bin", ".h5")]

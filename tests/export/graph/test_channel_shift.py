@@ -1,4 +1,4 @@
-"""int8 counts from each channel's centre: in exact arithmetic that changes nothing, and in int8 a channel far off zero costs no precision."""
+"""Channel shift changes nothing in exact arithmetic, and in int8 a channel far from zero costs no precision."""
 
 import shutil
 from pathlib import Path
@@ -8,17 +8,18 @@ import onnxruntime as ort
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_export.artifact.batch import PACKED_ROWS, Tokens, pack
+from model_export.artifact.batch import Tokens, pack
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.families import NamedWeights, describe, family_of
+from model_export.checkpoints.named_weights import NamedWeights
 from model_export.export import export
-from model_export.graph.attention import LAYOUTS
+from model_export.graph.attention import PackedRows
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.channel_shift import ChannelShift
 from model_export.graph.encoder import Encoder
 from model_export.graph.linear import CpuLinear
 from model_export.verification.reference import Reference
-from tests.export.goldens import GOLDEN, expected
+from tests.export.goldens import expected
+from tests.paths import GOLDEN
 
 ROUNDING = 2e-5
 CHANNEL, FAR_OFF = 5, 40.0
@@ -26,15 +27,14 @@ SMALLEST_COSINE = 0.999
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "distilbert", "ernie", "electra"])
-def test_counting_from_the_centre_changes_no_answer(name: str, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(GOLDEN / name)
-    family, architecture = family_of(checkpoint.config), describe(checkpoint.config)
-    parts, graph = NamedWeights(checkpoint, family), GraphBuilder()
-    centres = ChannelShift(Reference(architecture, family, parts).centres, 2 * architecture.layers)
-    attention = LAYOUTS[PACKED_ROWS](graph, architecture.heads, architecture.hidden)
-    hidden = Encoder(graph, architecture, parts, CpuLinear(), attention, centres).build()
+def test_channel_shift_changes_no_answer_in_fp32(name: str, tmp_path: Path) -> None:
+    parts, graph = NamedWeights(Checkpoint(GOLDEN / name)), GraphBuilder()
+    architecture = parts.architecture
+    shift = ChannelShift(Reference(parts).channel_offsets, 2 * architecture.layers)
+    attention = PackedRows(graph, architecture.heads, architecture.hidden)
+    hidden = Encoder(graph, parts, CpuLinear(), attention, shift).build()
     graph.output("hidden", hidden, "float32", ["chosen", architecture.hidden])
-    graph.save(tmp_path / "model.onnx", producer_version="test", written=lambda _: None)
+    graph.save(tmp_path / "model.onnx")
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     sequences = expected(name)
     batch = pack([Tokens(ids=one["ids"], types=one["types"], outputs=frozenset({"mean"})) for one in sequences])
@@ -42,8 +42,8 @@ def test_counting_from_the_centre_changes_no_answer(name: str, tmp_path: Path) -
     assert np.abs(got - np.concatenate([one["hidden"] for one in sequences])).max() <= ROUNDING
 
 
-def moved(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same model: one channel of every norm but the last moved, and every bias behind it made up for that."""
+def move_channel(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same model with one channel of each norm but the last moved, and the biases after it compensated."""
     names = ["bert.embeddings.LayerNorm"]
     for i in range(3):
         layer = f"bert.encoder.layer.{i}"
@@ -59,9 +59,9 @@ def moved(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return weights
 
 
-def test_a_channel_far_off_zero_does_not_make_int8_coarse(tmp_path: Path) -> None:
+def test_a_channel_far_from_zero_costs_int8_no_precision(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    weights = moved(load_file(GOLDEN / "bert" / "model.safetensors"))
+    weights = move_channel(load_file(GOLDEN / "bert" / "model.safetensors"))
     save_file(weights, tmp_path / "checkpoint" / "model.safetensors", metadata={"format": "pt"})
     manifest = export(tmp_path / "checkpoint", tmp_path / "artifact", precision="int8")
     assert manifest.verification["cls_smallest_cosine"] >= SMALLEST_COSINE

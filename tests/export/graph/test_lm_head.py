@@ -1,6 +1,10 @@
-"""int8 artifacts find the likely words in int8 and score them in fp32: held against the float64 reference on the artifact's own hidden states."""
+"""int8 artifacts select likely words in int8 and score them in fp32.
+
+Their logits are compared with the float64 reference on the artifact's own hidden states.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -8,45 +12,46 @@ import pytest
 
 from model_export.artifact.batch import Tokens, pack
 from model_export.artifact.manifest import MODEL
+from model_export.build import build_graph
 from model_export.checkpoints.architecture import Architecture
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.families import NamedWeights, family_of
-from model_export.export import build
+from model_export.checkpoints.named_weights import NamedWeights
 from model_export.graph.lm_head import SHORTLIST
 from model_export.verification.reference import Reference
-from tests.export.goldens import GOLDEN
-from tests.paths import SAMPLE
+from tests.paths import GOLDEN, SAMPLE
 
 OUTPUTS = ["log_sum_exp", "target_logits", "top_ids", "top_logits"]
 TARGETS = (7, 11)  # unlikely words
 ROUNDING = 1e-4  # of logits in fp32; int8 alone is off by 0.03 and more
-IN_INT8 = 0.1  # what the words that are not likely may add to the logarithm of the sum
+INT8_ERROR = 0.1  # allowed in the logarithm of the sum, to which words outside the shortlist contribute
 
 
 class Answers:
-    """What an int8 graph says of random texts with three masks each, and what float64 says of the same hidden states."""
+    """The outputs of an int8 graph for random texts with three masks each, and float64's for its hidden states."""
 
     def __init__(self, source: Path, folder: Path) -> None:
-        built = build(Checkpoint(source), "int8", "cpu")
-        built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
-        built.graph.save(folder / MODEL, producer_version="test", written=lambda _: None)
+        built = build_graph(Checkpoint(source), "int8", "cpu")
+        architecture = built.parts.architecture
+        built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", architecture.hidden])
+        built.graph.save(folder / MODEL)
         session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
-        batch = pack(texts(built.architecture))
+        batch = pack(texts(architecture))
         feeds = {one.name: batch.feeds[one.name] for one in session.get_inputs()}
         self.total, targets, self.ids, self.logits, hidden = session.run([*OUTPUTS, "hidden"], feeds)
         self.targets = targets.reshape(-1, len(TARGETS))
-        checkpoint = Checkpoint(source)
-        family = family_of(checkpoint.config)
-        self.exact = Reference(built.architecture, family, NamedWeights(checkpoint, family)).vocabulary(
-            hidden.astype(np.float64)
-        )
+        self.exact = Reference(NamedWeights(Checkpoint(source))).vocabulary(hidden.astype(np.float64))
 
 
 def texts(architecture: Architecture) -> list[Tokens]:
     random = np.random.default_rng(3)
     rows = [random.integers(5, architecture.vocabulary, length, dtype=np.int32) for length in range(8, 20)]
-    asked = {"outputs": frozenset(OUTPUTS), "masks": (1, 2, 5), "top_k": SHORTLIST // 2, "targets": TARGETS}
-    return [Tokens(ids=ids, types=np.zeros_like(ids), **asked) for ids in rows]
+    requested: dict[str, Any] = {
+        "outputs": frozenset(OUTPUTS),
+        "masks": (1, 2, 5),
+        "top_k": SHORTLIST // 2,
+        "targets": TARGETS,
+    }
+    return [Tokens(ids=ids, types=np.zeros_like(ids), **requested) for ids in rows]
 
 
 @pytest.fixture(scope="module", params=[SAMPLE, GOLDEN / "electra", GOLDEN / "albert"], ids=lambda folder: folder.name)
@@ -54,22 +59,22 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Answers(request.param, tmp_path_factory.mktemp("scores"))
 
 
-def test_the_best_words_are_those_of_fp32_in_its_order(answers: Answers) -> None:
+def test_the_best_words_and_their_order_are_those_of_fp32(answers: Answers) -> None:
     best = np.argsort(-answers.exact, axis=1, kind="stable")[:, :5]
     assert np.array_equal(answers.ids[:, :5], best)
 
 
-def test_likely_words_stand_to_each_other_as_in_fp32(answers: Answers) -> None:
+def test_differences_between_likely_words_are_those_of_fp32(answers: Answers) -> None:
     exact = np.take_along_axis(answers.exact, answers.ids, axis=1)
     got = answers.logits - answers.logits[:, :1]
     assert np.abs(got - (exact - exact[:, :1])).max() <= ROUNDING
 
 
-def test_words_asked_for_by_name_are_scored_in_fp32_however_unlikely(answers: Answers) -> None:
+def test_targets_are_scored_in_fp32_however_unlikely(answers: Answers) -> None:
     exact = answers.exact[:, list(TARGETS)] - np.take_along_axis(answers.exact, answers.ids[:, :1], axis=1)
     assert np.abs(answers.targets - answers.logits[:, :1] - exact).max() <= ROUNDING
 
 
 def test_probabilities_are_close_to_those_of_fp32(answers: Answers) -> None:
     exact = np.take_along_axis(answers.exact, answers.ids, axis=1)
-    assert np.abs(answers.logits - answers.total - exact).max() <= IN_INT8
+    assert np.abs(answers.logits - answers.total - exact).max() <= INT8_ERROR

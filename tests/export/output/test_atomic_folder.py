@@ -1,9 +1,10 @@
-"""An artifact's folder appears whole or not at all, whatever happens on the way."""
+"""An artifact's folder is written completely or not at all."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,13 @@ from model_export.artifact.manifest import MANIFEST
 from model_export.errors import ExportError
 from model_export.export import export
 from model_export.output.atomic_folder import atomic_folder
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
 RUN = LIMITED + "from model_export.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
-def test_what_a_killed_export_left_is_written_over(tmp_path: Path):
+def test_the_remains_of_a_killed_export_are_overwritten(tmp_path: Path) -> None:
     left = tmp_path / "artifact" / "cpu.partial"
     (left / "prepacked").mkdir(parents=True)
     (left / "model.onnx").write_text("half", "utf-8")
@@ -27,7 +28,7 @@ def test_what_a_killed_export_left_is_written_over(tmp_path: Path):
     assert not (tmp_path / "artifact" / "cpu" / "prepacked").exists()
 
 
-def test_of_two_exports_into_one_folder_the_second_is_refused_and_the_first_not_disturbed(tmp_path: Path):
+def test_of_two_exports_to_one_folder_the_second_is_refused(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "artifact" / "cpu") as folder:
         (folder / MANIFEST).write_text("first", "utf-8")
         with pytest.raises(ExportError, match="another export is writing"):
@@ -35,14 +36,14 @@ def test_of_two_exports_into_one_folder_the_second_is_refused_and_the_first_not_
     assert (tmp_path / "artifact" / "cpu" / MANIFEST).read_text("utf-8") == "first"
 
 
-def test_an_artifact_that_appeared_meanwhile_is_left_as_it_is(tmp_path: Path):
-    def overtaken() -> None:
+def test_an_artifact_written_meanwhile_is_not_changed(tmp_path: Path) -> None:
+    def write_meanwhile() -> None:
         with atomic_folder(tmp_path / "artifact" / "cpu"):
             (tmp_path / "artifact" / "cpu").mkdir()
             (tmp_path / "artifact" / "cpu" / MANIFEST).write_text("theirs", "utf-8")
 
     with pytest.raises(ExportError, match="cannot be written"):
-        overtaken()
+        write_meanwhile()
     assert (tmp_path / "artifact" / "cpu" / MANIFEST).read_text("utf-8") == "theirs"
     assert [entry.name for entry in (tmp_path / "artifact").iterdir()] == ["cpu"]
 
@@ -51,9 +52,9 @@ def test_an_artifact_that_appeared_meanwhile_is_left_as_it_is(tmp_path: Path):
     ("room", "options", "sentence"),
     [(20_000, [], "cpu cannot be written"), (200_000, ["--prepacked"], "cpu.partial/prepacked could not be written")],
 )
-def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
+def test_a_full_disk_is_reported_in_one_sentence_and_no_files_are_left(
     room: int, options: list[str], sentence: str, tmp_path: Path
-):
+) -> None:
     command = [sys.executable, "-c", RUN, str(room), str(GOLDEN / "bert"), str(tmp_path / "artifact"), *options]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 2
@@ -63,19 +64,28 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
     assert not (tmp_path / "artifact").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path):
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(ExportError, match=r"cpu cannot be written: Not a directory"):
         export(GOLDEN / "bert", tmp_path / "file" / "artifact")
 
 
+@pytest.fixture
+def default_sigint() -> Iterator[None]:
+    """Lets child processes be interrupted where this one was started with SIGINT ignored (`nohup`, `&`)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_sigint")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_export_that_is_ended_cleans_up_and_says_so(how: signal.Signals, tmp_path: Path):
-    os.mkfifo(tmp_path / "config.json")  # which the export waits to read
+def test_an_interrupted_export_cleans_up_and_reports_it(how: signal.Signals, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")  # the export blocks when it reads it
     (tmp_path / "model.safetensors").write_bytes((GOLDEN / "bert" / "model.safetensors").read_bytes())
-    command = [sys.executable, "-m", "model_export", tmp_path, tmp_path / "artifact"]
+    command = [sys.executable, "-m", "model_export", str(tmp_path), str(tmp_path / "artifact")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        with (tmp_path / "config.json").open("w", encoding="utf-8"):  # returns when it is being read
+        with (tmp_path / "config.json").open("w", encoding="utf-8"):  # returns when the export opens it
             process.send_signal(how)
         assert process.stderr
         assert process.stderr.read() == "model_export: interrupted, nothing was written\n"

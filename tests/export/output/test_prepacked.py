@@ -1,4 +1,4 @@
-"""Packed weights are used where they fit, ignored where they do not, refused where they are damaged; the answers never change by a bit."""
+"""Packed weights are used, ignored on another machine, refused if damaged; the answers never change by a bit."""
 
 import logging
 import re
@@ -12,14 +12,13 @@ import onnx
 import pytest
 
 from model_export.artifact.batch import Row, Tokens
-from model_export.artifact.manifest import MODEL, PREPACKED_FOR
+from model_export.artifact.manifest import MODEL, PREPACKED_FOR, WEIGHTS
 from model_export.errors import ExportError
 from model_export.export import export
-from model_export.graph.builder import WEIGHTS_FILE
 from service.artifact import ManifestError, open_artifact, read_artifact
 from service.engine.runner import ModelRunner
 from service.scheduling.concurrency import Concurrency
-from tests.export.goldens import GOLDEN
+from tests.paths import GOLDEN
 
 OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
 ENTRY = re.compile(
@@ -38,7 +37,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @contextmanager
 def opened(artifact: Path) -> Iterator[ModelRunner]:
-    """Without a look at the files' digests."""
+    """Opens the artifact without comparing the files' digests."""
     runtime = ModelRunner(read_artifact(artifact, "cpu"), threads=2, concurrency=Concurrency(2, per_core=True))
     runtime.open()
     yield runtime
@@ -46,7 +45,7 @@ def opened(artifact: Path) -> Iterator[ModelRunner]:
 
 
 def answers(artifact: Path) -> list[Row | None]:
-    """On all cores, then in a lane."""
+    """On all cores, then in a per-core session."""
     lengths = (2, 9, 40, 64)
     texts = [
         Tokens(
@@ -66,7 +65,7 @@ def equal(one: list[Row | None], other: list[Row | None]) -> bool:
 
 
 def changed(artifact: Path, folder: Path, *, processor: str = "", entry: Callable[[str], str] = str) -> Path:
-    """A copy whose model names another processor, or says otherwise of its packed weights."""
+    """A copy whose model has another processor in its metadata, or other entries for its packed weights."""
     shutil.copytree(artifact, folder)
     model = onnx.load(folder / "cpu" / MODEL, load_external_data=False)
     if processor:
@@ -89,7 +88,7 @@ def with_zeros(artifact: Path) -> Path:
         ENTRY.fullmatch(one.value)
         for one in packed_entries(onnx.load(artifact / "cpu" / MODEL, load_external_data=False))
     ]
-    with (artifact / "cpu" / WEIGHTS_FILE).open("r+b") as file:
+    with (artifact / "cpu" / WEIGHTS).open("r+b") as file:
         for found in entries:
             assert found
             file.seek(int(found[2]))
@@ -102,26 +101,26 @@ def of_another_layout(entry: str) -> str:
     return entry.replace("+", "+1", 1)
 
 
-def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]):
+def test_packed_weights_do_not_change_an_answer(pair: tuple[Path, Path]) -> None:
     plain, packed = pair
     assert packed_entries(onnx.load(packed / "cpu" / MODEL, load_external_data=False))
     assert not packed_entries(onnx.load(plain / "cpu" / MODEL, load_external_data=False))
     assert equal(answers(packed), answers(plain))
 
 
-def test_it_is_the_packed_weights_that_are_read(pair: tuple[Path, Path], tmp_path: Path):
+def test_the_packed_weights_are_the_ones_that_are_read(pair: tuple[Path, Path], tmp_path: Path) -> None:
     plain, packed = pair
     assert not equal(answers(with_zeros(changed(packed, tmp_path / "zeros"))), answers(plain))
 
 
-def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path):
+def test_packed_weights_of_another_layout_are_packed_again(pair: tuple[Path, Path], tmp_path: Path) -> None:
     plain, packed = pair
     assert equal(answers(with_zeros(changed(packed, tmp_path / "elsewhere", entry=of_another_layout))), answers(plain))
 
 
-def test_another_processor_is_told_and_the_own_is_not(
+def test_weights_packed_for_another_processor_are_logged(
     pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     plain, packed = pair
     with caplog.at_level(logging.WARNING, "service"):
         for artifact in (plain, packed):
@@ -132,19 +131,19 @@ def test_another_processor_is_told_and_the_own_is_not(
             assert caplog.messages[0].startswith("the weights are packed for an abacus, ONNX Runtime 0.1; this is ")
 
 
-def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path):
+def test_damaged_packed_weights_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     damaged = with_zeros(changed(pair[1], tmp_path / "damaged"))
     shutil.copy(pair[1] / "cpu" / MODEL, damaged / "cpu" / MODEL)
     with pytest.raises(ManifestError, match=r"model\.onnx\.data is damaged: its SHA-256 is not the one in"):
         open_artifact(damaged)
 
 
-def test_lanes_do_not_depend_on_packing(pair: tuple[Path, Path]):
+def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair: tuple[Path, Path]) -> None:
     plain, packed = (open_artifact(artifact) for artifact in pair)
     assert packed.weights_bytes == plain.weights_bytes
 
 
-def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path):
+def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="packed weights are for the CPU"):
         export(GOLDEN / "bert", tmp_path / "artifact", device="cuda", prepacked=True)
     assert not (tmp_path / "artifact").exists()

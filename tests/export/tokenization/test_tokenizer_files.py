@@ -1,4 +1,4 @@
-"""What stands beside a tokenizer's files counts as it does in transformers, or the export is refused."""
+"""Settings beside a tokenizer's files have the effect that they have in transformers, or the export is refused."""
 
 import json
 import shutil
@@ -12,8 +12,8 @@ from tokenizers import normalizers
 from model_export.checkpoints.checkpoint import read_json
 from model_export.checkpoints.families import FAMILIES
 from model_export.errors import ExportError
-from model_export.tokenization.tokenizer_files import TokenizerFiles, read_vocabulary
-from tests.export.goldens import GOLDEN
+from model_export.tokenization.tokenizer_files import TokenizerFiles, read_tokenizer
+from tests.paths import GOLDEN
 
 TEXT = "The CAT, café 北京"
 ADDED = {"content": "<ent>", "special": False}
@@ -25,7 +25,7 @@ def read(folder: Path, name: str, **settings: object) -> TokenizerFiles:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(read_json(path) | settings), "utf-8")
     config: Mapping[str, Any] = read_json(folder / "config.json")
-    return read_vocabulary(folder, config, FAMILIES[config["model_type"]], size=10**6, positions=144)
+    return read_tokenizer(folder, config, FAMILIES[config["model_type"]], size=10**6, positions=144)
 
 
 SETTINGS: list[dict[str, bool]] = [
@@ -36,20 +36,20 @@ SETTINGS: list[dict[str, bool]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
-def test_where_tokenizer_config_and_tokenizer_json_differ_the_former_counts(settings: dict[str, bool], tmp_path: Path):
+def test_tokenizer_config_overrides_tokenizer_json(settings: dict[str, bool], tmp_path: Path) -> None:
     usual = read(tmp_path / "usual", "bert-labels").tokenizer.encode(TEXT).tokens
     followed = read(tmp_path / "followed", "bert-labels", **settings).tokenizer.encode(TEXT).tokens
     assert followed == read(tmp_path / "original", "bert", **settings).tokenizer.encode(TEXT).tokens
     assert followed != usual
 
 
-def test_a_generic_class_takes_tokenizer_json_as_it_is(tmp_path: Path):
+def test_a_generic_tokenizer_class_ignores_tokenizer_config(tmp_path: Path) -> None:
     usual = read(tmp_path / "usual", "bert-labels").tokenizer.encode(TEXT).tokens
     generic = read(tmp_path / "generic", "bert-labels", do_lower_case=False, tokenizer_class="PreTrainedTokenizerFast")
     assert generic.tokenizer.encode(TEXT).tokens == usual
 
 
-def test_a_prefix_space_is_added_where_tokenizer_config_says_so(tmp_path: Path):
+def test_a_prefix_space_is_added_if_tokenizer_config_sets_it(tmp_path: Path) -> None:
     found = [
         read(tmp_path / name, name, add_prefix_space=True).tokenizer.encode("The").tokens
         for name in ("roberta", "roberta-labels")
@@ -58,17 +58,27 @@ def test_a_prefix_space_is_added_where_tokenizer_config_says_so(tmp_path: Path):
     assert found[0][1].startswith("Ġ")
 
 
-def test_a_cased_tokenizer_json_beside_a_silent_config_is_kept_and_reported(tmp_path: Path):
+def test_a_cased_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
     tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
-    silent = read_vocabulary(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
+    silent = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
     assert "The" not in silent.tokenizer.encode("the").tokens
-    assert silent.assumed["do_lower_case"].startswith("false, as tokenizer.json has it")
+    assert silent.assumed["do_lower_case"].startswith("false, as in tokenizer.json")
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert"])
-def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, tmp_path: Path):
+@pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model"])
+def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_solution(name: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "albert", tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "tokenizer.json").rename(tmp_path / "checkpoint" / name)
+    with pytest.raises(
+        ExportError, match=f"has {name} and no tokenizer.json, which transformers writes: AutoTokenizer"
+    ):
+        read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(
         ExportError,
         match=r"adds tokens to the vocabulary \(<ent>\): it needs a tokenizer.json, which transformers writes",
@@ -80,7 +90,7 @@ def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, 
         read(tmp_path / "file", name)
 
 
-def test_special_tokens_of_the_vocabulary_may_be_named_again(tmp_path: Path):
+def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path) -> None:
     again = {
         str(number): {"content": token, "special": True}
         for number, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
@@ -89,23 +99,23 @@ def test_special_tokens_of_the_vocabulary_may_be_named_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
-def test_a_tokenizer_of_another_class_is_not_made_from_a_vocabulary(where: str, tmp_path: Path):
-    """BertJapaneseTokenizer has a vocab.txt, and splits a text into words by a dictionary first."""
+def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str, tmp_path: Path) -> None:
+    """BertJapaneseTokenizer has a vocab.txt, but first splits a text into words by a dictionary."""
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     path = tmp_path / "checkpoint" / where
     path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "BertJapaneseTokenizer"}), "utf-8")
     config = read_json(tmp_path / "checkpoint" / "config.json")
     with pytest.raises(
         ExportError,
-        match=r"names the tokenizer BertJapaneseTokenizer, which this exporter does not make from vocab\.txt",
+        match=r"has a BertJapaneseTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
     ):
-        read_vocabulary(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
+        read_tokenizer(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("model_max_length", "512"), ("model_max_length", 1), ("do_lower_case", "false"), ("cls_token", 3)],
 )
-def test_a_setting_that_is_nonsense_is_refused_by_name(key: str, value: object, tmp_path: Path):
+def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=key):
         read(tmp_path / "checkpoint", "bert", **{key: value})

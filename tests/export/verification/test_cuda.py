@@ -1,4 +1,4 @@
-"""The CUDA artifact without a GPU: its operators, its inputs, its refusals, and its arithmetic with the attention's definition in plain operators."""
+"""The CUDA artifact without a GPU: operators, inputs, refusals, and results with attention in plain operators."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from model_export.verification.cuda_on_cpu import write_portable
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
-KERNELS = {  # operators of the graph that ONNX Runtime's CUDA provider has kernels for, by its documentation, in float and float16
+KERNELS = {  # operators with CUDA kernels in float and float16, by ONNX Runtime's documentation
     *(
         "Add",
         "Cast",
@@ -38,7 +38,7 @@ OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "top_logits", "top_ids", "
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])
 def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cuda") / request.param
+    folder: Path = tmp_path_factory.mktemp("cuda") / request.param
     export(BERT, folder, precision=request.param, device="cuda")
     return folder / "cuda"
 
@@ -56,16 +56,14 @@ def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
     assert kinds <= KERNELS, f"no CUDA kernel is known for {kinds - KERNELS}"
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
     assert len(layers) == 3
-    for (
-        node
-    ) in layers:  # Q, K and V apart and without a bias: what the variable-length flash kernel reads where it lies
+    for node in layers:  # Q, K and V separate and without bias, as the variable-length flash kernel expects
         assert [bool(name) for name in node.input] == [True, True, True, False, True, True]
 
 
-def test_indices_are_int32_and_answers_float32(artifact: Path) -> None:
+def test_indices_are_int32_and_outputs_float32(artifact: Path) -> None:
     graph = load(artifact / "model.onnx", load_external_data=False).graph
     wide = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.INT64}
-    assert wide == {"k", "target_pairs"}  # TopK and GatherND take nothing else
+    assert wide == {"k", "target_pairs"}  # required by TopK and GatherND
     floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name != "top_ids"}
     assert set(floats.values()) == {TensorProto.FLOAT}
 
@@ -80,7 +78,7 @@ def test_weights_of_an_fp16_artifact_take_half_the_space(artifact: Path) -> None
     assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
 
 
-def test_the_arithmetic_is_that_of_transformers(artifact: Path) -> None:
+def test_the_results_are_those_of_transformers(artifact: Path) -> None:
     known = golden()
     tokens = [
         Tokens(
@@ -112,7 +110,7 @@ def test_the_arithmetic_is_that_of_transformers(artifact: Path) -> None:
             np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
 
 
-def test_token_offsets_name_the_tokens_of_a_padded_batch_first_and_its_padding_last() -> None:
+def test_token_offsets_list_the_tokens_of_a_padded_batch_before_its_padding() -> None:
     tokens = [
         Tokens(ids=np.zeros(n, np.int32), types=np.zeros(n, np.int32), outputs=frozenset({"cls"})) for n in (2, 3, 1)
     ]
@@ -123,8 +121,8 @@ def test_token_offsets_name_the_tokens_of_a_padded_batch_first_and_its_padding_l
 
 
 @pytest.mark.parametrize(("precision", "device"), [("fp16", "cpu"), ("int8", "cuda"), ("fp32", "tpu"), ("fp8", "cuda")])
-def test_a_precision_that_a_device_has_no_kernels_for_is_refused(precision: str, device: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="take one of: fp32 on cpu and cuda; fp16 on cuda; int8 on cpu"):
+def test_a_precision_without_kernels_on_a_device_is_refused(precision: str, device: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="choose one of: fp32 on cpu and cuda; fp16 on cuda; int8 on cpu"):
         export(BERT, tmp_path / "artifact", precision=precision, device=device)
     assert not list(tmp_path.iterdir())
 

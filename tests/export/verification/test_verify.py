@@ -1,4 +1,4 @@
-"""What the exporter's check of its own artifact finds."""
+"""The exporter's check of a written artifact finds wrong vectors."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
 
 
-def answered(artifact: Path) -> Expected:
-    """The [CLS] vectors of the seeded sequences, as the artifact itself gives them."""
+def own_outputs(artifact: Path) -> Expected:
+    """The [CLS] vectors that the artifact itself computes for the random sequences."""
     runtime = ModelRunner(open_artifact(artifact), threads=1)
     runtime.open()
     sizes = runtime.artifact.manifest.sizes
@@ -26,8 +26,8 @@ def answered(artifact: Path) -> Expected:
     return Expected(sequences=sequences, hidden=[], outputs={"cls": vectors}, vocabulary=[])
 
 
-def test_one_vector_that_is_not_finite_fails_the_check_wherever_it_stands(bert_artifact: Path, tmp_path: Path) -> None:
-    expected = answered(bert_artifact)
+def test_one_vector_that_is_not_finite_fails_the_check_at_any_position(bert_artifact: Path, tmp_path: Path) -> None:
+    expected = own_outputs(bert_artifact)
     (tmp_path / "cpu").mkdir()
     for file in (bert_artifact / "cpu").iterdir():
         (tmp_path / "cpu" / file.name).write_bytes(file.read_bytes())
@@ -41,8 +41,8 @@ def test_one_vector_that_is_not_finite_fails_the_check_wherever_it_stands(bert_a
 
 
 @pytest.mark.parametrize("off", [0.002, -0.5])
-def test_one_number_that_is_off_fails_the_check(bert_artifact: Path, off: float) -> None:
-    expected = answered(bert_artifact)
+def test_one_wrong_number_fails_the_check(bert_artifact: Path, off: float) -> None:
+    expected = own_outputs(bert_artifact)
     expected.outputs["cls"][-1][7] += off
     with pytest.raises(ExportError, match=f"differs from the float64 reference by up to {abs(off):.3g}"):
         verify(bert_artifact / "cpu" / "model.onnx", expected, ["cls"], "fp32", PACKED_ROWS)

@@ -42,7 +42,7 @@ async def broken(_: Sequence[Tokens], **__: object) -> None:
     raise RuntimeError("the device is gone")
 
 
-def test_a_backend_admits_requests_from_the_first_right_canary_until_it_drains(bert_artifact: Path):
+def test_a_backend_admits_requests_from_the_first_right_canary_until_it_drains(bert_artifact: Path) -> None:
     async def story() -> None:
         one = backend(open_artifact(bert_artifact))
         assert await one.ready() == "loading"
@@ -60,12 +60,12 @@ def test_a_backend_admits_requests_from_the_first_right_canary_until_it_drains(b
     asyncio.run(story())
 
 
-def test_an_engine_refuses_work_while_it_loads(bert_artifact: Path):
+def test_an_engine_refuses_work_while_it_loads(bert_artifact: Path) -> None:
     with pytest.raises(Unavailable, match="loading"):
         engine(open_artifact(bert_artifact)).check_open()
 
 
-def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(bert_artifact: Path):
+def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(bert_artifact: Path) -> None:
     artifact = open_artifact(bert_artifact)
     canary = artifact.manifest.golden[0]
     wrong = dataclasses.replace(canary, cls=(canary.cls[0] + 2 * canary.tolerance, *canary.cls[1:]))
@@ -81,7 +81,7 @@ def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(ber
     asyncio.run(story())
 
 
-def test_an_idle_engine_runs_its_canary(bert_artifact: Path):
+def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
     async def story() -> None:
         one = engine(open_artifact(bert_artifact))
         await one.open()
@@ -95,7 +95,7 @@ def test_an_idle_engine_runs_its_canary(bert_artifact: Path):
     asyncio.run(story())
 
 
-def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path):
+def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
     async def story() -> None:
         one = engine(open_artifact(bert_artifact), BERT_SELF_CHECK_SECONDS="1000")
         await one.open()  # the first batch
@@ -112,7 +112,7 @@ def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Pa
     asyncio.run(story())
 
 
-def test_the_queue_holds_at_least_one_batch_and_per_core_runs_are_watched_one_by_one(bert_artifact: Path):
+def test_the_queue_holds_at_least_one_batch_and_per_core_runs_are_watched_one_by_one(bert_artifact: Path) -> None:
     async def story() -> None:
         one = engine(
             open_artifact(bert_artifact), BERT_THREADS="2", BERT_TOKEN_BUDGET="0", BERT_MAX_WAITING_TOKENS="64"
@@ -126,7 +126,7 @@ def test_the_queue_holds_at_least_one_batch_and_per_core_runs_are_watched_one_by
     asyncio.run(story())
 
 
-def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifact: Path):
+def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifact: Path) -> None:
     async def story() -> None:
         one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
         await one.open()
@@ -145,12 +145,12 @@ def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifac
     asyncio.run(story())
 
 
-def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: Path):
+def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: Path) -> None:
     async def story() -> None:
         one, ended = engine(open_artifact(bert_artifact)), asyncio.Event()
         await one.open()
         one.on_fatal = ended.set
-        one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined, no-any-return]
+        one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined]
         callers = [
             asyncio.create_task(one.batcher.submit([sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)
         ]
@@ -163,7 +163,7 @@ def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: 
     asyncio.run(story())
 
 
-def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert_artifact: Path):
+def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert_artifact: Path) -> None:
     async def story() -> None:
         one, ended, never = (
             engine(open_artifact(bert_artifact), BERT_RUN_TIMEOUT_SECONDS="1"),
@@ -172,7 +172,7 @@ def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert
         )
         await one.open()
         one.on_fatal = ended.set
-        one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment, return-value]
+        one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         with pytest.raises(Unavailable, match="stuck"):
             await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
         assert ended.is_set()
@@ -183,12 +183,12 @@ def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert
     asyncio.run(story())
 
 
-def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_counted(bert_artifact: Path):
+def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_counted(bert_artifact: Path) -> None:
     async def story() -> float:
         one = backend(open_artifact(bert_artifact), BERT_MAX_WAITING_TOKENS="64")
         await one.open()
         never = asyncio.Event()
-        one.engine.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment, return-value]
+        one.engine.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         waiting = [
             asyncio.create_task(one.engine.batcher.submit([sequence(5, 64)], timeout_seconds=PATIENCE))
             for _ in range(1)

@@ -59,7 +59,7 @@ def client(bert_artifact: Path) -> Iterator[httpx.Client]:
         yield one
 
 
-def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, tmp_path: Path):
+def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, tmp_path: Path) -> None:
     word, _ = poison_word(bert_artifact, tmp_path / "poisoned")
     assert word not in ("the", "cat", "dog", "big", "and", "is")
 
@@ -84,7 +84,7 @@ def test_one_poisoned_text_among_many_callers_fails_alone(bert_artifact: Path, t
     assert answers[0].content == alone.content
 
 
-def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path):
+def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_artifact: Path) -> None:
     settings = {
         "BERT_ARTIFACT": str(bert_artifact),
         "BERT_THREADS": "1",
@@ -112,7 +112,7 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
     assert "giving up: stuck: a run has lasted 1 s" in output
 
 
-def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_artifact: Path):
+def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_artifact: Path) -> None:
     """Eight clients with connections of their own ask again and again until they are told that the server is shutting down."""
 
     def ask_until_the_end(url: str) -> list[int]:
@@ -131,7 +131,9 @@ def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_a
     assert all(each[:-1] == [200] * (len(each) - 1) and each[-1] == 503 for each in statuses)
 
 
-def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connection_is_not_reset(bert_artifact: Path):
+def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connection_is_not_reset(
+    bert_artifact: Path,
+) -> None:
     """Its body, which no socket holds as a whole, is still on its way when the refusal is already certain."""
     body = json.dumps(MANY).encode() + b" " * 7_000_000
     with ServiceProcess(slow | {"BERT_ARTIFACT": str(bert_artifact)}) as process, ThreadPoolExecutor(8) as pool:
@@ -154,7 +156,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
         assert process.process.wait(30) == 0
 
 
-def test_what_does_not_finish_within_the_drain_time_is_answered_503_and_the_exit_code_is_0(bert_artifact: Path):
+def test_what_does_not_finish_within_the_drain_time_is_answered_503_and_the_exit_code_is_0(bert_artifact: Path) -> None:
     settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_DRAIN_SECONDS": "0.3"}
     with (
         ServiceProcess(settings) as process,
@@ -172,7 +174,7 @@ def test_what_does_not_finish_within_the_drain_time_is_answered_503_and_the_exit
     assert statuses <= {200, 429, 503}
 
 
-def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(client: httpx.Client):
+def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(client: httpx.Client) -> None:
     before = metrics(client)
     with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as gone:
         body = json.dumps(MANY).encode()
@@ -189,7 +191,7 @@ def test_callers_who_leave_are_gone_from_the_line_and_their_work_never_runs(clie
     assert adds_up(after)
 
 
-def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path):
+def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifact: Path) -> None:
     settings = slow | {"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_WAITING_TOKENS": "3000"}
     work = {"inputs": ["a cat and a dog " * 5] * 100}
     with (
@@ -207,21 +209,21 @@ def test_a_full_line_refuses_and_the_retry_that_it_asks_for_succeeds(bert_artifa
         assert adds_up(metrics(client))
 
 
-def test_a_request_that_trickles_in_is_cut(client: httpx.Client):
+def test_a_request_that_trickles_in_is_cut(client: httpx.Client) -> None:
     with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as trickle:
         trickle.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         answer = trickle.recv(10_000)
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_json_as_deep_as_the_body_allows_is_refused_at_once(client: httpx.Client):
+def test_json_as_deep_as_the_body_allows_is_refused_at_once(client: httpx.Client) -> None:
     for deep in (b"[" * 500_000, b'{"inputs":' * 90_000, b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"):
         answer = client.post("/embed", content=deep)
         assert answer.status_code in (400, 422)
         assert set(answer.json()) <= {"error", "code", "index", "request_id"}
 
 
-def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client):
+def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(20):
             yield b" " * 100_000
@@ -230,7 +232,7 @@ def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client):
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-def test_expired_work_is_told_503_and_counted(client: httpx.Client):
+def test_expired_work_is_told_503_and_counted(client: httpx.Client) -> None:
     late = client.post("/embed", json=MANY, headers={"x-request-timeout-ms": "60"})
     assert (late.status_code, late.json()["code"]) == (503, "deadline")
     values = metrics(client)

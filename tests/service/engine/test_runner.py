@@ -26,7 +26,7 @@ from service.scheduling.concurrency import Concurrency
 class LargeArtifact(Artifact):
     """An artifact with more weights than are copied for per-core sessions."""
 
-    weights_bytes = MAX_COPIED_BYTES + 1  # type: ignore[assignment]
+    weights_bytes = MAX_COPIED_BYTES + 1
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def tokens(*ids: int) -> Tokens:
     return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
 
 
-def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner):
+def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner) -> None:
     work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
     together, batch = asyncio.run(runner.run(work))
     assert batch.tokens == 80
@@ -55,7 +55,7 @@ def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner):
 @pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
 def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     runner: ModelRunner, bert_artifact: Path, concurrency: Concurrency
-):
+) -> None:
     """On a CPU the service prepares no batch ahead; the code is the same as on a GPU."""
     several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     several.open()
@@ -80,7 +80,7 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
 
 
 @pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
-def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]):
+def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]) -> None:
     """The golden model has 170 words, two segments and 144 positions."""
     outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
     with pytest.raises(InferenceFailed, match="this model has 0 to"):
@@ -89,7 +89,7 @@ def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[i
     assert runner.run_sync([inside])[0][0] is not None
 
 
-def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path):
+def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path) -> None:
     class NonFinite(ModelRunner):
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             rows, batch = super().run_sync(sequences, all_cores=all_cores)
@@ -105,7 +105,7 @@ def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: P
 @pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
 def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
     bert_artifact: Path, concurrency: Concurrency, max_in_flight: int
-):
+) -> None:
     class Counting:
         """Runs for 50 ms, so that a run at the same time would be counted."""
 
@@ -132,16 +132,17 @@ def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
     several.close()
 
 
-def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: ModelRunner):
+def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: ModelRunner) -> None:
     """A canary whose reference is off by 0.01, and an answer that depends on the batch."""
     manifest = runner.artifact.manifest
     first, *others = manifest.golden
-    off = dataclasses.replace(first, cls=[first.cls[0] + 0.01, *first.cls[1:]])
+    off = dataclasses.replace(first, cls=(first.cls[0] + 0.01, *first.cls[1:]))
 
     class Noisy(ModelRunner):
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             rows, batch = super().run_sync(sequences, all_cores=all_cores)
-            return [row and row | {"cls": row["cls"] + np.float32(1e-5 * (len(rows) - 1))} for row in rows], batch
+            error = np.float32(1e-5 * (len(rows) - 1))
+            return [row and row | {"cls": np.asarray(row["cls"], np.float32) + error} for row in rows], batch
 
     noisy = Noisy(Artifact(runner.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
     noisy.open()
@@ -151,7 +152,7 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
     assert not calibration.batch_invariant
 
 
-def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner: ModelRunner):
+def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner: ModelRunner) -> None:
     folder, manifest = runner.artifact.folder, runner.artifact.manifest
     assert concurrency_for(runner.artifact, 4) == Concurrency(max_in_flight=4, per_core=True)
     assert concurrency_for(runner.artifact, 1) == Concurrency()
@@ -164,7 +165,7 @@ def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner
     )
 
 
-def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path):
+def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path) -> None:
     _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
     poisoned = ModelRunner(open_artifact(tmp_path / "poisoned"), threads=1)
     poisoned.open()
@@ -182,7 +183,7 @@ def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: P
     poisoned.close()
 
 
-def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner):
+def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner) -> None:
     with pytest.raises(InferenceFailed, match="this model has 0 to 169"):
         runner.run_sync([tokens(10**6)])
 
@@ -203,11 +204,11 @@ def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner):
         (RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : indices element out of data bounds"), False),
     ],
 )
-def test_out_of_memory_is_recognized_by_its_message(error: Exception, expected: bool):
+def test_out_of_memory_is_recognized_by_its_message(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) == expected
 
 
-def test_a_run_out_of_memory_raises_and_the_next_one_succeeds(bert_artifact: Path):
+def test_a_run_out_of_memory_raises_and_the_next_one_succeeds(bert_artifact: Path) -> None:
     """In a process of its own, whose address space is limited after the model has been loaded."""
     program = f"""
 import resource, numpy as np
@@ -231,12 +232,12 @@ except OutOfMemory:
     assert finished.stdout == "out of memory 1\n", finished.stderr
 
 
-def test_the_smallest_budget_within_five_percent_of_the_best_is_taken():
+def test_the_smallest_budget_within_five_percent_of_the_best_is_taken() -> None:
     assert smallest_batch_near_peak({32: 500, 64: 940, 128: 960, 256: 1000, 512: 990}) == 128
     assert smallest_batch_near_peak({32: 1000}) == 32
 
 
-def test_measuring_finds_a_token_budget(runner: ModelRunner):
+def test_measuring_finds_a_token_budget(runner: ModelRunner) -> None:
     calibration = runner.measure(token_budget=0)
     assert calibration.token_budget in BUDGETS
     assert calibration.tokens_per_second > 0
@@ -244,12 +245,12 @@ def test_measuring_finds_a_token_budget(runner: ModelRunner):
     assert calibration.canary_error < 1e-5
 
 
-def test_a_configured_token_budget_is_used(runner: ModelRunner):
+def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
     assert runner.measure(token_budget=77).token_budget == 77
 
 
 @pytest.mark.parametrize(("concurrency", "rate"), [(Concurrency(), 1280), (Concurrency(2, per_core=True), 2560)])
-def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency, rate: float):
+def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency, rate: float) -> None:
     class Steady(ModelRunner):
         """64 tokens in 50 ms, on each core."""
 
@@ -279,13 +280,13 @@ class Machine:
 
 
 @pytest.mark.parametrize("busy_every", [2, 3, 4, 5, 7, 1000])
-def test_other_load_during_measuring_does_not_change_the_budget(busy_every: int):
+def test_other_load_during_measuring_does_not_change_the_budget(busy_every: int) -> None:
     seconds = best_seconds(Machine(busy_every=busy_every).run, BUDGETS, within=1.5)
     assert smallest_batch_near_peak({budget: budget / one for budget, one in seconds.items()}) == 4096
 
 
 @pytest.mark.parametrize("slowness", [1, 10, 100, 1000, 10_000])
-def test_measuring_stays_within_its_time_and_tries_at_least_the_smallest_budget(slowness: float):
+def test_measuring_stays_within_its_time_and_tries_at_least_the_smallest_budget(slowness: float) -> None:
     machine = Machine(busy_every=10**9, slowness=slowness)
     seconds = best_seconds(machine.run, BUDGETS, within=1.5)
     assert BUDGETS[0] in seconds

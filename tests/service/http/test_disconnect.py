@@ -8,7 +8,7 @@ from service.http.disconnect import ClientConnection, ClientDisconnected
 from tests.service.fakes import FakeTime, play, settle
 
 
-def test_a_disconnect_cancels_the_work_at_once():
+def test_a_disconnect_cancels_the_work_at_once() -> None:
     async def story(time: FakeTime) -> None:
         connection = ClientConnection()
         asyncio.get_running_loop().call_later(3, connection.on_disconnect)
@@ -21,7 +21,7 @@ def test_a_disconnect_cancels_the_work_at_once():
     play(story)
 
 
-def test_work_does_not_start_after_a_disconnect():
+def test_work_does_not_start_after_a_disconnect() -> None:
     async def story(_: FakeTime) -> None:
         connection, started = ClientConnection(), []
         connection.on_disconnect()
@@ -32,7 +32,7 @@ def test_work_does_not_start_after_a_disconnect():
     play(story)
 
 
-def test_a_disconnect_after_the_work_cancels_nothing():
+def test_a_disconnect_after_the_work_cancels_nothing() -> None:
     async def story(_: FakeTime) -> None:
         connection = ClientConnection()
         with connection.cancel_on_disconnect():
@@ -43,7 +43,7 @@ def test_a_disconnect_after_the_work_cancels_nothing():
     play(story)
 
 
-def test_an_error_of_the_work_is_raised():
+def test_an_error_of_the_work_is_raised() -> None:
     async def story(_: FakeTime) -> None:
         with pytest.raises(ValueError, match="why"), ClientConnection().cancel_on_disconnect():
             raise ValueError("why")
@@ -51,7 +51,7 @@ def test_an_error_of_the_work_is_raised():
     play(story)
 
 
-def test_a_cancellation_without_a_disconnect_stays_a_cancellation():
+def test_a_cancellation_without_a_disconnect_stays_a_cancellation() -> None:
     async def story(_: FakeTime) -> None:
         async def work() -> None:
             with ClientConnection().cancel_on_disconnect():

@@ -36,7 +36,7 @@ class Exchange:
     """One POST to /embed, and its response."""
 
     def __init__(
-        self, backend: FakeBackend, *, parts: Sequence[bytes] = (VALID,), disconnects: bool = False, **headers: bytes
+        self, backend: FakeBackend, *, parts: Sequence[bytes] = (VALID,), disconnects: bool = False, **headers: Any
     ) -> None:
         self.backend = backend
         self.unread = [
@@ -73,21 +73,21 @@ class Exchange:
         return f'bert_errors_total{{reason="{reason}"}} 1.0' in self.backend.metrics.text().decode()
 
 
-def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read():
+def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), content_length=b"101", parts=[b"x"])
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
     assert "101 bytes" in exchange.error["error"]
     assert len(exchange.unread) == 1
 
 
-def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit_and_not_read_further():
+def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit_and_not_read_further() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
     assert len(exchange.unread) == 3
     assert exchange.counted("too_large")
 
 
-def test_a_body_in_parts_up_to_the_limit_is_read_completely():
+def test_a_body_in_parts_up_to_the_limit_is_read_completely() -> None:
     parts = [VALID + b" " * (60 - len(VALID)), b" " * 40]
     exchange = Exchange(FakeBackend(max_body_bytes=100), content_length=b"100", parts=parts)
     assert exchange.reached_the_model
@@ -101,7 +101,7 @@ def test_a_body_in_parts_up_to_the_limit_is_read_completely():
         b"Bearer secret\xff",
     ],
 )
-def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: bytes | None):
+def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: bytes | None) -> None:
     exchange = Exchange(FakeBackend(api_key="secret"), **{} if sent is None else {"authorization": sent})
     assert (exchange.status, exchange.error["code"]) == (401, "unauthorized")
     assert (b"www-authenticate", b"Bearer") in exchange.sent[0]["headers"]
@@ -115,36 +115,38 @@ def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: byt
     ("key", "headers"),
     [("secret", {"authorization": b"Bearer secret"}), ("", {}), ("", {"authorization": b"Bearer other"})],
 )
-def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str, headers: dict[str, bytes]):
+def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str, headers: dict[str, bytes]) -> None:
     assert Exchange(FakeBackend(api_key=key), **headers).reached_the_model
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", retry_after=2), Unavailable("loading")])
-def test_a_request_that_is_not_admitted_is_rejected_before_its_body_is_read(error: ServiceError):
+def test_a_request_that_is_not_admitted_is_rejected_before_its_body_is_read(error: ServiceError) -> None:
     exchange = Exchange(FakeBackend(error=error), content_length=b"15")
     assert exchange.status == error.status
     assert len(exchange.unread) == 1
     assert exchange.backend.admissions == [15]
 
 
-def test_while_draining_the_body_is_read_before_the_503_so_that_closing_does_not_reset_the_connection():
+def test_while_draining_the_body_is_read_before_the_503_so_that_closing_does_not_reset_the_connection() -> None:
     exchange = Exchange(FakeBackend(error=Unavailable("shutting down"), draining=True), parts=[b"{", b"}"])
     assert exchange.status == 503
     assert not exchange.unread
 
 
-def test_while_draining_a_body_over_the_limit_is_not_read():
+def test_while_draining_a_body_over_the_limit_is_not_read() -> None:
     backend = FakeBackend(error=Unavailable("shutting down"), draining=True, max_body_bytes=100)
     assert Exchange(backend, content_length=b"101").status == 413
 
 
-def test_a_client_that_disconnects_before_the_body_is_complete_is_counted_as_closed():
+def test_a_client_that_disconnects_before_the_body_is_complete_is_counted_as_closed() -> None:
     exchange = Exchange(FakeBackend(), parts=[b"{"], disconnects=True)
     assert exchange.status == 499
     assert exchange.counted("client_closed")
 
 
-def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_logged(caplog: pytest.LogCaptureFixture):
+def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     exchange = Exchange(FakeBackend(), x_request_id=b"mine")
     assert (exchange.status, exchange.error["code"], exchange.error["request_id"]) == (500, "internal", "mine")
     assert "FakeBackend" not in exchange.error["error"]

@@ -49,14 +49,14 @@ class FakeApps:
 
 
 @pytest.mark.parametrize("sent", [b"my-id_1", b"x" * 128])
-def test_a_valid_request_id_of_the_client_is_kept(sent: bytes):
+def test_a_valid_request_id_of_the_client_is_kept(sent: bytes) -> None:
     apps = FakeApps(x_request_id=sent)
     assert apps.request_id == sent.decode()
     assert apps.sent[0]["headers"] == [(b"x", b"y"), (b"x-request-id", sent)]
 
 
 @pytest.mark.parametrize("sent", [b"", b"a b", b"a\r\nset-cookie: x", b"a\n", b"x" * 129, "é".encode()])
-def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes):
+def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes) -> None:
     apps = FakeApps(x_request_id=sent)
     assert len(apps.request_id) == 16
     assert apps.request_id != FakeApps().request_id
@@ -66,7 +66,7 @@ def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes)
     ("path", "method", "called"),
     [("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "fallback")],
 )
-def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, method: str, called: str):
+def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
     assert FakeApps(path, method).called == called
 
 
@@ -102,7 +102,7 @@ BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embedding
 )
 def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
     path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def run(*_: Any, timeout_seconds: float) -> TaskResult:
         """A value that none of the response models accepts: they must not validate it."""
         seconds = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}

@@ -16,13 +16,13 @@ def build_page(**settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("key", "security"), [("", None), ("secret", [{"key": []}])])
-def test_the_tasks_require_a_bearer_token_if_a_key_is_set(key: str, security: Any):
+def test_the_tasks_require_a_bearer_token_if_a_key_is_set(key: str, security: Any) -> None:
     paths = build_page(api_key=key)["paths"]
     assert [paths[path]["post"].get("security") for path in TASKS] == [security] * len(TASKS)
     assert "security" not in paths["/health"]["get"]
 
 
-def test_every_error_of_the_protocol_is_documented_as_json_on_every_route():
+def test_every_error_of_the_protocol_is_documented_as_json_on_every_route() -> None:
     for path, methods in build_page()["paths"].items():
         for operation in methods.values():
             for status in ("408", "431"):

@@ -123,7 +123,7 @@ def play_connection(
     play(played)
 
 
-def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_open():
+def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_open() -> None:
     async def story(connection: Connection, time: FakeTime) -> None:
         for _ in range(3):
             await connection.send(POST, b"12345")
@@ -141,7 +141,7 @@ def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_ope
     [(b"P", b""), (b"GET / HTTP/1.1\r\nx-slow: ", b"a"), (POST, b""), (POST + b"1", b"2")],
     ids=["line", "header", "no body", "body"],
 )
-def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes, trickle: bytes):
+def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes, trickle: bytes) -> None:
     async def story(connection: Connection, time: FakeTime) -> None:
         await connection.send(start)
         while not connection.transport.closed:
@@ -154,7 +154,7 @@ def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes,
     play_connection(story, rejections=[(408, "slow")])
 
 
-def test_a_connection_without_a_request_is_closed_without_a_response():
+def test_a_connection_without_a_request_is_closed_without_a_response() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await asyncio.sleep(6)
         assert connection.transport.closed
@@ -163,7 +163,7 @@ def test_a_connection_without_a_request_is_closed_without_a_response():
     play_connection(story)
 
 
-def test_time_in_the_queue_does_not_count_as_time_to_arrive():
+def test_time_in_the_queue_does_not_count_as_time_to_arrive() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET)
@@ -181,7 +181,7 @@ def test_time_in_the_queue_does_not_count_as_time_to_arrive():
     [b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n"],
     ids=["url", "header"],
 )
-def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: bytes, pieces: int):
+def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: bytes, pieces: int) -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         size = len(head) // pieces
         await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
@@ -193,7 +193,7 @@ def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: b
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_the_limit_holds_for_the_sum_of_all_headers():
+def test_the_limit_holds_for_the_sum_of_all_headers() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n")
         assert connection.statuses == [431]
@@ -201,7 +201,7 @@ def test_the_limit_holds_for_the_sum_of_all_headers():
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_a_body_does_not_count_as_head():
+def test_a_body_does_not_count_as_head() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n", b"x" * 5000 + GET[:10], GET[10:]
@@ -211,7 +211,7 @@ def test_a_body_does_not_count_as_head():
     play_connection(story)
 
 
-def test_bytes_that_are_not_http_get_400_with_the_standard_error_body():
+def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"\x16\x03\x01 hello\r\n\r\n")
         assert connection.statuses == [400]
@@ -221,7 +221,7 @@ def test_bytes_that_are_not_http_get_400_with_the_standard_error_body():
     play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_a_smuggled_request_is_rejected():
+def test_a_smuggled_request_is_rejected() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
@@ -236,7 +236,7 @@ CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\
 
 
 @pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
-def test_endless_trailers_get_431(trailer: bytes):
+def test_endless_trailers_get_431(trailer: bytes) -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
         assert connection.statuses == [431]
@@ -245,7 +245,7 @@ def test_endless_trailers_get_431(trailer: bytes):
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_trailers_are_not_passed_on_as_headers():
+def test_trailers_are_not_passed_on_as_headers() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
         assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
@@ -256,7 +256,7 @@ def test_trailers_are_not_passed_on_as_headers():
 
 @pytest.mark.parametrize("size", [1, 0x1000])
 @pytest.mark.parametrize("cut", range(6))
-def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int):
+def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int) -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
         chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
@@ -267,7 +267,7 @@ def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int):
     play_connection(story)
 
 
-def test_the_head_of_each_request_is_measured_separately():
+def test_the_head_of_each_request_is_measured_separately() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
         assert connection.statuses == [200, 200]
@@ -293,7 +293,7 @@ UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-setting
     ],
     ids=["length", "chunked"],
 )
-def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: bytes, pieces: int):
+def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: bytes, pieces: int) -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         both = request_bytes + GET
         step = -(-len(both) // pieces)
@@ -306,7 +306,7 @@ def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: b
     play_connection(story)
 
 
-def test_connect_gets_400_and_later_bytes_are_ignored():
+def test_connect_gets_400_and_later_bytes_are_ignored() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
         assert connection.statuses == [400]
@@ -316,7 +316,7 @@ def test_connect_gets_400_and_later_bytes_are_ignored():
     play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_garbage_after_a_request_does_not_lose_its_response():
+def test_garbage_after_a_request_does_not_lose_its_response() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET + b"\x00rubbish\r\n\r\n")
@@ -328,7 +328,7 @@ def test_garbage_after_a_request_does_not_lose_its_response():
     play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_nothing_is_written_after_a_disconnect_with_pipelined_requests():
+def test_nothing_is_written_after_a_disconnect_with_pipelined_requests() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET + GET)
@@ -341,12 +341,12 @@ def test_nothing_is_written_after_a_disconnect_with_pipelined_requests():
     play_connection(story)
 
 
-def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not():
+def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         transport = connection.transport
         transport.unread = 1000
         connection.protocol.pause_writing()
-        for _ in range(4):
+        for _turn in range(4):
             await asyncio.sleep(4)
             transport.unread -= 1
         assert not transport.aborted
@@ -356,7 +356,7 @@ def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not():
     play_connection(story)
 
 
-def test_a_response_that_is_read_before_the_timeout_keeps_its_connection():
+def test_a_response_that_is_read_before_the_timeout_keeps_its_connection() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.transport.unread = 1000
         connection.protocol.pause_writing()
@@ -368,7 +368,7 @@ def test_a_response_that_is_read_before_the_timeout_keeps_its_connection():
     play_connection(story)
 
 
-def test_while_draining_each_connection_closes_after_its_next_response():
+def test_while_draining_each_connection_closes_after_its_next_response() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(GET)
         assert not connection.transport.closed
@@ -381,7 +381,7 @@ def test_while_draining_each_connection_closes_after_its_next_response():
     play_connection(story)
 
 
-def test_a_connection_closes_after_the_response_pending_when_draining_began():
+def test_a_connection_closes_after_the_response_pending_when_draining_began() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET)
@@ -394,7 +394,9 @@ def test_a_connection_closes_after_the_response_pending_when_draining_began():
     play_connection(story)
 
 
-def test_a_uvicorn_without_a_required_member_is_refused_with_the_supported_versions(monkeypatch: pytest.MonkeyPatch):
+def test_a_uvicorn_without_a_required_member_is_refused_with_the_supported_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     protocol.check_uvicorn()
     monkeypatch.setattr(protocol, "UVICORN_MEMBERS", (*protocol.UVICORN_MEMBERS, "_renamed_in_a_later_version"))
     with pytest.raises(ImportError, match=r"uvicorn>=0\.45,<0\.55 .*_renamed_in_a_later_version"):

@@ -50,6 +50,6 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
     ("status", "kind"),
     [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")],
 )
-def test_an_error_under_v1_has_openais_format(status: int, kind: str):
+def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
     content = json.loads(error_bytes("/v1/embeddings", "mine", status, "a sentence", "code", 3))
     assert content == {"error": {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}}

@@ -15,7 +15,7 @@ from service.tasks import schemas
 @pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])
 @pytest.mark.parametrize("field", ["inputs", "targets"])
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, item: str):
+def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, item: str) -> None:
     body = (
         f'{{"{"input" if field == "inputs" and task.name == "embeddings" else field}": [{", ".join([item] * 1000)}]}}'
     )
@@ -24,7 +24,7 @@ def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, it
     assert raised.value.error_count() < 10
 
 
-def test_many_unknown_fields_are_counted_and_not_listed():
+def test_many_unknown_fields_are_counted_and_not_listed() -> None:
     with pytest.raises(
         Invalid,
         match=r"the body has 1000 errors, most of them unknown fields; this route accepts truncate, .*inputs, pooling",
@@ -57,7 +57,7 @@ def test_many_unknown_fields_are_counted_and_not_listed():
 )
 def test_an_error_names_its_path_and_the_valid_alternatives(
     schema: type[BaseModel], body: Any, message: str, index: int | None
-):
+) -> None:
     with pytest.raises(Invalid) as raised:
         parse(schema, json.dumps(body).encode())
     assert raised.value.message.startswith(message)

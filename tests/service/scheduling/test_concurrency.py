@@ -5,15 +5,15 @@ import pytest
 from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
 
 
-def test_without_per_core_sessions_only_the_budget_limits_a_batch():
+def test_without_per_core_sessions_only_the_budget_limits_a_batch() -> None:
     assert SERIAL.share(1000, in_flight=0) is None
     assert Concurrency(2).share(1000, in_flight=1) is None
 
 
 @pytest.mark.parametrize(("in_flight", "share"), [(0, 250), (1, 334), (2, 500), (3, 1000)])
-def test_every_free_core_gets_its_share_and_no_tokens_are_left_over(in_flight: int, share: int):
+def test_every_free_core_gets_its_share_and_no_tokens_are_left_over(in_flight: int, share: int) -> None:
     assert Concurrency(4, per_core=True).share(1000, in_flight=in_flight) == share
 
 
-def test_a_core_gets_at_least_the_minimum():
+def test_a_core_gets_at_least_the_minimum() -> None:
     assert Concurrency(4, per_core=True).share(100, in_flight=0) == MIN_TOKENS_PER_CORE == 64

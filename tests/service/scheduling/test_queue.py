@@ -30,33 +30,33 @@ def admit(queue: RequestQueue, *requests: QueuedRequest) -> None:
         queue.admit(one)
 
 
-def test_a_batch_stays_within_the_token_budget():
+def test_a_batch_stays_within_the_token_budget() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, *(request_of(4, number=n) for n in range(5)))
     assert [numbers(queue.next_batch(0)) for _ in range(3)] == [[0, 1], [2, 3], [4]]
 
 
-def test_a_sequence_longer_than_the_budget_is_dispatched_alone():
+def test_a_sequence_longer_than_the_budget_is_dispatched_alone() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, request_of(50, number=1), request_of(3, number=2))
     assert numbers(queue.next_batch(0)) == [1]
     assert numbers(queue.next_batch(0)) == [2]
 
 
-def test_a_sequence_that_does_not_fit_is_skipped_and_comes_first_in_the_next_batch():
+def test_a_sequence_that_does_not_fit_is_skipped_and_comes_first_in_the_next_batch() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, request_of(6, number=1), request_of(8, number=2), request_of(4, number=3))
     assert numbers(queue.next_batch(0)) == [1, 3]
     assert numbers(queue.next_batch(0)) == [2]
 
 
-def test_many_sequences_that_do_not_fit_are_skipped():
+def test_many_sequences_that_do_not_fit_are_skipped() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, request_of(6, number=1), *(request_of(8, number=2) for _ in range(20)), request_of(4, number=3))
     assert numbers(queue.next_batch(0)) == [1, 3]
 
 
-def test_the_queue_fills_a_batch_when_it_holds_as_many_tokens_as_the_budget():
+def test_the_queue_fills_a_batch_when_it_holds_as_many_tokens_as_the_budget() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, request_of(6))
     assert not queue.fills_a_batch
@@ -64,7 +64,7 @@ def test_the_queue_fills_a_batch_when_it_holds_as_many_tokens_as_the_budget():
     assert queue.fills_a_batch
 
 
-def test_the_oldest_request_is_the_first_that_arrived_whichever_is_next_in_turn():
+def test_the_oldest_request_is_the_first_that_arrived_whichever_is_next_in_turn() -> None:
     queue = make_queue(token_budget=10)
     admit(queue, request_of(8, 8, arrived=1.0), request_of(8, arrived=2.0), request_of(8, arrived=3.0))
     queue.next_batch(0)
@@ -73,7 +73,7 @@ def test_the_oldest_request_is_the_first_that_arrived_whichever_is_next_in_turn(
     assert queue.oldest is None
 
 
-def test_a_new_request_waits_for_one_turn_of_a_bulk_request_and_not_for_all_of_it():
+def test_a_new_request_waits_for_one_turn_of_a_bulk_request_and_not_for_all_of_it() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     admit(queue, request_of(*[10] * 2000, number=1))
     queue.next_batch(0)
@@ -81,7 +81,7 @@ def test_a_new_request_waits_for_one_turn_of_a_bulk_request_and_not_for_all_of_i
     assert 2 in numbers(queue.next_batch(0))
 
 
-def test_bulk_requests_use_half_of_each_batch_for_some_batches_after_a_small_request():
+def test_bulk_requests_use_half_of_each_batch_for_some_batches_after_a_small_request() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     admit(queue, request_of(*[10] * 2000, number=1), request_of(*[10] * 2000, number=2))
     assert len(numbers(queue.next_batch(0))) == 12
@@ -91,7 +91,7 @@ def test_bulk_requests_use_half_of_each_batch_for_some_batches_after_a_small_req
     assert [len(one) for one in batch] == [6] * RECENT_BATCHES + [12]
 
 
-def test_an_empty_batch_does_not_count_among_those_since_a_small_request():
+def test_an_empty_batch_does_not_count_among_those_since_a_small_request() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     admit(queue, request_of(10, number=1))
     assert [len(queue.next_batch(0).jobs) for _ in range(RECENT_BATCHES)] == [1] + [0] * (RECENT_BATCHES - 1)
@@ -99,13 +99,13 @@ def test_an_empty_batch_does_not_count_among_those_since_a_small_request():
     assert len(queue.next_batch(0).jobs) == 6
 
 
-def test_the_tail_of_a_bulk_request_is_still_bulk():
+def test_the_tail_of_a_bulk_request_is_still_bulk() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     admit(queue, request_of(*[10] * 15, number=1), request_of(*[10] * 2000, number=2))
     assert [len(numbers(queue.next_batch(0))) for _ in range(8)] == [12] * 8
 
 
-def test_requests_of_long_and_of_short_sequences_get_the_same_share_in_tokens():
+def test_requests_of_long_and_of_short_sequences_get_the_same_share_in_tokens() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
     admit(queue, request_of(*[256] * 100, number=1), request_of(*[8] * 3000, number=2))
     sent = {1: 0, 2: 0}
@@ -115,7 +115,7 @@ def test_requests_of_long_and_of_short_sequences_get_the_same_share_in_tokens():
     assert 0.8 < sent[1] / sent[2] < 1.25
 
 
-def test_a_long_sequence_is_dispatched_though_short_ones_keep_arriving():
+def test_a_long_sequence_is_dispatched_though_short_ones_keep_arriving() -> None:
     queue = make_queue(token_budget=32)
     admit(queue, request_of(512, number=1))
     for n in range(2, 30):
@@ -125,12 +125,12 @@ def test_a_long_sequence_is_dispatched_though_short_ones_keep_arriving():
     pytest.fail("the long text never left")
 
 
-def test_a_request_larger_than_the_queue_is_too_large_even_when_the_queue_is_empty():
+def test_a_request_larger_than_the_queue_is_too_large_even_when_the_queue_is_empty() -> None:
     with pytest.raises(TooLarge, match=r"1001 tokens; the queue takes at most 900 at once \(BERT_MAX_WAITING_TOKENS\)"):
         make_queue(max_tokens=1000).admit(request_of(1001))
 
 
-def test_a_full_queue_rejects_the_whole_request_and_admits_it_when_drained():
+def test_a_full_queue_rejects_the_whole_request_and_admits_it_when_drained() -> None:
     queue = make_queue(token_budget=50, max_tokens=100)
     admit(queue, request_of(60))
     with pytest.raises(Overloaded):
@@ -140,7 +140,7 @@ def test_a_full_queue_rejects_the_whole_request_and_admits_it_when_drained():
     queue.admit(request_of(30, 30))
 
 
-def test_bulk_requests_leave_room_in_the_queue_for_small_ones():
+def test_bulk_requests_leave_room_in_the_queue_for_small_ones() -> None:
     queue = make_queue(token_budget=50, max_tokens=1000)
     admit(queue, request_of(*[30] * 30))
     with pytest.raises(Overloaded):
@@ -148,14 +148,14 @@ def test_bulk_requests_leave_room_in_the_queue_for_small_ones():
     queue.admit(request_of(30))
 
 
-def test_a_queued_bulk_request_does_not_block_admission():
+def test_a_queued_bulk_request_does_not_block_admission() -> None:
     queue = make_queue(token_budget=256, max_tokens=100_000, max_wait_seconds=1.0, tokens_per_second=1000)
     admit(queue, request_of(*[30] * 2000))
     assert queue.wait_seconds(1) == pytest.approx(0.064)
     queue.admit(request_of(30))
 
 
-def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not():
+def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not() -> None:
     medium, huge = (
         make_queue(token_budget=256, max_tokens=100_000, max_wait_seconds=10.0, tokens_per_second=1000)
         for _ in range(2)
@@ -167,7 +167,7 @@ def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not()
         medium.admit(request_of(*[30] * 60))
 
 
-def test_a_request_is_rejected_when_its_turn_would_come_after_its_own_deadline():
+def test_a_request_is_rejected_when_its_turn_would_come_after_its_own_deadline() -> None:
     queue = make_queue(tokens_per_second=10)
     admit(queue, *(request_of(20) for _ in range(4)))
     with pytest.raises(Overloaded):
@@ -175,7 +175,7 @@ def test_a_request_is_rejected_when_its_turn_would_come_after_its_own_deadline()
     queue.admit(request_of(1, deadline=8.1))
 
 
-def test_rejected_requests_get_different_retry_times():
+def test_rejected_requests_get_different_retry_times() -> None:
     queue = make_queue(max_tokens=1000, max_wait_seconds=1.0, tokens_per_second=10)
     admit(queue, *(request_of(10) for _ in range(2)))
     seconds = set()
@@ -186,7 +186,7 @@ def test_rejected_requests_get_different_retry_times():
     assert len(seconds) == 10
 
 
-def test_a_request_is_admitted_after_the_earliest_of_many_retry_times():
+def test_a_request_is_admitted_after_the_earliest_of_many_retry_times() -> None:
     """The queued requests of 33 tokens count with the 63 of the new one."""
     queue = make_queue(token_budget=64, max_tokens=10_000, max_wait_seconds=10.0)
     admit(queue, *(request_of(33) for _ in range(30)))
@@ -196,7 +196,7 @@ def test_a_request_is_admitted_after_the_earliest_of_many_retry_times():
     queue.admit(request_of(63))
 
 
-def test_check_admission_rejects_exactly_when_the_smallest_request_is_rejected():
+def test_check_admission_rejects_exactly_when_the_smallest_request_is_rejected() -> None:
     queue = make_queue(max_tokens=100, max_wait_seconds=1.0, tokens_per_second=50)
     queue.check_admission(1)
     admit(queue, request_of(50), request_of(1))
@@ -206,7 +206,7 @@ def test_check_admission_rejects_exactly_when_the_smallest_request_is_rejected()
         queue.admit(request_of(1))
 
 
-def test_an_exclusive_request_bypasses_the_queue_and_all_limits_in_its_own_batch():
+def test_an_exclusive_request_bypasses_the_queue_and_all_limits_in_its_own_batch() -> None:
     queue = make_queue(max_tokens=10)
     admit(queue, request_of(2, number=1), request_of(2, number=2))
     queue.admit_exclusive(request_of(8, number=3))
@@ -214,7 +214,7 @@ def test_an_exclusive_request_bypasses_the_queue_and_all_limits_in_its_own_batch
     assert queue.tokens == 0
 
 
-def test_expired_requests_are_returned_separately_and_never_dispatched():
+def test_expired_requests_are_returned_separately_and_never_dispatched() -> None:
     queue = make_queue()
     admit(queue, request_of(4, number=1, deadline=5.0), request_of(4, number=2, deadline=6.0))
     batch = queue.next_batch(5.0)
@@ -223,7 +223,7 @@ def test_expired_requests_are_returned_separately_and_never_dispatched():
     assert queue.tokens == 0
 
 
-def test_removing_a_request_drops_its_queued_sequences():
+def test_removing_a_request_drops_its_queued_sequences() -> None:
     queue = make_queue(token_budget=4)
     gone = request_of(4, 4, 4, number=1)
     admit(queue, gone, request_of(4, number=2))
@@ -233,7 +233,7 @@ def test_removing_a_request_drops_its_queued_sequences():
     assert queue.tokens == 4
 
 
-def test_shrink_halves_the_batch_that_did_not_fit_the_memory():
+def test_shrink_halves_the_batch_that_did_not_fit_the_memory() -> None:
     queue = make_queue(token_budget=512)
     queue.shrink(400)
     assert queue.token_budget == 200

@@ -7,7 +7,7 @@ import httpx
 
 from benchmarks.harness.process import ServiceProcess
 from model_export.export import export
-from tests.export.goldens import as_sentence_transformers_saves_it
+from tests.export.goldens import sentence_transformers_checkpoint
 
 
 def vector(client: httpx.Client, **more: Any) -> Any:
@@ -21,7 +21,7 @@ def pooled(client: httpx.Client, pooling: str) -> Any:
 
 
 def test_only_v1_embeddings_defaults_to_the_pooling_of_the_checkpoint(tmp_path: Path, server: httpx.Client) -> None:
-    checkpoint = as_sentence_transformers_saves_it(
+    checkpoint = sentence_transformers_checkpoint(
         tmp_path / "checkpoint", {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     )
     export(checkpoint.folder, tmp_path / "artifact")

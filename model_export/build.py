@@ -1,0 +1,62 @@
+"""Builds the graph of a checkpoint, and checks that its tokenizer fits."""
+
+from dataclasses import dataclass
+
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.class_labels import Classifier, classifier_of
+from model_export.checkpoints.named_weights import NamedWeights
+from model_export.errors import ExportError
+from model_export.graph.attention import ATTENTION
+from model_export.graph.builder import GraphBuilder
+from model_export.graph.encoder import Encoder
+from model_export.graph.heads import Heads
+from model_export.graph.precision import PRECISIONS
+from model_export.tokenization.tokenizer_files import TokenizerFiles
+from model_export.verification.reference import Reference
+
+MAX_LISTED = 5  # weights in an error message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A graph that is not written yet, and what is known about it."""
+
+    graph: GraphBuilder
+    layout: str  # of the batch
+    parts: NamedWeights
+    heads: Heads
+    classifier: Classifier
+    reference: Reference
+
+
+def build_graph(checkpoint: Checkpoint, precision: str, device: str) -> BuiltModel:
+    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over."""
+    selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
+    architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
+    attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
+    shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
+    hidden = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
+    classifier = classifier_of(checkpoint.config, parts)
+    heads = Heads(graph, parts, classifier, selected.lm_head(), hidden)
+    heads.build()
+    parts.ignore_known()
+    if unused := checkpoint.unused_weights():
+        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
+        raise ExportError(
+            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
+            "The answers would not be the model's"
+        )
+    return BuiltModel(
+        graph=graph, layout=attention.layout, parts=parts, heads=heads, classifier=classifier, reference=reference
+    )
+
+
+def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
+    """Raises ExportError where a masked-LM head has no mask token, or the padding token has a position."""
+    padding = built.parts.architecture.position_offset - 1  # positions start after the row for padding
+    if padding >= 0 and (pad := tokenizer.special_tokens.get("pad", padding)) != padding:
+        raise ExportError(
+            f"config.json sets pad_token_id to {padding}, which has no position, but the tokenizer pads with {pad}"
+        )
+    if "fill_mask" in built.heads.present and "mask" not in tokenizer.special_tokens:
+        raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")

@@ -1,0 +1,72 @@
+"""Fills in the manifest of an artifact that was written and verified."""
+
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from model_export.artifact.manifest import FORMAT, MODEL, TOKENIZER, WEIGHTS, Golden, Manifest, Tensor, sha256
+from model_export.build import BuiltModel
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.class_labels import pair_labels
+from model_export.checkpoints.pooling import pooling_of
+from model_export.graph.builder import Signature
+from model_export.tokenization.tokenizer_files import TokenizerFiles
+from model_export.verification.verify import TOLERANCE, Expected
+
+CANARY_LENGTH = 17  # tokens
+SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
+
+
+def make_manifest(
+    checkpoint: Checkpoint,
+    built: BuiltModel,
+    tokenizer: TokenizerFiles,
+    expected: Expected,
+    errors: dict[str, float],
+    folder: Path,
+    *,
+    precision: str,
+    device: str,
+) -> Manifest:
+    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
+    heads, parts, pooling = built.heads, built.parts, pooling_of(checkpoint)
+    sizes = asdict(parts.architecture)
+    return Manifest(
+        format=FORMAT,
+        exporter=f"bert-service {version('bert-service')}",
+        name=checkpoint.name,
+        family=parts.architecture.family,
+        precision=precision,
+        device=device,
+        layout=built.layout,
+        sizes={name: sizes[name] for name in SIZES} | {"parameters": checkpoint.parameters},
+        max_tokens=tokenizer.max_tokens,
+        heads=tuple(heads.present),
+        pooling=pooling,
+        missing=heads.missing,
+        pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
+        labels=built.classifier.names,
+        label_scores=built.classifier.scores,
+        special_tokens=tokenizer.special_tokens,
+        inputs=_tensors(built.graph.inputs()),
+        outputs=_tensors(built.graph.outputs()),
+        assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
+        verification=errors,
+        golden=_golden(expected, TOLERANCE[precision]),
+        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER)},
+    )
+
+
+def _tensors(signatures: list[Signature]) -> dict[str, Tensor]:
+    return {name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in signatures}
+
+
+def _golden(expected: Expected, tolerance: float) -> tuple[Golden, ...]:
+    """The random sequences with their reference vectors; the one of about CANARY_LENGTH, the canary, comes first."""
+    both = zip(expected.sequences, expected.hidden, strict=True)
+    return tuple(
+        Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance)
+        for ids, hidden in sorted(both, key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
+    )
