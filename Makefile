@@ -73,10 +73,18 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
-lock:
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements-dev.lock
-	uv pip compile --quiet --python-platform x86_64-manylinux_2_28 --python-version 3.12 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra cuda pyproject.toml -o requirements-cuda.lock
+# The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
+# The development lock holds every extra but cuda and train; the others take their versions from it.
+COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml
+UNIVERSAL = --universal --python-version 3.11
+
+lock: dev
+	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev -o requirements-dev.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra export -o requirements.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service -o requirements-service.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra export -o requirements-export.lock
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 $(UPGRADE) \
+		--constraint requirements-dev.lock --extra service --extra cuda -o requirements-cuda.lock
 
 clean:
 	rm -rf .venv artifacts .pytest_cache .mypy_cache .ruff_cache
