@@ -1,1 +1,1 @@
-"""Measurements: one command each, every comparison interleaved in one run, results as a table and as JSON with the machine named."""
+"""Measures speed, accuracy and behaviour under load; `pip install -r benchmarks/requirements.txt` brings what only this package needs."""

@@ -1,11 +1,17 @@
-"""The tables of benchmarks/README.md, row by row, as the JSON under benchmarks/results has them."""
+"""`python -m benchmarks.tables`: rewrites the tables of benchmarks/README.md from the JSON under benchmarks/results.
+
+Each table stands between `<!-- table NAME -->` and `<!-- /table -->`; NAME is a key of TABLES. The text around the marks is left alone.
+"""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+README = Path(__file__).parent / "README.md"
+MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
 ENGINE = (
     "8 of 128",
     "32 of 5..60",
@@ -16,113 +22,184 @@ ENGINE = (
     "1 of 16 alone",
 )
 MIXES = {"STS-B": "STS-B", "32 of 5..60": "mixed", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
-SERVED = {
+SERVED = {  # shown name -> file server-*.json, mix
     "BERT-base fp32": ("base-fp32", "STS-B"),
     "BERT-base int8": ("base-int8", "STS-B"),
     "BERT-base int8, like MS MARCO": ("base-int8", "passages"),
     "bundled, fp32": ("sample", "STS-B"),
 }
 STARTED = {"BERT-base fp32": "fp32", "BERT-base int8": "int8", "bundled, fp32": "bundled"}
-WAITS = ("p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
+PERCENTILES = ("p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
+COST_COLUMNS = ("loop", "tokenizing", "rest", "floor", "rest / floor", "client", "client of floor")
+Rows = Iterator[Sequence[str]]  # the header first
 
 
-def engine() -> Iterator[str]:
-    for name, one in zip(ENGINE, read("engine").values(), strict=True):
-        of_ceiling, *others = (list(one["ratios"].values())[part] for part in (slice(2), *range(2, 5)))
-        yield row(name, *(f"{ratio:.2f}" for ratio in of_ceiling), *map(times, others))
+def engine() -> Rows:
+    yield "mix", "fp32 / ceiling", "int8 / ceiling", "fp32 / padded", "int8 / padded", "fp32 / torch"
+    for name, one in zip(ENGINE, _read("engine").values(), strict=True):
+        to_ceiling, to_others = (list(one["ratios"].values())[part] for part in (slice(2), slice(2, 5)))
+        yield name, *(f"{ratio:.2f}" for ratio in to_ceiling), *map(_two_digits, to_others)
 
 
-def server() -> Iterator[str]:
-    for name, (artifact, mix) in SERVED.items():
-        one = mix_of(read(f"server-{artifact}"), mix)
-        rates, ratios, cost, single = one["texts_per_second"], one["ratios"], one["cost"], one["single"]
-        yield row(
+def server_rates() -> Rows:
+    """Answered texts a second, by form of the answer, and two ratios."""
+    yield "texts/s", "engine alone", "JSON", "NPY", "base64", "JSON / engine", "cost of fill-mask / embed"
+    for name, one in _served():
+        rates, ratios = one["texts_per_second"], one["ratios"]
+        yield (
             name,
-            three(rates["engine"]),
-            "; ".join(three(rates[way]) for way in ("json", "npy", "base64")),
+            *(_three_digits(rates[form]) for form in ("engine", "json", "npy", "base64")),
             f"{ratios['json / engine']:.2f}",
             f"{ratios['fill-mask cost / embed']:.2f}",
-            f"{cost['outside us']:,.0f} ({cost['loop us']:,.0f}, {cost['tokenizing us']:.0f})",
-            f"{cost['client us']:.0f}",
-            f"{single['engine p50 ms']:.1f}, {single['server p50 ms']:.1f} ({single['server / engine']:.2f})",
         )
 
 
-def streams() -> Iterator[str]:
-    for name, (artifact, mix) in SERVED.items():
-        for one in mix_of(read(f"server-{artifact}"), mix)["open_loop"]:
-            yield row(name, three(one["offered"]), three(one["achieved"]), *(times(one[wait]) for wait in WAITS))
+def server_cost() -> Rows:
+    """Processor time of one request."""
+    yield "us a request", "event loop", "tokenizing", "event loop less tokenizing", "client"
+    for name, one in _served():
+        parts = (one["cost"][f"{part} us"] for part in ("loop", "tokenizing", "outside", "client"))
+        yield name, *(f"{us:,.0f}" for us in parts)
 
 
-def overhead() -> Iterator[str]:
-    """Of one connection and of 32."""
-    for name, both in read("overhead")["base-fp32"].items():
-        columns = {column: [both[connections][column] for connections in ("1", "32")] for column in both["1"]}
-        tokenizing = "; ".join(f"{us:.0f}" for us in columns["tokenizing"]) if any(columns["tokenizing"]) else ""
-        loop, rest, floor, client, floors = (
-            "; ".join(f"{us:.0f}" for us in columns[column])
-            for column in ("loop", "rest", "floor", "client", "client of floor")
-        )
-        yield row(
-            name,
-            loop,
-            tokenizing,
-            rest,
-            floor,
-            "; ".join(f"{ratio:.1f}" for ratio in columns["rest / floor"]),
-            client,
-            floors,
-        )
+def server_single() -> Rows:
+    """The median time of one text of 16 tokens without any other load."""
+    yield "16 tokens alone", "engine, ms", "server, ms", "server / engine"
+    for name, one in _served():
+        single = one["single"]
+        milliseconds = (f"{single[f'{whose} p50 ms']:.1f}" for whose in ("engine", "server"))
+        yield name, *milliseconds, f"{single['server / engine']:.2f}"
 
 
-def peers() -> Iterator[str]:
-    for name, mix in MIXES.items():
-        one = mix_of(read("peers"), mix)
-        yield row(
-            name,
-            *(f"{rate:.3g} ({one['p50_ms'][peer] / 1000:.2g} s)" for peer, rate in one["texts_per_second"].items()),
-        )
-    for name, mix in MIXES.items():
-        one = mix_of(read("peers"), mix)
-        ratios = zip(one["ours fp32 / peer"].values(), one["ours int8 / peer"].values(), strict=True)
-        yield row(name, *(f"{fp32:.2g}; {int8:.2g}" for fp32, int8 in list(ratios)[2:]))
+def streams() -> Rows:
+    yield "Poisson stream", "offered/s", "achieved/s", *PERCENTILES
+    for name, one in _served():
+        for stream in one["open_loop"]:
+            rates = (_three_digits(stream[rate]) for rate in ("offered", "achieved"))
+            yield name, *rates, *(_two_digits(stream[percentile]) for percentile in PERCENTILES)
 
 
-def start() -> Iterator[str]:
+def overhead() -> Rows:
+    """A row for each request and number of connections."""
+    yield "us a request", "connections", *COST_COLUMNS[:-1], "client of the floor"
+    for name, by_connections in _read("overhead")["base-fp32"].items():
+        for connections, one in by_connections.items():
+            cells = (f"{one[column]:.{'/' in column:d}f}" for column in COST_COLUMNS)
+            yield name, connections, *("" if cell == "0" else cell for cell in cells)
+
+
+def peers_rates() -> Rows:
+    yield "texts/s", *_contenders()
+    for name, one in _compared():
+        yield name, *(f"{rate:.3g}" for rate in one["texts_per_second"].values())
+
+
+def peers_latency() -> Rows:
+    yield "p50, s", *_contenders()
+    for name, one in _compared():
+        yield name, *(f"{milliseconds / 1000:.2g}" for milliseconds in one["p50_ms"].values())
+
+
+def peers_ratios() -> Rows:
+    """How many times as many texts a second as each other server."""
+    yield "ours / peer", "ours", *_contenders()[2:]
+    for precision in ("fp32", "int8"):
+        for name, one in _compared():
+            yield name, precision, *(f"{ratio:.2g}" for ratio in list(one[f"ours {precision} / peer"].values())[2:])
+
+
+def overload() -> Rows:
+    yield "scenario", "what", "measured", "must be", "holds"
+    for one in [*_read("overload"), *_read("overload-memory")]:
+        holds = {None: "", True: "yes", False: "no"}[one["holds"]]
+        yield one["scenario"], one["what"], _three_digits(one["measured"]), one["bound"], holds
+
+
+def start() -> Rows:
+    """Memory in MiB."""
+    sizes = {"resident": "resident", "alone": "proportional", "own": "private", "both": "two processes, proportional"}
+    yield "artifact", "packed weights", "seconds to ready", *sizes.values()
     for name, model in STARTED.items():
-        for shown, key in ((name, model), ("the same, `--prepacked`", f"{model}, prepacked")):
-            one = read("start")[key]
-            alone = ", ".join(f"{one[what]:.0f}" for what in ("resident", "alone", "own"))
-            yield row(shown, f"{one['ready_seconds']:.2g}", alone, f"{one['both']:,.0f}")
+        for packed, key in (("no", model), ("yes", f"{model}, prepacked")):
+            one = _read("start")[key]
+            yield name, packed, f"{one['ready_seconds']:.2g}", *(f"{one[size]:,.0f}" for size in sizes)
 
 
-def layers() -> Iterator[str]:
-    found = read("layers")
-    for number, products in enumerate(found["alone_in_int8"]):
-        yield row(f"layer {number}", *(f"{one:.2f}" for one in products))
-    yield row("the whole column in fp32, all others in int8", *(f"{one:.1f}" for one in found["alone_in_fp32"]))
+def layers() -> Rows:
+    yield "alone in int8", "query", "key and value", "attention output", "intermediate", "feed-forward output"
+    costs = _read("layers")
+    for number, products in enumerate(costs["alone_in_int8"]):
+        yield f"layer {number}", *(f"{cost:.2f}" for cost in products)
+    column_in_fp32 = "the whole column in fp32, all others in int8"
+    yield column_in_fp32, *(f"{cost:.1f}" for cost in costs["alone_in_fp32"])
 
 
-def read(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["result"]
-    return result
+TABLES = {
+    table.__name__.replace("_", "-"): table
+    for table in (
+        engine,
+        server_rates,
+        server_cost,
+        server_single,
+        streams,
+        overhead,
+        peers_rates,
+        peers_latency,
+        peers_ratios,
+        overload,
+        start,
+        layers,
+    )
+}
 
 
-def mix_of(result: Mapping[str, Any], start: str) -> Any:
+def rewrite(text: str) -> str:
+    """`text` with each marked table as the results have it; raises KeyError where a mark names no table."""
+
+    def fill(marked: re.Match[str]) -> str:
+        return marked["begin"] + markdown(TABLES[marked["name"]]()) + marked["end"]
+
+    return MARKED.sub(fill, text)
+
+
+def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; the first row is the header."""
+    header, *others = rows
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---"] * len(header), *others))
+
+
+def _served() -> Iterator[tuple[str, Any]]:
+    """What `benchmarks.server` measured, by shown name."""
+    for name, (artifact, mix) in SERVED.items():
+        yield name, _find_mix(_read(f"server-{artifact}"), mix)
+
+
+def _compared() -> Iterator[tuple[str, Any]]:
+    """What `benchmarks.peers` measured, by shown name of the mix."""
+    for name, mix in MIXES.items():
+        yield name, _find_mix(_read("peers"), mix)
+
+
+def _contenders() -> list[str]:
+    return list(next(_compared())[1]["texts_per_second"])
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["result"]
+
+
+def _find_mix(result: Mapping[str, Any], start: str) -> Any:
     return next(one for name, one in result.items() if name.startswith(start))
 
 
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def times(number: float) -> str:
+def _two_digits(number: float) -> str:
     return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
 
 
-def three(number: float) -> str:
-    """Three digits of it, or more where it has them before the point."""
+def _three_digits(number: float) -> str:
+    """Three significant digits, or all digits before the point where there are more."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-TABLES = {table.__name__: table for table in (engine, server, streams, overhead, peers, start, layers)}
+if __name__ == "__main__":
+    README.write_text(rewrite(README.read_text("utf-8")), "utf-8")

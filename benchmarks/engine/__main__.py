@@ -1,23 +1,26 @@
-"""`python -m benchmarks.engine`: tokens per second of the runtime alone, by length mix, beside its ceiling and the padded ways.
+"""`python -m benchmarks.engine`: tokens per second of the engine alone, by length mix, beside its ceiling and padded batches.
 
-Contenders take turns within each round, and the best round of each counts: machines drift by more than what is to be seen here.
+Contenders take turns within each round, and the best round of each counts, because machines drift by more than the
+differences to be measured.
 
     ceiling   the bare products of all linear layers, in ONNX Runtime, fp32 and int8
-    ragged    our artifact through the line and the runtime of the service, each text a request of its own, fp32 and int8
+    ragged    our artifact through the queue and the model runner of the service, one text a request, fp32 and int8
     padded    the graph of a transformers export, fused by ONNX Runtime's own optimizer, one padded batch
     torch     transformers on torch, one padded batch
 """
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks.engine.alone import Alone
-from benchmarks.engine.ceiling import Ceiling, quiet
+from benchmarks.engine.alone import EngineAlone
+from benchmarks.engine.ceiling import Ceiling, silence_warnings
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.harness.machine import table, write
+from model_export.artifact.batch import Tokens
 from service.engine.cpu import available_cores
 
 Contender = Callable[[], float]  # runs once, returns seconds
@@ -35,7 +38,7 @@ def main() -> None:
     parser.add_argument("--without-torch", action="store_true", help="leave out what needs torch and transformers")
     parser.add_argument("--output", default="engine", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
-    quiet()
+    silence_warnings()
     bench = Bench(arguments.size, with_torch=not arguments.without_torch)
     print("loaded; measuring", flush=True)
     results = {
@@ -60,14 +63,14 @@ class Bench:
     def __init__(self, size: str, *, with_torch: bool) -> None:
         self.config, self.threads = SIZES[size], available_cores()
         self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in ON_CPU}
-        self.engines = {precision: Alone(artifact(size, precision), self.threads) for precision in ON_CPU}
+        self.engines = {precision: EngineAlone(artifact(size, precision), self.threads) for precision in ON_CPU}
         self.padded: dict[str, Callable[[Any], Any]] = {}
         if with_torch:
-            from benchmarks.engine.padded import Fused, Torch
+            from benchmarks.engine.padded import FusedPadded, TorchPadded
 
             self.padded = {
-                "padded fp32": Fused(checkpoint(size), self.threads),
-                "torch fp32": Torch(checkpoint(size), self.threads),
+                "padded fp32": FusedPadded(checkpoint(size), self.threads),
+                "torch fp32": TorchPadded(checkpoint(size), self.threads),
             }
 
     def measure(self, lengths: list[int], rounds: int) -> Rates:
@@ -75,46 +78,49 @@ class Bench:
         sequences, tokens = mixes.texts(lengths, vocabulary=self.config["vocab_size"]), sum(lengths)
         contenders: dict[str, Contender] = {}
         for precision in ON_CPU:
-            contenders[f"ceiling {precision}"] = lambda ceiling=self.ceilings[precision]: ceiling.seconds(tokens)
-            contenders[f"ragged {precision}"] = lambda engine=self.engines[precision]: engine.seconds(
-                [[one] for one in sequences]
-            )
+            contenders[f"ceiling {precision}"] = partial(self.ceilings[precision].seconds, tokens)
+            contenders[f"ragged {precision}"] = partial(self.engines[precision].seconds, [[one] for one in sequences])
         if self.padded:
             from benchmarks.engine.padded import pad
 
-            contenders |= {
-                name: lambda run=run: timed(lambda: run(pad(sequences))) for name, run in self.padded.items()
-            }
+            for name, run in self.padded.items():
+                contenders[name] = partial(timed, partial(_run_padded, run, pad, sequences))
         seconds = interleaved(contenders, rounds)
         return {"tokens": tokens} | {name: tokens / best for name, best in seconds.items()}
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, *, least_seconds: float = 0.05, most_seconds: float = 4.0
+    contenders: Mapping[str, Contender], rounds: int, *, min_turn_seconds: float = 0.05, most_seconds: float = 4.0
 ) -> dict[str, float]:
-    """Seconds of the best run of each. Fast ones run several times a turn; one that has had `most_seconds` gets no further turn."""
-    best = {
-        name: run() for name, run in contenders.items()
-    }  # the first run warms up, and counts only where there is no other
+    """Seconds of the best run of each contender.
+
+    A fast one runs several times a turn; one that has run for `most_seconds` in all gets no further turn.
+    """
+    best = {name: run() for name, run in contenders.items()}  # the first run warms up; it counts only without another
     spent = dict(best)
     for number in range(rounds):
         for name, run in contenders.items():
             turn = 0.0
-            while turn < least_seconds and spent[name] < most_seconds:
+            while turn < min_turn_seconds and spent[name] < most_seconds:
                 taken = run()
                 turn, spent[name] = turn + taken, spent[name] + taken
                 best[name] = taken if number == 0 and turn == taken else min(best[name], taken)
     return best
 
 
+def _run_padded(run: Callable[[Any], Any], pad: Callable[[Sequence[Tokens]], Any], sequences: Sequence[Tokens]) -> Any:
+    return run(pad(sequences))
+
+
 def timed(run: Callable[[], Any]) -> float:
+    """Seconds of one call."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
 
 
 def ratios(rates: Rates) -> Rates:
-    """The figures that must hold."""
+    """Ratios of tokens a second; a pair with a missing contender is left out."""
     pairs = {
         "fp32 / ceiling": ("ragged fp32", "ceiling fp32"),
         "int8 / ceiling": ("ragged int8", "ceiling int8"),

@@ -1,8 +1,9 @@
 """`python -m benchmarks.engine.accuracy ENCODER PAIRS`: what int8 costs on trained weights.
 
-ENCODER is a checkpoint folder of a sentence encoder with mean pooling (all-MiniLM-L6-v2: Spearman 0.820 in fp32), PAIRS the STS
-benchmark as a tab-separated file, gzipped or not, with the columns split, score, sentence1, sentence2. Printed: the Spearman
-correlation of the vectors' cosine with the human scores on the test split, by precision, and the lowest cosine of int8 to fp32.
+ENCODER is the checkpoint folder of a sentence encoder with mean pooling (all-MiniLM-L6-v2: Spearman 0.820 in fp32).
+PAIRS is the STS benchmark as a tab-separated file, gzipped or not, with the columns split, score, sentence1, sentence2.
+Prints by precision the Spearman correlation of the vectors' cosine with the human scores on the test split, and the
+lowest cosine of int8 to fp32.
 """
 
 import argparse
@@ -15,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.engine.ceiling import quiet
+from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Tokens
+from model_export.artifact.batch import Row, Tokens
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
@@ -27,11 +28,11 @@ from service.tasks.base import unit_length
 from service.tasks.tokenizer import Tokenizer, Truncation
 
 Vectors = NDArray[np.float32]
-TEXTS_AT_ONCE = 32
+BATCH_TEXTS = 32
 
 
 def main() -> None:
-    arguments = asked("accuracy", __doc__)
+    arguments = parse_arguments("accuracy", __doc__)
     pairs, scores = read_pairs(arguments.pairs)
     vectors = {
         precision: encode(arguments.encoder, precision, [text for pair in pairs for text in pair])
@@ -55,8 +56,8 @@ def main() -> None:
     write("accuracy", result, details={"encoder": arguments.encoder.resolve().parent.name, "pairs": len(pairs)})
 
 
-def asked(name: str, about: str | None) -> argparse.Namespace:
-    """The command line of a benchmark that takes ENCODER and PAIRS; from here on libraries say nothing."""
+def parse_arguments(name: str, about: str | None) -> argparse.Namespace:
+    """Parses the command line of a benchmark that takes ENCODER and PAIRS, and silences ONNX Runtime's warnings."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.engine.{name}",
         description=about,
@@ -65,7 +66,7 @@ def asked(name: str, about: str | None) -> argparse.Namespace:
     parser.add_argument("encoder", type=Path)
     parser.add_argument("pairs", type=Path)
     arguments = parser.parse_args()
-    quiet()
+    silence_warnings()
     return arguments
 
 
@@ -78,23 +79,30 @@ def read_pairs(path: Path) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
 
 
 def encode(encoder: Path, precision: str, texts: list[str]) -> Vectors:
-    """Unit vectors of the texts, mean pooling, through our exporter, tokenizer and runtime."""
+    """Unit vectors of the texts, mean pooling, through our exporter, tokenizer and model runner."""
     with tempfile.TemporaryDirectory() as folder:
         export(encoder, Path(folder), precision=precision)
         artifact = open_artifact(Path(folder))
-        runtime, tokenizer = ModelRunner(artifact, available_cores()), Tokenizer(artifact, 100_000)
-        runtime.open()
+        runner, tokenizer = ModelRunner(artifact, available_cores()), Tokenizer(artifact, 100_000)
+        runner.open()
         tokenizer.open()
         encoded = tokenizer.encode_sync(texts, Truncation(truncate=True))
         work = [Tokens(ids=e.ids, types=e.types, outputs=frozenset({"mean"})) for e in encoded]
         rows = [
-            row["mean"][0]
-            for i in range(0, len(work), TEXTS_AT_ONCE)
-            for row in runtime.run_sync(work[i : i + TEXTS_AT_ONCE])[0]
+            finite(row)["mean"][0]
+            for i in range(0, len(work), BATCH_TEXTS)
+            for row in runner.run_sync(work[i : i + BATCH_TEXTS])[0]
         ]
-        runtime.close()
+        runner.close()
         tokenizer.close()
     return unit_length(np.stack(rows))
+
+
+def finite(row: Row | None) -> Row:
+    """`row`; raises ValueError if the model computed a value that is not finite."""
+    if row is None:
+        raise ValueError("a row of the answer is not finite")
+    return row
 
 
 def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:

@@ -1,4 +1,4 @@
-"""The engine alone, as the service runs it: line, batches, runtime; no HTTP, no tokenizer."""
+"""The engine alone, as the service runs it: queue, batcher and model runner, without HTTP and tokenizer."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from service.engine.runner import ModelRunner, concurrency_for
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 
-FOR_EVER = 3600.0
+NO_LIMIT_SECONDS = 3600.0
 
 
-class Alone:
-    """One artifact, loaded and measured as at a start."""
+class EngineAlone:
+    """One artifact, loaded and calibrated as at a start of the service."""
 
     def __init__(self, artifact: Path, threads: int, *, token_budget: int = 0) -> None:
         opened = open_artifact(artifact)
@@ -25,20 +25,20 @@ class Alone:
         self.loop = asyncio.new_event_loop()
 
     def seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
-        """From handing in all `requests` at once to the last answer."""
+        """From submitting all `requests` at once to the last answer."""
         return self.loop.run_until_complete(self._seconds(requests))
 
     async def _seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
         waiting = RequestQueue(
             token_budget=self.calibration.token_budget,
             max_tokens=2**31,
-            max_wait_seconds=FOR_EVER,
+            max_wait_seconds=NO_LIMIT_SECONDS,
             tokens_per_second=self.calibration.tokens_per_second,
         )
         batcher = Batcher(run=self.runner.run, waiting=waiting, concurrency=self.runner.concurrency)
         serving = asyncio.create_task(batcher.serve())
         started = time.perf_counter()
-        await asyncio.gather(*(batcher.submit(work, timeout_seconds=FOR_EVER) for work in requests))
+        await asyncio.gather(*(batcher.submit(work, timeout_seconds=NO_LIMIT_SECONDS) for work in requests))
         seconds = time.perf_counter() - started
         batcher.close("measured")
         await serving

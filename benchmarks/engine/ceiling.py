@@ -1,9 +1,11 @@
-"""The ceiling: how fast this machine multiplies matrices of the model's shapes through ONNX Runtime, and nothing else."""
+"""The ceiling: how fast ONNX Runtime multiplies matrices of the model's shapes on this machine, without any other work."""
 
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +17,16 @@ from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.linear import STEPS, ZERO_POINT
 
-IN_A_ROW = 4  # products of a lane that are timed together, so that handing over does not count
+IN_A_ROW = 4  # products of a per-core session that are timed together, so that starting a thread's work does not count
 
 
-def quiet() -> None:
-    """Errors only: the optimizer warns of what it tidies away."""
+def silence_warnings() -> None:
+    """Makes ONNX Runtime log errors only: its optimizer warns of each initializer that it removes."""
     ort.set_default_logger_severity(3)
 
 
 def product_session(precision: str, width: int, out: int, threads: int) -> ort.InferenceSession:
-    """A session that does one product, [rows, width] x [width, out], with ONNX Runtime's own thread settings (it spins)."""
+    """A session with one product, [rows, width] x [width, out], and ONNX Runtime's own thread settings (it spins)."""
     g, random = GraphBuilder(), np.random.default_rng(6)
     if precision == "fp32":
         x = g.input("x", "float32", ["rows", width])
@@ -46,9 +48,8 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
     g.output("y", y, "float32", ["rows", out])
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.add_session_config_entry(
-        "session.force_spinning_stop", "1"
-    )  # when a run ends: the next contender has the cores
+    # spinning ends with the run, so that the next contender has the cores
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "product.onnx"
         g.save(path, producer_version="0", written=lambda size: None)
@@ -57,22 +58,23 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
 
 @dataclass(slots=True)
 class Ceiling:
-    """The linear layers of a BERT of one size, as bare products: on all threads together or a share of the rows on each; the faster counts."""
+    """The linear layers of a BERT of one size as bare products: one session on all threads, or one on each core with its
+    share of the rows; the faster counts."""
 
     config: dict[str, int]
     precision: str
     threads: int
     _together: dict[tuple[int, int], ort.InferenceSession] = field(init=False, repr=False)
     _alone: dict[tuple[int, int], ort.InferenceSession] = field(init=False, repr=False)
-    _lanes: ThreadPoolExecutor = field(init=False, repr=False)
+    _pool: ThreadPoolExecutor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._together = {shape: product_session(self.precision, *shape, self.threads) for shape in self.products()}
         self._alone = {shape: product_session(self.precision, *shape, 1) for shape in self.products()}
-        self._lanes = ThreadPoolExecutor(self.threads)
+        self._pool = ThreadPoolExecutor(self.threads)
 
     def products(self) -> dict[tuple[int, int], int]:
-        """(width, out) -> how many in the whole model."""
+        """(width, out) -> number of such products in the model."""
         hidden, inner, layers = (self.config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
         return {(hidden, hidden): 4 * layers, (hidden, inner): layers, (inner, hidden): layers}
 
@@ -80,30 +82,30 @@ class Ceiling:
         return float(sum(2 * rows * width * out * count for (width, out), count in self.products().items()))
 
     def seconds(self, rows: int, *, repeats: int = 3) -> float:
-        """Of all the model's products on `rows` token rows, best of `repeats`."""
+        """Seconds of all the model's products on `rows` token rows, best of `repeats`."""
         total = 0.0
         for (width, out), count in self.products().items():
             x = np.ones((rows, width), np.float32 if self.precision == "fp32" else np.uint8)
             share = x[: -(-rows // self.threads)]
-            together = best(lambda session=self._together[width, out], x=x: session.run(None, {"x": x}), repeats)
-            side_by_side = best(lambda session=self._alone[width, out], x=share: self._in_lanes(session, x), repeats)
+            together = best(partial(self._together[width, out].run, None, {"x": x}), repeats)
+            side_by_side = best(partial(self._on_each_core, self._alone[width, out], share), repeats)
             total += count * min(together, side_by_side / IN_A_ROW)
         return total
 
-    def _in_lanes(self, session: ort.InferenceSession, x: NDArray[np.generic]) -> None:
+    def _on_each_core(self, session: ort.InferenceSession, x: NDArray[np.generic]) -> None:
         def several() -> None:
             for _ in range(IN_A_ROW):
                 session.run(None, {"x": x})
 
-        for lane in [self._lanes.submit(several) for _ in range(self.threads)]:
-            lane.result()
+        for task in [self._pool.submit(several) for _ in range(self.threads)]:
+            task.result()
 
 
-def best(call: object, repeats: int) -> float:
+def best(call: Callable[[], object], repeats: int) -> float:
     """Seconds of the fastest of `repeats` calls."""
     taken = []
     for _ in range(repeats):
         started = time.perf_counter()
-        call()  # type: ignore[operator]
+        call()
         taken.append(time.perf_counter() - started)
     return min(taken)

@@ -1,8 +1,8 @@
 """`python -m benchmarks.engine.layers ENCODER PAIRS`: where int8 costs accuracy.
 
-ENCODER and PAIRS as in `benchmarks.engine.accuracy`, of whose texts every fifth pair is taken. Printed by layer and product: 1 - cosine of the
-mean-pooled vectors to fp32, times 10,000, averaged over the texts, where this product alone is in int8; below, where all products of
-a column are in fp32 and all others in int8.
+ENCODER and PAIRS are those of `benchmarks.engine.accuracy`; every fifth pair is taken. Prints by layer and product
+1 - cosine of the mean-pooled vectors to fp32, times 10,000, averaged over the texts, with this product alone in int8;
+below, with all products of a column in fp32 and all others in int8.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.engine.accuracy import TEXTS_AT_ONCE, Vectors, asked, read_pairs
+from benchmarks.engine.accuracy import BATCH_TEXTS, Vectors, parse_arguments, read_pairs
 from benchmarks.harness.machine import table, write
 from model_export.artifact.batch import Tokens, pack
 from model_export.artifact.manifest import MODEL
@@ -28,27 +28,22 @@ from service.engine.cpu import available_cores
 from service.engine.session import CpuSession, configure_inference_thread
 from service.tasks.base import unit_length
 
-PRODUCTS = (
-    "query",
-    "key and value",
-    "attention output",
-    "intermediate",
-    "feed-forward output",
-)  # in the order of a layer
+# in the order of a layer
+PRODUCTS = ("query", "key and value", "attention output", "intermediate", "feed-forward output")
 EVERY = 5
 TEN_THOUSAND = 1e4
 
 
 class Mixed:
-    """Those of the encoder's products in int8 whose numbers, from the first on, are in `chosen`."""
+    """Puts those of the encoder's products in int8 whose numbers, counted from 0 in their order, are in `selected`."""
 
     def __init__(self, selected: Container[int]) -> None:
-        self._chosen = selected
+        self._selected = selected
         self._numbers = itertools.count()
         self._int8, self._fp32 = Int8PerTokenLinear(), CpuLinear()
 
     def _next(self) -> Linear:
-        return self._int8 if next(self._numbers) in self._chosen else self._fp32
+        return self._int8 if next(self._numbers) in self._selected else self._fp32
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         return self._next().product(g, x, weight)
@@ -68,7 +63,7 @@ class Mixed:
 
 
 def main() -> None:
-    arguments = asked("layers", __doc__)
+    arguments = parse_arguments("layers", __doc__)
     configure_inference_thread()
     texts = sequences(arguments.encoder, [text for pair in read_pairs(arguments.pairs)[0][::EVERY] for text in pair])
     layers = Checkpoint(arguments.encoder).config["num_hidden_layers"]
@@ -97,7 +92,7 @@ def main() -> None:
 
 
 def sequences(encoder: Path, texts: Sequence[str]) -> list[Tokens]:
-    """By length, so that a batch has texts of like lengths."""
+    """Sorted by length, so that a batch has texts of similar lengths."""
     tokenizer = Tokenizer.from_file(str(encoder / "tokenizer.json"))
     tokenizer.no_padding()
     rows = sorted((np.array(one.ids, np.int32) for one in tokenizer.encode_batch(texts)), key=len)
@@ -105,14 +100,14 @@ def sequences(encoder: Path, texts: Sequence[str]) -> list[Tokens]:
 
 
 def encode(encoder: Path, texts: Sequence[Tokens], selected: frozenset[int]) -> Vectors:
-    """Unit vectors, with the products `chosen` in int8."""
+    """Unit vectors, with the products `selected` in int8."""
     PRECISIONS["int8"] = replace(PRECISIONS["int8"], linear={"cpu": lambda: Mixed(selected)})
     with tempfile.TemporaryDirectory() as folder:
         build(Checkpoint(encoder), "int8", "cpu").graph.save(
             Path(folder) / MODEL, producer_version="0", written=lambda size: None
         )
         session = CpuSession(Path(folder) / MODEL, threads=available_cores())
-        batches = [pack(texts[i : i + TEXTS_AT_ONCE]) for i in range(0, len(texts), TEXTS_AT_ONCE)]
+        batches = [pack(texts[i : i + BATCH_TEXTS]) for i in range(0, len(texts), BATCH_TEXTS)]
         return unit_length(np.concatenate([session.run(["mean"], batch.feeds)[0] for batch in batches]))
 
 

@@ -1,6 +1,6 @@
-"""What others do with the same weights: `transformers` on torch, and its export to a padded graph fused by ONNX Runtime's optimizer.
+"""Padded batches with the same weights: `transformers` on torch, and its export, fused by ONNX Runtime's optimizer.
 
-Needs torch, transformers and onnx (requirements.txt); everything else in this package does without.
+Needs torch, transformers and onnx (requirements.txt).
 """
 
 import json
@@ -25,7 +25,7 @@ HIDDEN = "last_hidden_state"
 
 
 def pad(sequences: Sequence[Tokens]) -> dict[str, NDArray[np.int64]]:
-    """The usual batch [sequences, longest]."""
+    """A padded batch: arrays [sequences, longest] by input name."""
     longest = max(map(len, sequences))
     batch = {name: np.zeros((len(sequences), longest), np.int64) for name in INPUTS}
     for i, tokens in enumerate(sequences):
@@ -34,7 +34,7 @@ def pad(sequences: Sequence[Tokens]) -> dict[str, NDArray[np.int64]]:
     return batch
 
 
-class Torch:
+class TorchPadded:
     """BertModel with torch's own fused attention."""
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
@@ -49,15 +49,14 @@ class Torch:
         return hidden
 
 
-class Fused:
+class FusedPadded:
     """The padded graph, after ONNX Runtime's optimizer."""
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
-        options.add_session_config_entry(
-            "session.force_spinning_stop", "1"
-        )  # when a run ends: the next contender has the cores
+        # spinning ends with the run, so that the next contender has the cores
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with tempfile.TemporaryDirectory() as folder:
             path, fused = Path(folder) / "padded.onnx", Path(folder) / "fused.onnx"
             export_padded(checkpoint, path)
@@ -84,7 +83,10 @@ class _LastHidden(torch.nn.Module):
 
 
 def export_padded(checkpoint: Path, path: Path) -> None:
-    """The graph [batch, sequence] -> last hidden states, with torch's older exporter: the graph of the newer one is not fused."""
+    """Writes the graph [batch, sequence] -> last hidden states.
+
+    Uses torch's older exporter: ONNX Runtime's optimizer does not fuse the graph of the newer one.
+    """
     model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
     example = tuple(torch.ones((2, 8), dtype=torch.int64) for _ in INPUTS)
     axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, HIDDEN)}
@@ -103,7 +105,7 @@ def export_padded(checkpoint: Path, path: Path) -> None:
 
 
 def write_fused(padded: Path, path: Path, config: dict[str, int]) -> None:
-    """`padded` after ONNX Runtime's optimizer; raises SystemExit where it did not fuse all layers."""
+    """Writes `padded` as ONNX Runtime's optimizer leaves it; raises SystemExit if it did not fuse all layers."""
     heads, hidden, layers = (config[key] for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     graph = optimize_model(
         str(padded),
@@ -123,6 +125,6 @@ def write_fused(padded: Path, path: Path, config: dict[str, int]) -> None:
     found = {name: operators.get(name, 0) for name in wanted}
     if found != wanted:
         raise SystemExit(
-            f"the padded graph is not fused as it should be: {found}, expected {wanted}; the comparison would flatter us"
+            f"the optimizer fused {found} in the padded graph, expected {wanted}; the comparison would be unfair to it"
         )
     graph.save_model_to_file(str(path), use_external_data_format=False)

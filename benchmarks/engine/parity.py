@@ -1,7 +1,7 @@
-"""`python -m benchmarks.engine.parity`: answers at BERT-base size against transformers, and alone against in company.
+"""`python -m benchmarks.engine.parity`: answers at BERT-base size against transformers, and alone against in a batch.
 
-Random weights. Lengths 1..512 are mixed in one batch, so each text is also compared in company it never had in transformers.
-Exit code 1 where a figure does not hold.
+The weights are random. Lengths 1..512 are mixed in one batch here, whereas transformers computes each text alone.
+The exit code is 1 if a figure does not hold.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import onnxruntime as ort
 import torch
 from transformers import BertForPreTraining
 
-from benchmarks.engine.ceiling import quiet
+from benchmarks.engine.accuracy import finite
+from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.harness.machine import table, write
@@ -47,17 +48,17 @@ def main() -> int:
     )
     parser.add_argument("--size", choices=sorted(SIZES), default="base")
     parser.add_argument(
-        "--groups", type=int, default=3, help="groups of 32 texts in which each is compared with itself alone"
+        "--groups", type=int, default=3, help="batches of 32 texts, each of which is compared with its answer alone"
     )
     arguments = parser.parse_args()
-    quiet()
+    silence_warnings()
     errors = against_transformers(arguments.size)
-    changed = {precision: in_company(arguments.size, precision, arguments.groups) for precision in ON_CPU}
+    changed = {precision: changed_by_batch(arguments.size, precision, arguments.groups) for precision in ON_CPU}
     wrong_ids = errors.pop("masks whose top 5 differ")
     rows = [[name, f"{error:.2g}", f"<= {LIMITS[name]:g}"] for name, error in errors.items()]
     rows.append([f"masks whose top {TOP_K} ids differ", str(int(wrong_ids)), "0"])
     rows += [
-        [f"answers changed by company, {precision}", f"{count} of {of}", "0"]
+        [f"answers changed by the batch, {precision}", f"{count} of {of}", "0"]
         for precision, (count, of) in changed.items()
     ]
     print(table(["largest difference", "found", "must"], rows))
@@ -75,7 +76,7 @@ def main() -> int:
 
 
 def against_transformers(size: str) -> dict[str, float]:
-    """Largest absolute differences of fp32 to transformers, all lengths in one batch."""
+    """Largest absolute differences of fp32 to transformers, with all lengths in one batch."""
     torch.set_num_threads(available_cores())
     model = BertForPreTraining.from_pretrained(checkpoint(size), attn_implementation="eager").eval()
     random = np.random.default_rng(7)
@@ -90,7 +91,7 @@ def against_transformers(size: str) -> dict[str, float]:
 
 
 def differences(model: Any, tokens: Tokens, row: dict[str, Any], states: Any) -> dict[str, float]:
-    """Of one sequence's answers to transformers' answers for it alone."""
+    """Differences of one sequence's answers to transformers' answers for it alone."""
     with torch.inference_mode():
         ids, types = (torch.from_numpy(array.astype(np.int64))[None] for array in (tokens.ids, tokens.types))
         encoded = model.bert(input_ids=ids, token_type_ids=types)
@@ -110,7 +111,7 @@ def differences(model: Any, tokens: Tokens, row: dict[str, Any], states: Any) ->
 
 
 def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Answers from the graph as exported, but with every token's last hidden state as one more output."""
+    """Answers of the graph as exported, but with every token's last hidden state as one more output."""
     built = build(Checkpoint(checkpoint(size)), "fp32", "cpu")
     built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.architecture.hidden])
     options = ort.SessionOptions()
@@ -127,10 +128,10 @@ def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[st
     return split(batch, dict(zip(names, outputs, strict=True))), np.split(hidden, ends[:-1])
 
 
-def in_company(size: str, precision: str, groups: int) -> tuple[int, int]:
-    """How many of how many texts had any bit of any answer changed by 31 others of lengths 1..512, drawn at random."""
-    runtime = ModelRunner(open_artifact(artifact(size, precision)), available_cores())
-    runtime.open()
+def changed_by_batch(size: str, precision: str, groups: int) -> tuple[int, int]:
+    """The number of texts with any bit of any answer changed by the 31 random others in the batch, and of all texts."""
+    runner = ModelRunner(open_artifact(artifact(size, precision)), available_cores())
+    runner.open()
     random = np.random.default_rng(8)
     changed = 0
     for _ in range(groups):
@@ -139,16 +140,17 @@ def in_company(size: str, precision: str, groups: int) -> tuple[int, int]:
         sequences = [
             request(mixes.ids(random, int(n), SIZES[size]["vocab_size"]), second=0) for n in random.permutation(lengths)
         ]
-        together = runtime.run_sync(sequences)[0]
+        together = runner.run_sync(sequences)[0]
         for tokens, row in zip(sequences, together, strict=True):
-            alone = runtime.run_sync([tokens])[0][0]
-            changed += any(not np.array_equal(alone[name], row[name]) for name in row)
-    runtime.close()
+            alone, shared = finite(runner.run_sync([tokens])[0][0]), finite(row)
+            changed += any(not np.array_equal(alone[name], shared[name]) for name in shared)
+    runner.close()
     return changed, groups * GROUP
 
 
 def request(ids: Any, *, second: int) -> Tokens:
-    """Asks for everything; masks in the middle and at the end; the last `second` tokens are in the second segment."""
+    """A sequence that asks for all outputs, with masks in the middle and at the end; its last `second` tokens are in the
+    second segment."""
     types = np.zeros_like(ids)
     types[len(ids) - second :] = 1
     masks = tuple(sorted({len(ids) // 2, len(ids) - 1}))
@@ -156,8 +158,8 @@ def request(ids: Any, *, second: int) -> Tokens:
 
 
 def _softmax(x: Any) -> Any:
-    shares = np.exp(x.astype(np.float64) - x.max())
-    return shares / shares.sum()
+    exponentials = np.exp(x.astype(np.float64) - x.max())
+    return exponentials / exponentials.sum()
 
 
 def _largest(a: Any, b: Any) -> float:

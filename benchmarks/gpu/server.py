@@ -11,7 +11,7 @@ from benchmarks.harness import mixes
 from benchmarks.harness.client import percentile, post
 from benchmarks.harness.machine import table
 from benchmarks.harness.process import ServiceProcess
-from benchmarks.server.crowd import Crowd, crowd
+from benchmarks.server.client_processes import ClientProcesses, client_processes
 from benchmarks.server.processes import Finding, Load, measure
 
 QUIET_SHARE = 0.1  # of the best rate with one text a request
@@ -34,7 +34,7 @@ class Crew:
 def served(artifact: Path, device: str, crew: Crew) -> dict[str, Any]:
     """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate of single texts."""
     findings: list[Finding] = []
-    with crowd(crew.clients) as clients:
+    with client_processes(crew.clients) as clients:
         for processes in crew.processes:
             with service(artifact, device, processes) as one:
                 for count in crew.texts:
@@ -83,7 +83,7 @@ def requests(texts: int) -> list[bytes]:
     ]
 
 
-def latency(one: ServiceProcess, rate: float, seconds: float, clients: Crowd) -> dict[str, float]:
+def latency(one: ServiceProcess, rate: float, seconds: float, clients: ClientProcesses) -> dict[str, float]:
     clients.open_loop(one.port, requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
     stream = clients.open_loop(one.port, requests(1), rate=rate, seconds=seconds)
     waits = {f"{name} ms": percentile(stream.answered, share) for name, (share, _) in LIMITS_MS.items()}

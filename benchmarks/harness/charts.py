@@ -1,8 +1,10 @@
-"""`python -m benchmarks.harness.charts`: draws results/*.json as results/*.svg, the machine named in each. The same JSON gives the same bytes.
+"""`python -m benchmarks.harness.charts`: draws results/*.json as results/*.svg; each names its machine.
 
 engine    tokens a second by length mix          (engine.json)
 peers     texts a second by server and mix       (peers.json)
-server    waits by offered rate                  (server-*.json)
+server    waiting times by offered rate          (server-*.json)
+
+The same JSON gives the same bytes.
 """
 
 import json
@@ -54,7 +56,7 @@ def peers(content: Mapping[str, Any]) -> Figure:
 
 
 def server(content: Mapping[str, Any]) -> Figure:
-    """Waits over the offered rate, a panel for each mix."""
+    """Waiting times over the offered rate, a panel for each mix."""
     mixes = {name: one["open_loop"] for name, one in content["result"].items() if one["open_loop"]}
     figure, panels = frame(
         list(mixes),
@@ -94,11 +96,11 @@ def bars(mixes: Mapping[str, Bars], title: str) -> Figure:
 
 
 def frame(names: Sequence[str], title: str, *, height: float) -> tuple[Figure, list[Axes]]:
-    """Panels side by side, two in a row."""
-    lines = (len(names) + 1) // 2
-    figure = Figure(figsize=(9, 0.6 + max(1, lines) * height), layout="constrained")
+    """A figure with a panel for each name, two in a row."""
+    rows = (len(names) + 1) // 2
+    figure = Figure(figsize=(9, 0.6 + max(1, rows) * height), layout="constrained")
     figure.suptitle(title, fontsize=9)
-    panels = [figure.add_subplot(lines, 2, i + 1, title=name) for i, name in enumerate(names)]
+    panels = [figure.add_subplot(rows, 2, i + 1, title=name) for i, name in enumerate(names)]
     return figure, panels
 
 
@@ -114,7 +116,7 @@ def machine(content: Mapping[str, Any]) -> str:
 
 
 def newest(instructions: Sequence[str]) -> Iterator[str]:
-    """What decides how fast matrices are multiplied."""
+    """The instruction sets that decide how fast matrices are multiplied."""
     for name in ("amx_int8", "avx512_vnni", "avx512f", "avx2"):
         if name in instructions:
             yield name

@@ -1,6 +1,6 @@
-"""Checkpoints to measure with: a BERT of any size with random weights, written as transformers writes it, and its artifacts.
+"""Makes checkpoints to measure with: a BERT of any size with random weights, in the layout of transformers, and its artifact.
 
-Random weights cost what trained ones cost. They are kept under `build/benchmarks` and made once.
+Random weights cost what trained ones cost. They are made once and kept under `build/benchmarks`.
 """
 
 import json
@@ -46,13 +46,14 @@ TINY = {
 }
 ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
 SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
-REST = {
+POSITIONS, SEGMENTS = 512, 2
+REST = {  # what all sizes share
     "model_type": "bert",
     "architectures": ["BertForPreTraining"],
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "max_position_embeddings": 512,
+    "type_vocab_size": SEGMENTS,
+    "max_position_embeddings": POSITIONS,
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
@@ -62,7 +63,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def checkpoint(size: str) -> Path:
-    """The folder of a random checkpoint called `size`, a key of SIZES; all heads present."""
+    """The folder of the random checkpoint `size`, a key of SIZES; it has all heads."""
     folder = BUILD / size
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,20 +78,20 @@ def checkpoint(size: str) -> Path:
 
 
 def artifact(size: str, precision: str, device: str = "cpu") -> Path:
-    """Exported anew each time: what is measured is the exporter as it is now."""
+    """The folder of an artifact; exports it each time, so that the current exporter is measured."""
     folder = BUILD / f"{size}-{precision}"
     shutil.rmtree(folder / device, ignore_errors=True)
     export(checkpoint(size), folder, precision=precision, device=device)
     return folder
 
 
-def served(name: str) -> Path:
-    """The artifact to serve: of BERT-base with random weights where `name` is a precision, otherwise the folder of that name."""
+def artifact_to_serve(name: str) -> Path:
+    """The artifact to serve: BERT-base with random weights if `name` is a precision, otherwise the folder `name`."""
     return artifact("base", name) if name in ON_CPU else Path(name)
 
 
 def weights(config: dict[str, int]) -> Arrays:
-    """BERT's own initialization, but with biases and norms that are not 0 and 1, so that a forgotten one would be noticed."""
+    """BERT's initialization, but with biases other than 0 and norms other than 1, so that a missing one shows."""
     random = np.random.default_rng(5)
     hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
 
@@ -103,7 +104,7 @@ def weights(config: dict[str, int]) -> Arrays:
     def norm(name: str) -> Arrays:
         return {f"{name}.weight": normal(hidden, mean=1.0, deviation=0.1), f"{name}.bias": normal(hidden)}
 
-    tables = {"word": vocabulary, "position": REST["max_position_embeddings"], "segment": REST["type_vocab_size"]}
+    tables = {"word": vocabulary, "position": POSITIONS, "segment": SEGMENTS}
     arrays = {f"bert.{BERT_PARTS[part]}.weight": normal(rows, hidden) for part, rows in tables.items()}
     arrays |= norm(f"bert.{BERT_PARTS['embedding_norm']}")
     shapes = dict.fromkeys(("query", "key", "value", "attention"), (hidden, hidden)) | {

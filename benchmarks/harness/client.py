@@ -1,4 +1,4 @@
-"""A small HTTP client for load: one keep-alive connection each, no more work than must be, everything that goes wrong is an outcome."""
+"""A small HTTP client for load: a keep-alive connection with as little work as possible; failures are outcomes."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 RESET = 0  # in place of a status: the connection ended without an answer
-ANSWER_SECONDS = 180.0  # nobody waits longer for an answer: a server that hangs ends a benchmark
+ANSWER_SECONDS = 180.0  # the longest wait for an answer, so that a server that hangs ends a benchmark
 TIMING = re.compile(rb"(\w+);dur=([\d.]+)")
 
 
@@ -22,12 +22,12 @@ class Outcome:
 
     @property
     def timing(self) -> dict[bytes, float]:
-        """Milliseconds by name, as our server tells them in its server-timing header; empty where there is none."""
+        """Milliseconds by name, from the server-timing header; empty if there is none."""
         return {name: float(spent) for name, spent in TIMING.findall(self.head)}
 
 
 class Connection:
-    """Opened when first used, again after the server closed it."""
+    """Opens when first used, and again after the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -41,13 +41,13 @@ class Connection:
             reader, writer = self._streams
             writer.write(request)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            _, there, length = head.partition(b"\r\ncontent-length:")
-            body = await reader.readexactly(int(length.partition(b"\r\n")[0])) if there else b""
+            _, found, length = head.partition(b"\r\ncontent-length:")
+            body = await reader.readexactly(int(length.partition(b"\r\n")[0])) if found else b""
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return Outcome(RESET, time.perf_counter() - began, b"", b"")
         except asyncio.CancelledError:
-            self.close()  # its answer may still come: nobody else's request may meet it
+            self.close()  # its answer may still arrive, and must not be taken for the answer to another request
             raise
         if b"\r\nconnection: close" in head:
             self.close()
@@ -60,7 +60,7 @@ class Connection:
 
 
 class Pool:
-    """Any number of requests at once, on as few connections as that takes."""
+    """Sends any number of concurrent requests on as few connections as possible."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -89,7 +89,7 @@ def get(path: str) -> bytes:
 
 
 async def ask_once(port: int, request: bytes) -> Outcome:
-    """On a connection of its own."""
+    """Sends one request on a connection of its own."""
     connection = Connection(port)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -100,8 +100,8 @@ async def ask_once(port: int, request: bytes) -> Outcome:
         connection.close()
 
 
-async def measured(port: int) -> dict[str, float]:
-    """What our server found out at its start: the token budget, its rate."""
+async def startup_measurements(port: int) -> dict[str, float]:
+    """What the service measured at its start: token budget and tokens a second, from /info."""
     found: dict[str, float] = orjson.loads((await ask_once(port, get("/info"))).body)["measured"]
     return found
 
@@ -115,6 +115,6 @@ async def metrics(port: int) -> dict[str, float]:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """Milliseconds; nan of nothing."""
+    """Milliseconds below which `share` of the values lie; NaN if there are none."""
     ordered = sorted(seconds)
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

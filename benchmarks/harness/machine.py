@@ -1,4 +1,4 @@
-"""The machine, by name, and the form of a result: a small table on the screen, the same as JSON beside this file."""
+"""Names the machine, prints a result as a table and writes it as JSON under benchmarks/results."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def write(name: str, result: Any, *, details: dict[str, Any] | None = None) -> N
 
 
 def update(name: str, result: dict[str, Any], *, details: dict[str, Any]) -> None:
-    """As `write`; parts of an earlier result of the same processor that are not measured anew stay."""
+    """As `write`, but keeps the parts of an earlier result from the same processor that are not in `result`."""
     path = RESULTS / f"{name}.json"
     before = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     same = before.get("machine", {}).get("cpu") == machine()["cpu"]
@@ -46,19 +46,19 @@ def update(name: str, result: dict[str, Any], *, details: dict[str, Any]) -> Non
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns of one width; numbers with three significant digits."""
-    cells = [list(head)] + [[_shown(cell) for cell in row] for row in rows]
+    """Aligned columns; numbers with three significant digits."""
+    cells = [list(head)] + [[_format(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return "\n".join("  ".join(_aligned(row, widths)) for row in cells)
+    return "\n".join("  ".join(_align(row, widths)) for row in cells)
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _align(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [
         cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
 
 
-def _shown(cell: Any) -> str:
+def _format(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
     return str(cell)

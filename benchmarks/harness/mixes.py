@@ -1,4 +1,7 @@
-"""The length mixes that are measured: tokens per text, special tokens included. Fixed lists and seeds, so that runs can be compared."""
+"""The length mixes that are measured, in tokens per text, special tokens included.
+
+The lists and seeds are fixed, so that runs can be compared.
+"""
 
 import math
 
@@ -7,13 +10,14 @@ from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens
 
-# 64 quantiles of the lengths of STS-B's 17,256 sentences under BERT's uncased vocabulary: mean 14.7, median 12, longest 70
+# 64 quantiles of the lengths of the 17,256 sentences of STS-B under BERT's uncased vocabulary:
+# mean 14.7, median 12, longest 70
 STS_B_REPEATED = {7: 2, 8: 5, 9: 8, 10: 7, 11: 7, 12: 5, 13: 5, 14: 3, 15: 3, 16: 2, 17: 2, 20: 2}
 STS_B_ONCE = [18, 19, 21, 22, 23, 24, 26, 27, 29, 31, 33, 35, 39]
 STS_B = sorted([*STS_B_ONCE, *(length for length, count in STS_B_REPEATED.items() for _ in range(count))])
 
 
-def passages(count: int, *, mean: float = 75.0, deviation: float = 45.0, longest: int = 512) -> list[int]:
+def passages(count: int, *, mean: float = 75.0, deviation: float = 45.0, longest: float = 512) -> list[int]:
     """Log-normal lengths like those of MS MARCO's passages."""
     variance = math.log(1 + (deviation / mean) ** 2)
     drawn = np.random.default_rng(1).lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count)
@@ -38,7 +42,7 @@ MIXES: dict[str, list[int]] = {
 def texts(
     lengths: list[int], *, vocabulary: int, outputs: frozenset[str] = frozenset({"cls"}), seed: int = 4
 ) -> list[Tokens]:
-    """Random ids of these lengths; every text asks for `outputs`, fill-mask for one mask in its second place."""
+    """Random ids of these lengths; every text asks for `outputs`, fill-mask for one mask at its second token."""
     random = np.random.default_rng(seed)
     masks = (1,) if "top_ids" in outputs else ()
     return [

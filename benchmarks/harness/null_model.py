@@ -1,7 +1,8 @@
-"""`BERT_ARTIFACT=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service, line and all, around a model that computes nothing.
+"""`BERT_ARTIFACT=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service around a model that
+computes nothing.
 
-What a request costs here is what it costs before and after the model: HTTP, validation, tokenizing, the line, encoding. A text as long as the
-model takes any is never answered, so that the line can be filled for good.
+A request to it costs what it costs before and after the model: HTTP, validation, tokenizing, the queue, encoding. A text
+of the model's greatest length is never answered, so that the queue can be kept full.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ TOKENS_PER_SECOND = 1e6
 
 
 class NullRunner(ModelRunner):
-    """Rows of the right shapes, at once; every [CLS] vector is the canary's."""
+    """Returns rows of the right shapes at once; every [CLS] vector is the canary's."""
 
     @property
     def provider(self) -> str:
@@ -59,7 +60,7 @@ class NullRunner(ModelRunner):
         return {name: self._known(name, rows[OUTPUTS[name]], tokens.top_k) for name in tokens.outputs}
 
     def _output(self, name: str, rows: int, top_k: int) -> NDArray[np.generic]:
-        """[rows, ...] of the manifest's type."""
+        """[rows, ...] of the type that the manifest gives for the output."""
         tensor = self.artifact.manifest.outputs[name]
         shape = (rows, *(width if isinstance(width, int) else top_k for width in tensor.shape[1:]))
         if name == "cls":

@@ -1,4 +1,4 @@
-"""An artifact with one poisoned word: its embedding is not a number, so that a text that holds it has no finite answer."""
+"""Makes an artifact with one poisoned word: its embedding is NaN, so that no text with this word has a finite answer."""
 
 import json
 import shutil
@@ -13,19 +13,19 @@ WEIGHTS = "model.onnx.data"
 
 
 def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
-    """Copies `artifact` to `folder` with the float32 embedding of one word set to NaN, and a manifest that says this is how it should be.
+    """Copies `artifact` to `folder`, sets the float32 embedding of one word to NaN, and puts the new digest in the manifest.
 
-    Returns the word and its id. It is none that the self-test of the start reads.
+    Returns the word and its id. The self-test at the start of the service does not use this word.
     """
     shutil.copytree(artifact, folder)
     cpu = folder / "cpu"
     manifest = json.loads((cpu / MANIFEST).read_text("utf-8"))
-    read = {token for golden in manifest["golden"] for token in golden["ids"]}
+    used = {token for golden in manifest["golden"] for token in golden["ids"]}
     words = json.loads((cpu / TOKENIZER).read_text("utf-8"))["model"]["vocab"]
     word, token = next(
         (word, token)
         for word, token in reversed(words.items())
-        if word.isalpha() and word.isascii() and len(word) > 2 and token not in read
+        if word.isalpha() and word.isascii() and len(word) > 2 and token not in used
     )
     overwrite(cpu, token)
     manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)

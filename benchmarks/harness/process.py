@@ -1,4 +1,4 @@
-"""A server as a process of its own, on a free port of this machine: the service, or one that benchmarks set beside it."""
+"""Runs the service, or another server, as a process of its own on a free port of 127.0.0.1."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class ServiceProcess:
-    """`python -m MODULE`, which listens on BERT_PORT: started and ready inside the `with`, ended by SIGTERM after it."""
+    """`python -m MODULE`, which listens on BERT_PORT; `with` starts it, waits until it is ready, and ends it by SIGTERM."""
 
     def __init__(
         self, settings: Mapping[str, str], *, module: str = "service", ready_seconds: float = READY_SECONDS
@@ -35,30 +35,30 @@ class ServiceProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would fill, and hold up whoever writes
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that is not read would fill and block the server
 
     def start(self) -> None:
-        """Not ready yet."""
+        """Starts the process without waiting until it is ready."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self._module], env=self._environment, stdout=self._said, stderr=subprocess.STDOUT
+            [sys.executable, "-m", self._module], env=self._environment, stdout=self._output, stderr=subprocess.STDOUT
         )
 
     def __enter__(self) -> Self:
-        """Raises TimeoutError where it is not ready in time; one that ends by itself has an exit code."""
+        """Raises TimeoutError if it is not ready in time; if it has ended by itself, `process.returncode` is set."""
         self.start()
         end = time.monotonic() + self._ready_seconds
         while self.process.poll() is None and not self._is_ready():
             if time.monotonic() > end:
                 self.process.kill()
-                said = self.output()
+                output = self.output()
                 self.close()
-                raise TimeoutError(f"{self._module} is not ready after {self._ready_seconds} s: {said}")
+                raise TimeoutError(f"{self._module} is not ready after {self._ready_seconds} s: {output}")
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(PAUSE_SECONDS)
         return self
 
     def _is_ready(self) -> bool:
-        """With nothing but the standard library: benchmarks start the service where no test dependency is installed."""
+        """Uses only the standard library: benchmarks also run where no test dependency is installed."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)
         try:
             connection.request("GET", "/ready")
@@ -69,19 +69,20 @@ class ServiceProcess:
             connection.close()
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(START_SECONDS)
 
     def output(self) -> str:
-        """What it has said so far."""
+        """What the process has written to stdout and stderr so far."""
+        file = self._output.fileno()
         return os.pread(
-            self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0
-        ).decode()  # the place where it writes stays its own
+            file, os.fstat(file).st_size, 0
+        ).decode()  # pread does not move the position that the server writes at
 
     def close(self) -> None:
-        """Its words are gone."""
-        self._said.close()
+        """Discards the output."""
+        self._output.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

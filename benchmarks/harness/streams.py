@@ -1,4 +1,5 @@
-"""Streams of requests to a server on this machine, and what they cost: closed loop, Poisson open loop, processor time by thread.
+"""Sends streams of requests to a server on this machine, as a closed loop or a Poisson open loop, and reads the
+processor time that they cost.
 
 Knows HTTP and clocks; knows nothing of models.
 """
@@ -22,18 +23,16 @@ Waits = defaultdict[int, list[float]]
 
 @dataclass(slots=True)
 class Stream:
-    """What came of a stream."""
+    """The outcome of a stream of requests."""
 
     seconds: float = 0.0  # to the last answer
-    waits: Waits = field(
-        default_factory=lambda: defaultdict(list)
-    )  # by status: seconds from each request's moment to its answer
-    complaint: bytes = b""  # what the newest answer with another status than 200 said
-    tokenize_seconds: float = 0.0  # as the server says, where it does
+    waits: Waits = field(default_factory=lambda: defaultdict(list))  # status -> seconds from sending to the answer
+    last_error: bytes = b""  # the body of the newest answer with another status than 200
+    tokenize_seconds: float = 0.0  # from the server-timing headers
 
     @property
     def answered(self) -> list[float]:
-        """The waits for answers with status 200."""
+        """Seconds of each answer with status 200."""
         return self.waits[200]
 
     @property
@@ -42,7 +41,7 @@ class Stream:
 
     @property
     def rate(self) -> float:
-        """Answers with status 200, a second."""
+        """Answers with status 200 per second."""
         return len(self.answered) / self.seconds
 
     def note(self, outcome: Outcome, wait: float) -> None:
@@ -50,23 +49,23 @@ class Stream:
         if outcome.status == 200:
             self.tokenize_seconds += outcome.timing.get(b"tokenize", 0.0) / 1000
         else:
-            self.complaint = outcome.body[:200]
+            self.last_error = outcome.body[:200]
 
     def join(self, others: Iterable["Stream"]) -> Self:
-        """Itself, with what came of streams that ran beside it."""
+        """Itself, with the outcomes of streams that ran at the same time."""
         for other in others:
             self.seconds = max(self.seconds, other.seconds)
             self.tokenize_seconds += other.tokenize_seconds
-            self.complaint = self.complaint or other.complaint
+            self.last_error = self.last_error or other.last_error
             for status, waits in other.waits.items():
                 self.waits[status] += waits
         return self
 
     def must_be(self, status: int = 200) -> Self:
-        """Itself; raises SystemExit where an answer had another status: a refusal is quick, and would count as speed."""
+        """Itself; raises SystemExit if an answer had another status: a refusal is quick, and would count as speed."""
         if others := {found: len(waits) for found, waits in self.waits.items() if waits and found != status}:
             raise SystemExit(
-                f"{sum(others.values())} of {self.asked} answers are not {status} (so many of each: {others}): {self.complaint!r}"
+                f"{sum(others.values())} of {self.asked} answers are not {status} (counts: {others}): {self.last_error!r}"
             )
         return self
 
@@ -74,7 +73,7 @@ class Stream:
 async def closed_loop(
     port: int, requests: Iterator[bytes], *, connections: int, seconds: float, least: int = 0
 ) -> Stream:
-    """As many requests at once as there are connections, each followed by the next, for so long and at least so many."""
+    """Each connection sends its next request when it has an answer, for `seconds` and until `least` requests are sent."""
     started, stream, asked = time.monotonic(), Stream(), itertools.count()
 
     async def one() -> None:
@@ -91,7 +90,7 @@ async def closed_loop(
 
 
 async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, seconds: float, seed: int = 11) -> Stream:
-    """A Poisson stream; a wait counts from the moment the request was meant to be sent."""
+    """A Poisson stream of `rate` requests a second; a wait counts from the moment the request was meant to be sent."""
     draw, pool, stream = random.Random(seed), Pool(port), Stream()
 
     async def one(request: bytes, due: float) -> None:
@@ -99,7 +98,7 @@ async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, second
         stream.note(outcome, time.monotonic() - due)
 
     tasks: list[asyncio.Task[None]] = []
-    with _no_pauses():
+    with _without_collector_pauses():
         due = started = time.monotonic()
         while due < started + seconds:
             await asyncio.sleep(due - time.monotonic())
@@ -113,8 +112,8 @@ async def open_loop(port: int, requests: Sequence[bytes], *, rate: float, second
 
 
 @contextmanager
-def _no_pauses() -> Iterator[None]:
-    """What is here now is left out of garbage collection: the client's own pauses are not the server's."""
+def _without_collector_pauses() -> Iterator[None]:
+    """Excludes existing objects from garbage collection: the client's own pauses are not the server's."""
     gc.collect()
     gc.freeze()
     yield
@@ -123,14 +122,14 @@ def _no_pauses() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Seconds of processor time so far: of a whole process, and of its first thread, which turns the event loop."""
+    """Seconds of processor time so far: of a whole process, and of its first thread, which runs the event loop."""
 
     process: float
     loop: float
 
     @classmethod
     def of(cls, process: int) -> "Cpu":
-        """From the scheduler's own count, in nanoseconds, where Linux keeps one."""
+        """From the Linux scheduler's count, which is in nanoseconds."""
         spent = {
             path.parent.name: int(path.read_text().split()[0]) / 1e9
             for path in Path(f"/proc/{process}/task").glob("*/schedstat")
@@ -142,10 +141,10 @@ class Cpu:
 
 
 def cost(process: int, run: Callable[[], Stream]) -> tuple[Stream, dict[str, float]]:
-    """What came of a stream to the server `process`, and microseconds of processor time a request: its own, of it its event loop's, of that
-    tokenizing, and this client's."""
-    before, mine = Cpu.of(process), time.process_time()
+    """The outcome of a stream to the server `process`, and microseconds of processor time a request: of the process, of
+    its event loop, of tokenizing within that, and of this client."""
+    before, own = Cpu.of(process), time.process_time()
     stream = run()
-    client, spent, share = time.process_time() - mine, Cpu.of(process).since(before), 1e6 / stream.asked
+    client, spent, share = time.process_time() - own, Cpu.of(process).since(before), 1e6 / stream.asked
     parts = {"process": spent.process, "loop": spent.loop, "tokenizing": stream.tokenize_seconds, "client": client}
     return stream, {name: share * seconds for name, seconds in parts.items()}

@@ -1,1 +1,1 @@
-"""Other servers, each in an environment of its own, with the same weights and the same texts. `python -m benchmarks.peers` runs them."""
+"""Other servers, each in an environment of its own, with the same weights and texts as ours."""

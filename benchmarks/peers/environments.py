@@ -1,4 +1,4 @@
-"""An environment for each peer and one model folder for all, under build/peers; made once."""
+"""Makes, once, an environment for each peer and one model folder for all, under build/peers."""
 
 import json
 import os
@@ -20,11 +20,14 @@ OFFLINE = {
 }
 MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 POOLING = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
-FUSED = "fused.graph"  # a suffix of its own: infinity takes whatever it finds as .onnx
+FUSED = "fused.graph"  # not .onnx: infinity loads any file with that suffix
 
 
 def programs(name: str) -> Path:
-    """The bin folder of the environment that `NAME.txt` describes. torch comes first, so that a build that is there already is kept."""
+    """The bin folder of the environment that `NAME.txt` describes.
+
+    torch is installed first, so that the other packages keep the build that is named there.
+    """
     folder, wanted = BUILD / name, Path(__file__).parent / f"{name}.txt"
     made = folder / wanted.name
     if not made.is_file() or made.read_text() != wanted.read_text():
@@ -38,7 +41,8 @@ def programs(name: str) -> Path:
 
 
 def model(size: str, tokenizer: Path) -> Path:
-    """One folder that all peers read: the checkpoint as sentence-transformers has it (mean, unit length), its export, and that fused."""
+    """One folder that all peers read: the checkpoint in the layout of sentence-transformers (mean pooling, unit length),
+    its ONNX export, and the export fused by ONNX Runtime."""
     folder, source = BUILD / f"model-{size}", checkpoint(size)
     if not (folder / FUSED).is_file():
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`python litserve_padded.py GRAPH TOKENIZER PORT`: LitServe with the usual handler: a padded ONNX graph, batched as requests come.
+"""`python litserve_padded.py GRAPH TOKENIZER PORT`: LitServe with the usual handler, a padded ONNX graph.
 
 Runs in the environment of litserve.txt, so it imports nothing of this project.
 """
@@ -12,7 +12,7 @@ import onnxruntime as ort
 from tokenizers import Tokenizer
 
 
-class Embed(litserve.LitAPI):
+class Embed(litserve.LitAPI):  # type: ignore[misc]
     def setup(self, device: str) -> None:  # noqa: ARG002
         self.session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
         self.dtypes = {one.name: np.int32 if "int32" in one.type else np.int64 for one in self.session.get_inputs()}

@@ -1,4 +1,4 @@
-"""`python sentence_transformers_app.py MODEL PORT`: the usual small FastAPI application around SentenceTransformer.encode.
+"""`python sentence_transformers_app.py MODEL PORT`: a small FastAPI application around SentenceTransformer.encode.
 
 Runs in the environment of sentence_transformers.txt, so it imports nothing of this project.
 """

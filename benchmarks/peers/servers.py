@@ -1,4 +1,7 @@
-"""The servers that are compared, ours among them: how each is started, asked and read. Only one of them runs at a time; the others are stopped."""
+"""The servers that are compared, ours among them: how each is started, how it is asked, and how its answer is read.
+
+Only one of them runs at a time; the others are stopped.
+"""
 
 import asyncio
 import os
@@ -25,17 +28,17 @@ START_SECONDS, END_SECONDS = 180, 10
 
 
 @dataclass(frozen=True, slots=True)
-class ApiConnection:
-    """A row: one server and its dialect. The vector is the mean over the tokens, to unit length."""
+class Peer:
+    """One server: its command, its request and its answer. The vector is the mean over the tokens, of unit length."""
 
-    command: Callable[[Path, int], Sequence[str]]  # of the model folder and a port
+    command: Callable[[Path, int], Sequence[str]]  # model folder, port -> command line
     ask: Callable[[str], bytes]
     vector: Callable[[bytes], list[float]]
     variables: Callable[[int], Mapping[str, str]] = field(default=lambda port: OFFLINE)
 
 
-def ours(precision: str) -> ApiConnection:
-    return ApiConnection(
+def ours(precision: str) -> Peer:
+    return Peer(
         command=lambda model, port: [sys.executable, "-m", "service"],
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
@@ -43,7 +46,7 @@ def ours(precision: str) -> ApiConnection:
     )
 
 
-def infinity(*options: str) -> ApiConnection:
+def infinity(*options: str) -> Peer:
     program = (
         "v2",
         "--no-model-warmup",
@@ -56,7 +59,7 @@ def infinity(*options: str) -> ApiConnection:
         "--log-level",
         "error",
     )
-    return ApiConnection(
+    return Peer(
         command=lambda model, port: [
             f"{programs('infinity')}/infinity_emb",
             *program,
@@ -71,9 +74,9 @@ def infinity(*options: str) -> ApiConnection:
     )
 
 
-def small(ask: str, command: Callable[[Path, int], Sequence[str]]) -> ApiConnection:
-    """A server of our own making around somebody's library."""
-    return ApiConnection(
+def own_application(ask: str, command: Callable[[Path, int], Sequence[str]]) -> Peer:
+    """A small server that this package puts around a library."""
+    return Peer(
         command=command,
         ask=lambda text: post(ask, {"input": text}, **{"content-type": "application/json"}),
         vector=lambda body: orjson.loads(body)["embedding"],
@@ -99,14 +102,14 @@ def _sentence_transformers(model: Path, port: int) -> Sequence[str]:
     ]
 
 
-PEERS: dict[str, ApiConnection] = {
+PEERS: dict[str, Peer] = {
     "ours fp32": ours("fp32"),
     "ours int8": ours("int8"),
     "infinity torch": infinity("--engine", "torch"),
     "infinity torch padded": infinity("--engine", "torch", "--no-bettertransformer"),
     "infinity onnx": infinity("--engine", "optimum", "--pooling-method", "mean", "--onnx-do-not-prefer-quantized"),
-    "litserve padded onnx": small("/predict", _litserve),
-    "sentence-transformers": small("/embed", _sentence_transformers),
+    "litserve padded onnx": own_application("/predict", _litserve),
+    "sentence-transformers": own_application("/embed", _sentence_transformers),
 }
 
 
@@ -114,13 +117,13 @@ PEERS: dict[str, ApiConnection] = {
 class Running:
     """A server with all its processes, in a session of their own."""
 
-    peer: ApiConnection
+    peer: Peer
     port: int
     process: subprocess.Popen[bytes]
 
     @contextmanager
     def awake(self) -> Iterator[int]:
-        """Its port; before and after, its processes are stopped, so that what it does when idle costs the others nothing."""
+        """Its port; outside the `with` its processes are stopped, so that an idle server takes no time from the others."""
         self.signal(signal.SIGCONT)
         yield self.port
         self.signal(signal.SIGSTOP)
@@ -134,11 +137,11 @@ class Running:
         return np.array(self.peer.vector(outcome.body), np.float32)
 
     def wait_until_ready(self) -> None:
-        """Raises SystemExit where it ends or is not ready in time."""
+        """Raises SystemExit if the server ends or is not ready in time."""
         end = time.monotonic() + START_SECONDS
         while asyncio.run(ask_once(self.port, self.peer.ask("a"))).status != 200:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"{self.process.args!r} does not start: build/peers/*.log say why")
+                raise SystemExit(f"{self.process.args!r} does not start: see build/peers/*.log")
             time.sleep(0.5)
         self.signal(signal.SIGSTOP)
 
@@ -153,7 +156,7 @@ class Running:
 
 
 def start(name: str, model: Path) -> Running:
-    """Ready and stopped; what it says goes to build/peers/NAME.log."""
+    """Starts the server, waits until it is ready, and stops its processes; its output goes to build/peers/NAME.log."""
     peer, port = PEERS[name], free_port()
     variables = os.environ | peer.variables(port)
     with (model.parent / f"{name}.log").open("wb") as log:

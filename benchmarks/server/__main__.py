@@ -1,14 +1,15 @@
 """`python -m benchmarks.server ARTIFACT`: the whole server over HTTP beside the same engine alone, one text a request.
 
-    engine     the line and the runtime alone, in this process, with twice as many texts as there are connections
-    json, ...  as many requests at once as there are connections, each followed by the next: the peak rate, by form of the answer
+    engine     the queue and the model runner alone, in this process, with twice as many texts as there are connections
+    json, ...  a closed loop on all connections: the peak rate, by form of the answer
     fill-mask  the same texts with a mask in place of one word
-    null       the same requests to a server that does nothing: a client that were the limit would show here
-    open loop  Poisson streams at shares of the peak; latency counts from the moment each request was meant to be sent
+    null       the same requests to a server that does nothing, to show whether the client is the limit
+    open loop  Poisson streams at shares of the peak; latency counts from the moment a request was meant to be sent
     single     a text of 16 tokens on the idle server, and on the engine alone
 
-These take turns, some seconds each, and the median of the rounds counts; ratios are medians of each round's own ratio, because machines drift.
-Server and client share this machine's cores, so the server's rate is what is left beside the client; both report processor time.
+These take turns, some seconds each, and the median of the rounds counts. Ratios are medians of each round's own ratio,
+because machines drift. Server and client share this machine's cores, so that the client lowers the server's rate; the
+processor time of both is reported.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from benchmarks.engine.alone import Alone
-from benchmarks.engine.ceiling import quiet
+from benchmarks.engine.alone import EngineAlone
+from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import served
-from benchmarks.harness.client import Connection, measured, percentile, post
+from benchmarks.harness.checkpoints import artifact_to_serve
+from benchmarks.harness.client import Connection, percentile, post, startup_measurements
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Stream, closed_loop, cost, open_loop
@@ -36,12 +37,12 @@ from service.engine.cpu import available_cores
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 MIXES = ("mixed", "STS-B", "passages", "long tail")
 SINGLE = 16  # tokens
-Bodies = Callable[[str], bytes]  # a text's request
-WAYS: dict[str, Bodies] = {
+BuildRequest = Callable[[str], bytes]  # text -> HTTP request
+REQUEST_FORMS: dict[str, BuildRequest] = {
     "json": lambda text: post("/embed", {"inputs": text}),
     "npy": lambda text: post("/embed", {"inputs": text}, accept="application/x-npy"),
     "base64": lambda text: post("/v1/embeddings", {"input": text, "encoding_format": "base64"}),
-    "fill-mask": lambda text: post("/fill-mask", {"inputs": masked(text)}),
+    "fill-mask": lambda text: post("/fill-mask", {"inputs": mask_first_word(text)}),
 }
 
 
@@ -49,7 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("artifact", type=served, help="a folder, or fp32 or int8: BERT-base with random weights")
+    parser.add_argument(
+        "artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base with random weights"
+    )
     parser.add_argument(
         "--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others"
     )
@@ -65,18 +68,18 @@ def main() -> None:
     )
     parser.add_argument("--open-seconds", type=float, default=8.0, help="of each open loop")
     arguments = parser.parse_args()
-    quiet()
+    silence_warnings()
     results = {}
-    engine = Alone(arguments.artifact, available_cores())
+    engine = EngineAlone(arguments.artifact, available_cores())
     with (
         ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server,
-        ServiceProcess({}, module="benchmarks.harness.null") as null,
+        ServiceProcess({}, module="benchmarks.harness.null_server") as null,
     ):
-        found = asyncio.run(measured(server.port))
+        found = asyncio.run(startup_measurements(server.port))
         print(f"loaded, {found['token_budget']} tokens a batch; measuring", flush=True)
         for name, lengths in mixes.MIXES.items():
             if arguments.mix in name and name.startswith(MIXES):
-                results[name] = Measuring(arguments, engine, server, null.port, lengths).all()
+                results[name] = MixBenchmark(arguments, engine, server, null.port, lengths).measure()
     print(
         "\n\n".join(
             table(["mix", *rows[0][1]], [[name, *row.values()] for name, row in rows]) for rows in tables(results)
@@ -90,26 +93,35 @@ def main() -> None:
     )
 
 
-class Measuring:
-    """One mix: everything that takes turns, and what follows from it."""
+class MixBenchmark:
+    """One mix of lengths: its contenders, which take turns, and the figures that follow from their rates."""
 
     def __init__(
-        self, arguments: argparse.Namespace, engine: Alone, server: ServiceProcess, null: int, lengths: Sequence[int]
+        self,
+        arguments: argparse.Namespace,
+        engine: EngineAlone,
+        server: ServiceProcess,
+        null: int,
+        lengths: Sequence[int],
     ) -> None:
         self.options, self.engine, self.server, self.null = arguments, engine, server, null
-        self.texts = texts_of(arguments.artifact, lengths, count=512)
-        self.work = self.alone(itertools.islice(itertools.cycle(lengths), max(len(lengths), 2 * arguments.connections)))
-        self.requests = {way: [ask(text) for text in self.texts] for way, ask in WAYS.items()}
-        self.streams = {way: itertools.cycle(requests) for way, requests in self.requests.items()}
+        self.texts = random_texts(arguments.artifact, lengths, count=512)
+        self.work = self.one_text_requests(
+            itertools.islice(itertools.cycle(lengths), max(len(lengths), 2 * arguments.connections))
+        )
+        self.requests = {form: [build(text) for text in self.texts] for form, build in REQUEST_FORMS.items()}
+        self.streams = {form: itertools.cycle(requests) for form, requests in self.requests.items()}
 
-    def all(self) -> dict[str, Any]:
-        """Texts a second, ratios, cost of a request, waits by offered rate, and a single text's waits."""
-        for way in WAYS:
-            self.closed(self.server.port, way, 0.5)  # warms up
+    def measure(self) -> dict[str, Any]:
+        """Texts a second, ratios, cost of a request, waits by offered rate, and the time of a single text."""
+        for form in REQUEST_FORMS:
+            self.closed(self.server.port, form, 0.5)  # warms up
         rounds = [self.round() for _ in range(self.options.rounds)]
         rates = {name: median(one[name] for one in rounds) for name in rounds[0]}
         ratios = {
-            f"{way} / engine": median(one[way] / one["engine"] for one in rounds) for way in WAYS if way != "fill-mask"
+            f"{form} / engine": median(one[form] / one["engine"] for one in rounds)
+            for form in REQUEST_FORMS
+            if form != "fill-mask"
         }
         ratios["fill-mask cost / embed"] = median(one["json"] / one["fill-mask"] for one in rounds)
         return {
@@ -117,20 +129,20 @@ class Measuring:
             "ratios": ratios,
             "cost": self.cost(),
             "single": self.single(),
-            "open_loop": [self.offered(share * rates["json"]) for share in self.options.shares],
+            "open_loop": [self.poisson_stream(share * rates["json"]) for share in self.options.shares],
         }
 
     def round(self) -> dict[str, float]:
         seconds = self.options.seconds
         return {"engine": self.engine_rate(seconds)} | {
-            way: self.closed(self.server.port, way, seconds).rate for way in WAYS
+            form: self.closed(self.server.port, form, seconds).rate for form in REQUEST_FORMS
         }
 
-    def alone(self, lengths: Iterable[int]) -> list[list[Tokens]]:
+    def one_text_requests(self, lengths: Iterable[int]) -> list[list[Tokens]]:
         """A request of one text for each length."""
         return [
             [one]
-            for one in mixes.texts(list(lengths), vocabulary=self.engine.runtime.artifact.manifest.sizes["vocabulary"])
+            for one in mixes.texts(list(lengths), vocabulary=self.engine.runner.artifact.manifest.sizes["vocabulary"])
         ]
 
     def engine_rate(self, seconds: float) -> float:
@@ -139,13 +151,13 @@ class Measuring:
             spent, done = spent + self.engine.seconds(self.work), done + len(self.work)
         return done / spent
 
-    def closed(self, port: int, way: str, seconds: float) -> Stream:
+    def closed(self, port: int, form: str, seconds: float) -> Stream:
         return asyncio.run(
-            closed_loop(port, self.streams[way], connections=self.options.connections, seconds=seconds)
+            closed_loop(port, self.streams[form], connections=self.options.connections, seconds=seconds)
         ).must_be()
 
     def cost(self) -> dict[str, float]:
-        """Processor time of a request: of the server, of its event loop's thread with and without tokenizing, of this client."""
+        """Processor time of a request: the server's, its event loop's with and without tokenizing, and this client's."""
         _, spent = cost(
             self.server.process.pid, lambda: self.closed(self.server.port, "json", 2 * self.options.seconds)
         )
@@ -158,18 +170,21 @@ class Measuring:
         }
 
     def single(self, *, times: int = 60) -> dict[str, float]:
-        """Milliseconds of one text at a time, turn by turn; the first turns warm up."""
-        alone, ask = self.alone([SINGLE]), WAYS["json"](texts_of(self.options.artifact, [SINGLE], count=1)[0])
+        """Milliseconds of one text at a time, server and engine in turns; the first turns warm up."""
+        alone, request = (
+            self.one_text_requests([SINGLE]),
+            REQUEST_FORMS["json"](random_texts(self.options.artifact, [SINGLE], count=1)[0]),
+        )
         connection, over_http, in_engine = Connection(self.server.port), [], []
         with asyncio.Runner() as loop:
             for _ in range(times):
                 in_engine.append(self.engine.seconds(alone))
-                over_http.append(loop.run(connection.ask(ask)).seconds)
+                over_http.append(loop.run(connection.ask(request)).seconds)
             connection.close()
         server, engine = percentile(over_http[5:], 0.5), percentile(in_engine[5:], 0.5)
         return {"engine p50 ms": engine, "server p50 ms": server, "server / engine": server / engine}
 
-    def offered(self, rate: float) -> dict[str, float]:
+    def poisson_stream(self, rate: float) -> dict[str, float]:
         stream = asyncio.run(
             open_loop(self.server.port, self.requests["json"], rate=rate, seconds=self.options.open_seconds)
         )
@@ -183,7 +198,7 @@ class Measuring:
 
 
 def tables(results: dict[str, Any]) -> list[list[tuple[str, dict[str, float]]]]:
-    """Rows of each table, by mix."""
+    """The rows of each printed table, by mix."""
     found = [
         [(name, result[part]) for name, result in results.items()]
         for part in ("texts_per_second", "ratios", "cost", "single")
@@ -192,7 +207,7 @@ def tables(results: dict[str, Any]) -> list[list[tuple[str, dict[str, float]]]]:
     return [*found, waits] if waits else found
 
 
-def texts_of(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]:
+def random_texts(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]:
     """Different texts of these lengths in tokens, made of whole words of the artifact's own vocabulary."""
     vocabulary = Tokenizer.from_file(str(artifact / "cpu" / "tokenizer.json")).get_vocab()
     words = sorted(word for word in vocabulary if word.isascii() and word.isalnum() and word == word.lower())
@@ -200,7 +215,7 @@ def texts_of(artifact: Path, lengths: Sequence[int], *, count: int) -> list[str]
     return [" ".join(draw.choices(words, k=max(1, lengths[i % len(lengths)] - 2))) for i in range(count)]
 
 
-def masked(text: str) -> str:
+def mask_first_word(text: str) -> str:
     return " ".join(["[MASK]", *text.split(" ")[1:]])
 
 

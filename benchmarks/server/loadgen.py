@@ -1,9 +1,10 @@
-"""`python -m benchmarks.server.loadgen ARTIFACT`: MLPerf's LoadGen against the server over HTTP, one text a request, tokenizing included.
+"""`python -m benchmarks.server.loadgen ARTIFACT`: MLPerf's LoadGen against the server over HTTP, one text a request.
 
     Offline   all texts at once; LoadGen counts samples a second
-    Server    Poisson arrivals at a share of the Offline rate; LoadGen takes each wait from the moment it meant to issue the query
+    Server    Poisson arrivals at a share of the Offline rate; a wait counts from the moment of the intended query
 
-The official minimum of 600 s a scenario is not kept by default (`--seconds`), so LoadGen's verdict on the length of the run is not an official one.
+Tokenizing is included. A scenario takes `--seconds`, by default less than the official minimum of 600 s, so that
+LoadGen's verdict on the length of the run is not official.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import itertools
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,14 @@ from typing import Any
 import mlperf_loadgen as loadgen
 
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import served
+from benchmarks.harness.checkpoints import artifact_to_serve
 from benchmarks.harness.client import ANSWER_SECONDS, Pool
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import closed_loop
-from benchmarks.server.__main__ import MIXES, WAYS, texts_of
+from benchmarks.server.__main__ import MIXES, REQUEST_FORMS, random_texts
 
-AT_ONCE = (
-    64  # requests of the Offline scenario, where all texts are there from the start; the Server scenario has no limit
-)
+OFFLINE_CONCURRENCY = 64  # requests in flight in the Offline scenario; the Server scenario has no limit
 TARGET_MS = 130.0  # of MLPerf's BERT in its Server scenario, at p99
 SUMMARY = {  # our name -> LoadGen's, by scenario
     "Offline": {"samples/s": "Samples per second"},
@@ -44,7 +43,9 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("artifact", type=served, help="a folder, or fp32 or int8: BERT-base with random weights")
+    parser.add_argument(
+        "artifact", type=artifact_to_serve, help="a folder, or fp32 or int8: BERT-base with random weights"
+    )
     parser.add_argument("--mix", default="STS-B", help="only the mixes whose name contains this")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario, at least")
     parser.add_argument("--share", type=float, default=0.7, help="of the Offline rate, offered in the Server scenario")
@@ -53,9 +54,13 @@ def main() -> None:
     with ServiceProcess({"BERT_ARTIFACT": str(arguments.artifact)}) as server:
         for name, lengths in mixes.MIXES.items():
             if name.startswith(MIXES) and arguments.mix in name:
-                requests = [WAYS["npy"](text) for text in texts_of(arguments.artifact, lengths, count=512)]
+                requests = [REQUEST_FORMS["npy"](text) for text in random_texts(arguments.artifact, lengths, count=512)]
                 guess = (
-                    asyncio.run(closed_loop(server.port, itertools.cycle(requests), connections=AT_ONCE, seconds=3.0))
+                    asyncio.run(
+                        closed_loop(
+                            server.port, itertools.cycle(requests), connections=OFFLINE_CONCURRENCY, seconds=3.0
+                        )
+                    )
                     .must_be()
                     .rate
                 )
@@ -81,10 +86,10 @@ def main() -> None:
 
 
 class Client:
-    """The system under test as LoadGen sees it: what it issues on its thread is asked over HTTP on ours."""
+    """The system under test for LoadGen: samples that LoadGen issues on its thread are sent over HTTP on another one."""
 
-    def __init__(self, port: int, requests: Sequence[bytes], *, at_once: int) -> None:
-        self.room = asyncio.Semaphore(at_once)
+    def __init__(self, port: int, requests: Sequence[bytes], *, concurrency: int) -> None:
+        self.slots = asyncio.Semaphore(concurrency)
         self.requests, self.pool, self.loop = requests, Pool(port), asyncio.new_event_loop()
         self.refused = 0
         self.tasks: set[asyncio.Task[None]] = set()
@@ -100,8 +105,8 @@ class Client:
             task.add_done_callback(self.tasks.discard)
 
     async def _ask(self, number: int, request: bytes) -> None:
-        """After the first refusal nothing more is asked: the run counts for nothing, and LoadGen waits for every answer."""
-        async with self.room:
+        """After the first refusal no more requests are sent: the run is void, but LoadGen waits for every sample."""
+        async with self.slots:
             if not self.refused:
                 self.refused += await self._is_refused(request)
         loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(number, 0, 0)])
@@ -114,7 +119,7 @@ class Client:
             return True
 
     @contextmanager
-    def running(self) -> Any:
+    def running(self) -> Iterator[None]:
         thread = threading.Thread(target=self.loop.run_forever)
         thread.start()
         try:
@@ -126,8 +131,8 @@ class Client:
 
 
 def scenario(kind: str, port: int, requests: Sequence[bytes], *, seconds: float, rate: float) -> dict[str, Any]:
-    """LoadGen's own summary of one run; raises SystemExit where a request was refused, since a refusal is quick."""
-    client = Client(port, requests, at_once=AT_ONCE if kind == "Offline" else sys.maxsize)
+    """LoadGen's own summary of one run; raises SystemExit if a request was refused, since a refusal is quick."""
+    client = Client(port, requests, concurrency=OFFLINE_CONCURRENCY if kind == "Offline" else sys.maxsize)
     settings = loadgen.TestSettings()
     settings.scenario, settings.mode = getattr(loadgen.TestScenario, kind), loadgen.TestMode.PerformanceOnly
     settings.min_duration_ms, settings.min_query_count = int(1000 * seconds), 1
@@ -141,15 +146,15 @@ def scenario(kind: str, port: int, requests: Sequence[bytes], *, seconds: float,
         loadgen.StartTestWithLogSettings(system, library, settings, log)
         loadgen.DestroyQSL(library)
         loadgen.DestroySUT(system)
-        said = (Path(folder) / "mlperf_log_summary.txt").read_text()
+        text = (Path(folder) / "mlperf_log_summary.txt").read_text()
     if client.refused:
         raise SystemExit(f"{client.refused} requests were refused in the {kind} scenario: offer less")
-    return summary(kind, said)
+    return summary(kind, text)
 
 
-def summary(kind: str, said: str) -> dict[str, Any]:
-    """Of LoadGen's `name : value` lines: rates, waits in ms, and its verdict on the target latency."""
-    lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
+def summary(kind: str, text: str) -> dict[str, Any]:
+    """Rates, waits in ms and the verdict on the target latency, from LoadGen's lines of `name : value`."""
+    lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
     waits = {ours: float(lines[f"{theirs} percentile latency (ns)"]) / 1e6 for ours, theirs in WAITS.items()}
     return (
         {ours: float(lines[theirs]) for ours, theirs in SUMMARY[kind].items()} | waits | {"result": lines["Result is"]}

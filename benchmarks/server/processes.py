@@ -1,9 +1,9 @@
-"""`python -m benchmarks.server.processes`: requests a second and the processor time of each process, by the number of API processes.
+"""`python -m benchmarks.server.processes`: requests a second and processor time, by the number of API processes.
 
-A closed loop over loopback: each connection of each client process sends one short text after another. The model is the tiny one of the
-tests, so that the model is not what is measured. Load and service share this machine's cores: with few of them requests a second say
-little of what more processes are good for. Microseconds of processor time a request say more: what an API process takes per request says
-how many of them an engine can feed before its own share of a request makes it the narrow place.
+A closed loop over loopback: each connection of each client process sends one short text after another. The model is the
+tiny one of the tests, so that the model is not what is measured. Load and service share this machine's cores; with few
+cores, requests a second say little about what more processes bring. Microseconds of processor time a request say more:
+the times of an API process and of the engine show how many API processes one engine can serve.
 """
 
 import argparse
@@ -16,22 +16,22 @@ from benchmarks.harness.client import post
 from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Cpu
-from benchmarks.server.crowd import Crowd, crowd
+from benchmarks.server.client_processes import ClientProcesses, client_processes
 from model_export.export import export
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "bert"
-WARMING_SECONDS = 1.0
+WARM_UP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     api_processes: int
-    texts: int  # a request
+    texts: int  # in a request
     connections: int
     requests_per_second: float
-    engine_us: float  # processor time a request; with 0 API processes that of the one process
+    engine_us: float  # processor time a request; with 0 API processes, of the only process
     api_us: float  # a request, in all API processes together
-    busiest: float  # of the API processes: its share of their work
+    busiest: float  # share of the API processes' work that the busiest of them does
 
 
 def main() -> None:
@@ -44,11 +44,11 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--processes", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--texts", type=int, nargs="+", default=[1, 32], help="in a request")
-    parser.add_argument("--clients", type=int, default=1, help="processes that ask")
+    parser.add_argument("--clients", type=int, default=1, help="client processes")
     parser.add_argument("--output", default="processes", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
     findings = []
-    with tempfile.TemporaryDirectory() as folder, crowd(arguments.clients) as clients:
+    with tempfile.TemporaryDirectory() as folder, client_processes(arguments.clients) as clients:
         artifact = Path(folder) / "artifact"
         export(GOLDEN, artifact, precision="fp32")
         for processes in arguments.processes:
@@ -79,10 +79,10 @@ class Load:
     seconds: float
 
 
-def measure(service: ServiceProcess, processes: int, load: Load, clients: Crowd) -> Finding:
+def measure(service: ServiceProcess, processes: int, load: Load, clients: ClientProcesses) -> Finding:
     pids = children(service.process.pid)
     engine = pids.pop("engine", service.process.pid)
-    clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=WARMING_SECONDS)
+    clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=WARM_UP_SECONDS)
     before = {pid: Cpu.of(pid) for pid in (engine, *pids.values())}
     stream = clients.closed_loop(service.port, load.requests, connections=load.connections, seconds=load.seconds)
     used = {pid: Cpu.of(pid).since(before[pid]).process for pid in before}
@@ -100,7 +100,7 @@ def measure(service: ServiceProcess, processes: int, load: Load, clients: Crowd)
 
 
 def children(pid: int) -> dict[str, int]:
-    """Name -> process id of a supervisor's children."""
+    """Name -> process id of the children of the supervisor `pid`."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.server.start`: seconds from the command to ready, and memory of one process and of two, without and with packed weights.
+"""`python -m benchmarks.server.start`: seconds from the command to ready, and memory of one process and of two, without
+and with packed weights.
 
-The artifacts take turns; their files are in memory. Memory is the proportional set size (what several
-processes map counts for each with its share) after every head has been asked; `own` is what could be shared with nobody.
+The artifacts take turns; their files are in the page cache. Memory is read after every head has been used: `resident`
+(Rss), `alone` (Pss: memory that several processes map counts for each with its share), `own` (anonymous Pss, which no
+other process shares), and `both` (Pss of two processes of the same artifact together).
 """
 
 import argparse
@@ -24,7 +26,7 @@ SOURCES = {
     "int8": ("base", "int8"),
     "bundled": ("", "fp32"),
 }  # size of a random checkpoint, precision
-ASKED = [
+REQUESTS = [
     ("/embed", {"inputs": [word * n for n in (3, 20, 60) for word in ("paris ", "cat ")] * 2}),
     ("/fill-mask", {"inputs": "paris is [MASK]"}),
     ("/nsp", {"inputs": {"text": "paris", "text_pair": "cat"}}),
@@ -32,7 +34,7 @@ ASKED = [
 
 
 @dataclass(slots=True)
-class Found:
+class Measurements:
     ready_seconds: list[float] = field(default_factory=list)
     resident: list[float] = field(default_factory=list)  # MiB, as the rest; of one process
     alone: list[float] = field(default_factory=list)
@@ -51,56 +53,62 @@ def main() -> None:
         nargs="*",
         choices=[*SOURCES, []],
         metavar="MODEL",
-        help=f"of {', '.join(SOURCES)}; all of them without a name",
+        help=f"of {', '.join(SOURCES)}; all when none is named",
     )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         artifacts = dict(
-            made(name, Path(folder), prepacked) for name in arguments.models or SOURCES for prepacked in (False, True)
+            export_one(name, Path(folder), prepacked)
+            for name in arguments.models or SOURCES
+            for prepacked in (False, True)
         )
-        found = {name: Found() for name in artifacts}
+        found = {name: Measurements() for name in artifacts}
         for _ in range(arguments.rounds):
             for name, artifact in artifacts.items():
                 measure(artifact, found[name])
     medians = {
-        name: {what: round(median(getattr(one, what)), 2) for what in Found.__dataclass_fields__}
+        name: {what: round(median(getattr(one, what)), 2) for what in Measurements.__dataclass_fields__}
         for name, one in found.items()
     }
-    print(table(["artifact", *Found.__dataclass_fields__], [[name, *one.values()] for name, one in medians.items()]))
+    print(
+        table(
+            ["artifact", *Measurements.__dataclass_fields__], [[name, *one.values()] for name, one in medians.items()]
+        )
+    )
     update("start", medians, details={"rounds": arguments.rounds, "memory": "MiB"})
 
 
-def made(name: str, folder: Path, prepacked: bool) -> tuple[str, Path]:
+def export_one(name: str, folder: Path, prepacked: bool) -> tuple[str, Path]:
     size, precision = SOURCES[name]
     artifact = folder / f"{name}{', prepacked' * prepacked}"
     export(checkpoint(size) if size else SAMPLE, artifact, precision=precision, prepacked=prepacked)
     return artifact.name, artifact
 
 
-def measure(artifact: Path, found: Found) -> None:
+def measure(artifact: Path, found: Measurements) -> None:
     services = [ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_LOG_LEVEL": "warning"}) for _ in range(2)]
     with ExitStack() as stack:
         for service in services:
             started = time.perf_counter()
             stack.enter_context(service)
             found.ready_seconds.append(time.perf_counter() - started)
-            ask(service)
+            send_requests(service)
             if service is services[0]:
-                memory = megabytes(service)
+                memory = memory_mib(service)
                 found.resident.append(memory["Rss"])
                 found.alone.append(memory["Pss"])
                 found.own.append(memory["Pss_Anon"])
-        found.both.append(sum(megabytes(service)["Pss"] for service in services))
+        found.both.append(sum(memory_mib(service)["Pss"] for service in services))
 
 
-def ask(service: ServiceProcess) -> None:
-    for path, body in ASKED * 3:
+def send_requests(service: ServiceProcess) -> None:
+    for path, body in REQUESTS * 3:
         outcome = asyncio.run(ask_once(service.port, post(path, body)))
         assert outcome.status == 200, outcome
 
 
-def megabytes(service: ServiceProcess) -> dict[str, float]:
+def memory_mib(service: ServiceProcess) -> dict[str, float]:
     lines = Path(f"/proc/{service.process.pid}/smaps_rollup").read_text("utf-8").splitlines()[1:]
     return {name: int(size.split()[0]) / 1024 for name, size in (line.split(":") for line in lines)}
 

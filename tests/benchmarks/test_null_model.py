@@ -13,7 +13,7 @@ from service.engine.runner import ModelRunner
 
 
 @pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags"}))  # a golden BERT has no classifier
-def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str):
+def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str) -> None:
     artifact = open_artifact(bert_artifact)
     masks, targets = (
         ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()),

@@ -1,13 +1,29 @@
-"""benchmarks/README.md says what was measured: its tables are those of the JSON beside it."""
+"""The tables of benchmarks/README.md are those that `python -m benchmarks.tables` writes from the JSON beside it."""
 
 import pytest
 
-from benchmarks.tables import RESULTS, TABLES
+from benchmarks.tables import MARKED, README, TABLES, rewrite
 
-LINES = (RESULTS.parent / "README.md").read_text("utf-8").splitlines()
+
+def test_the_command_changes_nothing() -> None:
+    text = README.read_text("utf-8")
+    assert rewrite(text) == text
+
+
+def test_every_table_has_its_marks_in_the_readme_once() -> None:
+    assert sorted(marked["name"] for marked in MARKED.finditer(README.read_text("utf-8"))) == sorted(TABLES)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_every_row_of_its_results_in_their_order(name: str) -> None:
-    rows = list(TABLES[name]())
-    assert rows == [line for line in LINES if line in rows]
+def test_every_row_has_a_cell_for_each_column(name: str) -> None:
+    header, *rows = TABLES[name]()
+    assert rows
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_only_the_text_between_the_marks_changes() -> None:
+    text = "before\n<!-- table start -->\n| old |\n<!-- /table -->\nafter\n"
+    changed = rewrite(text)
+    assert changed.startswith("before\n<!-- table start -->\n| artifact | packed weights |")
+    assert changed.endswith("|\n<!-- /table -->\nafter\n")
+    assert "| old |" not in changed

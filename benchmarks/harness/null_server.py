@@ -1,7 +1,8 @@
-"""`BERT_PORT=PORT python -m benchmarks.harness.null`: a bare ASGI server that reads a request and answers bytes that are ready.
+"""`BERT_PORT=PORT python -m benchmarks.harness.null_server`: a bare ASGI server that sends prepared bytes.
 
-`POST /8000` is answered with 8,000 bytes, any other path with a vector of 768 numbers as JSON. It shows what the client is able to ask, and what
-of a request's cost belongs to the socket and the HTTP parser: uvicorn, its event loop and its protocol are those of the service.
+It answers `POST /8000` with 8,000 bytes, and any other path with a vector of 768 numbers as JSON. It shows how many
+requests the client can send, and what of a request's cost belongs to the socket and the HTTP parser: uvicorn, its event
+loop and its protocol are those of the service.
 """
 
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import orjson
 import uvicorn
 
-ALIGNMENT: bytes = orjson.dumps(
+VECTOR: bytes = orjson.dumps(
     np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY
 )
 
@@ -24,24 +25,25 @@ async def application(
         while (await receive()).get("more_body"):
             pass
         size = scope["path"][1:]
-        body = bytes(int(size)) if size.isdigit() else ALIGNMENT
+        body = bytes(int(size)) if size.isdigit() else VECTOR
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
 
-if __name__ == "__main__":
-    options: dict[str, Any] = {
-        "http": "httptools",
-        "ws": "none",
-        "log_level": "warning",
-        "access_log": False,
-        "lifespan": "off",
-    }
+def main() -> None:
     uvicorn.run(
         application,
         host="127.0.0.1",
         port=int(os.environ["BERT_PORT"]),
+        http="httptools",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
         date_header=False,
         server_header=False,
-        **options,
     )
+
+
+if __name__ == "__main__":
+    main()
