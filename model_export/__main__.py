@@ -117,6 +117,11 @@ def description(of: Description) -> str:
     return "\n".join(lines)
 
 
+def cli() -> int:
+    """Entry point of `bert-export`; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it cleans up as after Ctrl-C
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(cli())
