@@ -91,7 +91,7 @@ class Settings(BaseSettings):
             )
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError(
-                "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never be formed"
+                "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: no batch could be full"
             )
 
 
