@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from typing import NoReturn
 
 from service.artifact import ManifestError
 from service.engine.device import select_artifact
@@ -33,14 +32,9 @@ def main() -> int:
     return run(build(settings, engine))
 
 
-def cli() -> NoReturn:
-    """Entry point of `bert-service`: ends the process with main()'s exit code, without waiting for threads."""
+if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # all requests have been answered; a run that hangs must not keep the process from ending
-
-
-if __name__ == "__main__":
-    cli()
+    os._exit(code)  # everyone has been answered; a run that hangs must not keep the process from ending
