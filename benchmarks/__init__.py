@@ -1,1 +1,1 @@
-"""Measures speed, accuracy and behaviour under load; `pip install -r benchmarks/requirements.txt` brings what only this package needs."""
+"""Measures speed, accuracy and behaviour under load; requirements.txt lists what only this package needs."""

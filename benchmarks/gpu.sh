@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU (CUDA 13 driver): installs what it needs into .venv-gpu, checks parity first, then prints and writes the tables.
-# `--device cpu` rehearses all of it on a tiny model, without a GPU.
+# `--device cpu` rehearses all parts on a tiny model, without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}

@@ -1,6 +1,7 @@
 """`python -m benchmarks.tables`: rewrites the tables of benchmarks/README.md from the JSON under benchmarks/results.
 
-Each table stands between `<!-- table NAME -->` and `<!-- /table -->`; NAME is a key of TABLES. The text around the marks is left alone.
+Each table stands between `<!-- table NAME -->` and `<!-- /table -->`; NAME is a key of TABLES. The text outside the
+marks does not change.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The README's requests and the answers printed under them.
+"""The requests in README.md and the answers printed under them.
 
-python -m tests.readme_examples ARTIFACT       writes the answers that the service gives now into README.md
+python -m tests.readme_examples ARTIFACT       writes the service's current answers into README.md
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The README's table of families against tasks, taken from the artifacts of the golden checkpoints.
+"""The table of families and tasks in README.md, made from the artifacts of the golden checkpoints.
 
-python -m tests.readme_families          writes it into README.md; a test compares
+python -m tests.readme_families          writes it into README.md; a test compares it
 """
 
 import tempfile

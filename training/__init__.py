@@ -1,1 +1,1 @@
-"""Trains the small bilingual BERT that the project bundles; the only package here that imports torch."""
+"""Trains the small bilingual BERT that the project bundles; needs the extra `[train]`."""

@@ -1,29 +1,31 @@
-"""`python -m training --corpus DIR --work DIR --output DIR`: corpus files in, the bundled model out.
+"""`python -m training --corpus DIR --work DIR --output DIR`: trains the bundled model on a corpus.
 
-Every stage keeps what it made under --work; the same command goes on where an earlier run stopped.
+Every stage keeps what it made under --work; the same command continues where an earlier run stopped.
 """
 
 import argparse
 import logging
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
-from training.data.corpus import encode_once
-from training.data.vocabulary import train_vocabulary, write_vocabulary
-from training.run.publish import publish
+from training.data.prepare import prepare
+from training.report.publish import publish
 from training.run.recipe import recipe
 from training.run.train import train
 
 log = logging.getLogger(__name__)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder of *.txt.zst")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder of *.txt or *.txt.zst")
     parser.add_argument("--work", type=Path, required=True, help="vocabulary, encoded corpus and checkpoints")
     parser.add_argument("--output", type=Path, required=True, help="folder of the finished model")
-    parser.add_argument("--tokens", type=int, default=67_000_000, help="tokens to see in all; the last 35 % decay")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=67_000_000,
+        help="tokens to train on in all; the learning rate decays over the last 35 %%",
+    )
     parser.add_argument(
         "--workers", type=int, default=2, help="processes that share the weights, one core each; 1 with cuda"
     )
@@ -39,41 +41,30 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def prepare(*, corpus: Path, work: Path) -> None:
-    paths = sorted(corpus.glob("*.txt.zst"))
-    vocabulary = work / "vocabulary"
-    if not (vocabulary / "tokenizer_config.json").exists():
-        write_vocabulary(train_vocabulary(corpus=paths), folder=vocabulary)
-        log.info("vocabulary written")
-    tokenizer = Tokenizer.from_file(str(vocabulary / "tokenizer.json"))
-    encode_once(corpus=paths, tokenizer=tokenizer, folder=work / "encoded")
-
-
 def check(folder: Path) -> None:
-    # here, so that training does not need transformers
-    from training.model.parity import largest_difference
+    from training.report.parity import largest_difference  # needs transformers, which training does not
 
     log.info("%s: scores differ from those of transformers by at most %.1e", folder, largest_difference(folder))
 
 
 def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(message)s")
-    asked = arguments()
-    plan = recipe(work=asked.work, tokens=asked.tokens, device=asked.device, workers=asked.workers)
-    if asked.only == "check":
-        check(asked.output)
-    if asked.only in (None, "prepare"):
-        prepare(corpus=asked.corpus, work=asked.work)
-    if asked.only in (None, "train"):
+    arguments = parse_arguments()
+    plan = recipe(work=arguments.work, tokens=arguments.tokens, device=arguments.device, workers=arguments.workers)
+    if arguments.only == "check":
+        check(arguments.output)
+    if arguments.only in (None, "prepare"):
+        prepare(corpus=arguments.corpus, work=arguments.work)
+    if arguments.only in (None, "train"):
         train(plan)
-    if asked.only in (None, "publish"):
+    if arguments.only in (None, "publish"):
         publish(
             plan,
-            work=asked.work,
-            output=asked.output,
-            similarity=asked.similarity,
-            compute=asked.compute,
-            rounds=asked.rounds,
+            work=arguments.work,
+            output=arguments.output,
+            similarity=arguments.similarity,
+            compute=arguments.compute,
+            rounds=arguments.rounds,
         )
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.engine`: tokens per second of the engine alone, by length mix, beside its ceiling and padded batches.
+"""`python -m benchmarks.engine`: tokens per second of the engine alone, by length mix.
 
 Contenders take turns within each round, and the best round of each counts, because machines drift by more than the
 differences to be measured.

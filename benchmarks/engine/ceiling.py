@@ -1,4 +1,4 @@
-"""The ceiling: how fast ONNX Runtime multiplies matrices of the model's shapes on this machine, without any other work."""
+"""The ceiling: how fast ONNX Runtime multiplies matrices of the model's shapes on this machine."""
 
 import tempfile
 import time
@@ -58,8 +58,10 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
 
 @dataclass(slots=True)
 class Ceiling:
-    """The linear layers of a BERT of one size as bare products: one session on all threads, or one on each core with its
-    share of the rows; the faster counts."""
+    """The linear layers of a BERT of one size as bare products.
+
+    One session runs on all threads, or one on each core with its share of the rows; the faster counts.
+    """
 
     config: dict[str, int]
     precision: str

@@ -129,7 +129,7 @@ def with_hidden_states(size: str, sequences: list[Tokens]) -> tuple[list[dict[st
 
 
 def changed_by_batch(size: str, precision: str, groups: int) -> tuple[int, int]:
-    """The number of texts with any bit of any answer changed by the 31 random others in the batch, and of all texts."""
+    """The number of texts of whose answers any bit is changed by the other 31 in the batch, and of all."""
     runner = ModelRunner(open_artifact(artifact(size, precision)), available_cores())
     runner.open()
     random = np.random.default_rng(8)
@@ -149,8 +149,10 @@ def changed_by_batch(size: str, precision: str, groups: int) -> tuple[int, int]:
 
 
 def request(ids: Any, *, second: int) -> Tokens:
-    """A sequence that asks for all outputs, with masks in the middle and at the end; its last `second` tokens are in the
-    second segment."""
+    """A sequence that asks for all outputs, with masks in its middle and at its end.
+
+    Its last `second` tokens are in the second segment.
+    """
     types = np.zeros_like(ids)
     types[len(ids) - second :] = 1
     masks = tuple(sorted({len(ids) // 2, len(ids) - 1}))

@@ -1,4 +1,5 @@
-"""The whole server in front of one engine: requests a second by the number of API processes, and the wait at a tenth of the best rate."""
+"""The whole server with one engine process: requests a second by the number of API processes, and the waiting time at a
+tenth of the best rate."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -16,39 +17,39 @@ from benchmarks.server.processes import Finding, Load, measure
 
 QUIET_SHARE = 0.1  # of the best rate with one text a request
 LIMITS_MS = {"p50": (0.5, 2.5), "p99": (0.99, 5.0)}
-REQUESTS = 512  # different ones
+REQUESTS = 512  # different requests
 READY_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
-    """Who serves and who asks."""
+class ServerPlan:
+    """The processes of the server and of its clients, and the load."""
 
     processes: tuple[int, ...]
-    texts: tuple[int, ...]  # a request
+    texts: tuple[int, ...]  # in a request
     connections: int
     clients: int  # processes; they share the machine with the server
     seconds: float  # of each measurement
 
 
-def served(artifact: Path, device: str, crew: Crew) -> dict[str, Any]:
-    """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate of single texts."""
+def measure_server(artifact: Path, device: str, plan: ServerPlan) -> dict[str, Any]:
+    """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate."""
     findings: list[Finding] = []
-    with client_processes(crew.clients) as clients:
-        for processes in crew.processes:
-            with service(artifact, device, processes) as one:
-                for count in crew.texts:
+    with client_processes(plan.clients) as clients:
+        for processes in plan.processes:
+            with running_server(artifact, device, processes) as one:
+                for count in plan.texts:
                     load = Load(
-                        requests=requests(count), texts=count, connections=crew.connections, seconds=crew.seconds
+                        requests=build_requests(count), texts=count, connections=plan.connections, seconds=plan.seconds
                     )
                     findings.append(measure(one, processes, load, clients))
                     print(findings[-1], flush=True)
         best = max(
-            (finding for finding in findings if finding.texts == crew.texts[0]),
+            (finding for finding in findings if finding.texts == plan.texts[0]),
             key=lambda finding: finding.requests_per_second,
         )
-        with service(artifact, device, best.api_processes) as one:
-            waits = latency(one, QUIET_SHARE * best.requests_per_second, crew.seconds, clients)
+        with running_server(artifact, device, best.api_processes) as one:
+            waits = measure_latency(one, QUIET_SHARE * best.requests_per_second, plan.seconds, clients)
     return {
         "rates": [asdict(finding) for finding in findings],
         "latency": {"api_processes": best.api_processes} | waits,
@@ -56,8 +57,8 @@ def served(artifact: Path, device: str, crew: Crew) -> dict[str, Any]:
 
 
 @contextmanager
-def service(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
-    """Ready; raises with the service's own words where it does not get there."""
+def running_server(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
+    """A server that is ready; raises RuntimeError with its output if it ends before that."""
     settings = {
         "BERT_ARTIFACT": str(artifact),
         "BERT_DEVICE": device,
@@ -70,8 +71,8 @@ def service(artifact: Path, device: str, processes: int) -> Iterator[ServiceProc
         yield one
 
 
-def requests(texts: int) -> list[bytes]:
-    """Of the lengths of STS-B's sentences, in words of the benchmarks' own vocabulary, one token each."""
+def build_requests(texts: int) -> list[bytes]:
+    """Requests with texts of STS-B's lengths, in words of the random checkpoints' vocabulary, one token each."""
     draw = random.Random(12)
 
     def text() -> str:
@@ -83,15 +84,15 @@ def requests(texts: int) -> list[bytes]:
     ]
 
 
-def latency(one: ServiceProcess, rate: float, seconds: float, clients: ClientProcesses) -> dict[str, float]:
-    clients.open_loop(one.port, requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
-    stream = clients.open_loop(one.port, requests(1), rate=rate, seconds=seconds)
+def measure_latency(one: ServiceProcess, rate: float, seconds: float, clients: ClientProcesses) -> dict[str, float]:
+    clients.open_loop(one.port, build_requests(1), rate=rate, seconds=min(1.0, seconds))  # warms up
+    stream = clients.open_loop(one.port, build_requests(1), rate=rate, seconds=seconds)
     waits = {f"{name} ms": percentile(stream.answered, share) for name, (share, _) in LIMITS_MS.items()}
     return {"offered": rate, "achieved": stream.rate} | waits
 
 
-def show(found: dict[str, Any]) -> dict[str, Any]:
-    """Prints it; returns it."""
+def print_server(found: dict[str, Any]) -> dict[str, Any]:
+    """Prints what `measure_server` found and returns it."""
     rows: Sequence[dict[str, float]] = found["rates"]
     print("\n" + table(list(rows[0]), [list(row.values()) for row in rows]))
     limits = {f"{name} ms": limit for name, (_, limit) in LIMITS_MS.items()}

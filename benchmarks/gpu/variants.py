@@ -1,18 +1,20 @@
-"""Other ways to run the same batches on the same device, in turns with the service's own way: ratios, above 1 where they are faster.
+"""Other options for the same batches on the same device, in turns with the service's own: ratios above 1 are faster.
 
-    graphs    inputs and outputs that keep their places, and a CUDA graph captured once for one shape, for small batches
+    graphs    inputs and outputs with fixed addresses, and a CUDA graph captured once for one shape, for small batches
     options   provider options other than those of the service
-    ahead     two batches under way, of which one is prepared while the other runs
+    ahead     two batches in flight, of which one is prepared while the other runs
 
-On the CPU, for a rehearsal, the provider knows no options: every variant is the service's own session.
+On the CPU, for a rehearsal, the provider has no options: every variant is the service's own session.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from benchmarks.engine.__main__ import interleaved, timed
 from model_export.artifact.batch import Batch, Tokens, pack
@@ -22,8 +24,8 @@ from service.engine.session import CUDA_OPTIONS, CpuSession, CudaSession
 from service.scheduling.concurrency import Concurrency
 
 SERVICE = "as the service"
-BOUND, GRAPH = "fixed places", "fixed places and a graph"
-SMALL = ((1, 16), (1, 32), (1, 128), (8, 16), (8, 32), (32, 16))  # sequences, tokens of each
+BOUND, GRAPH, TWO = "fixed addresses", "fixed addresses and a graph", "two in flight"
+SMALL_BATCHES = ((1, 16), (1, 32), (1, 128), (8, 16), (8, 32), (32, 16))  # sequences, tokens of each
 OPTIONS: dict[str, dict[str, str]] = {
     SERVICE: {},
     "ONNX Runtime's own choice of attention": {"sdpa_kernel": "0"},
@@ -35,19 +37,22 @@ OPTIONS: dict[str, dict[str, str]] = {
     "copies on a stream of their own": {"do_copy_in_default_stream": "0"},
     "one stream": {"use_ep_level_unified_stream": "1"},
 }
-UNDER_WAY = 8  # batches handed over at once, to see what preparing ahead is worth
-Ratios = dict[str, dict[str, float | str]]  # variant -> batch -> how much faster; or why it did not run
+SUBMITTED = 8  # batches submitted at once, to see what preparing one ahead is worth
+WARM_UP_RUNS = 3  # the first ones allocate and capture
+MAX_DIFFERENCE = 1e-2
+Run = Callable[[], Any]
+Ratios = dict[str, dict[str, float | str]]  # variant -> batch -> times as fast as the service, or why it did not run
 
 
-class Bound:
-    """A session for one batch shape: inputs and outputs stay where they are, as a CUDA graph needs it; answers `cls`."""
+class BoundSession:
+    """A session for one batch shape whose tensors keep their addresses, as a CUDA graph needs; computes `cls`."""
 
     def __init__(self, artifact: Artifact, batch: Batch, options: Mapping[str, str]) -> None:
-        opened, device = session(artifact, options), artifact.manifest.device
+        opened, device = open_session(artifact, options), artifact.manifest.device
         self._session = opened._session
         self._binding = self._session.io_binding()
         self._inputs = {
-            name: ort.OrtValue.ortvalue_from_numpy(contiguous(batch, name), device, 0) for name in opened.inputs
+            name: ort.OrtValue.ortvalue_from_numpy(_contiguous(batch, name), device, 0) for name in opened.inputs
         }
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
@@ -55,108 +60,108 @@ class Bound:
         self._output = ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, device, 0)
         self._binding.bind_ortvalue_output("cls", self._output)
 
-    def run(self, batch: Batch) -> np.ndarray:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         """[sequences, hidden]"""
         for name, value in self._inputs.items():
-            value.update_inplace(contiguous(batch, name))
+            value.update_inplace(_contiguous(batch, name))
         self._session.run_with_iobinding(self._binding)
-        vectors: np.ndarray = self._output.numpy()
+        vectors: NDArray[np.float32] = self._output.numpy()
         return vectors
 
 
-def session(artifact: Artifact, options: Mapping[str, str]) -> CpuSession | CudaSession:
+def open_session(artifact: Artifact, options: Mapping[str, str]) -> CpuSession | CudaSession:
     if artifact.manifest.device == "cuda":
         return CudaSession(artifact.model, {**CUDA_OPTIONS, **options})
     return CpuSession(artifact.model, threads=1)
 
 
-def contiguous(batch: Batch, name: str) -> np.ndarray:
-    return np.ascontiguousarray(batch.feeds[name])
+def compare_graphs(artifact: Artifact, make: Callable[[list[int]], list[Tokens]], rounds: int) -> Ratios:
+    """By batch, the time of the service's session divided by that of each variant.
 
-
-def graphs(artifact: Artifact, work: Callable[[list[int]], list[Tokens]], rounds: int) -> Ratios:
-    """By batch, the time of the service's session divided by that of each variant. A variant whose answers differ is told so."""
-    ordinary, found = session(artifact, {}), Ratios({BOUND: {}, GRAPH: {}})
-    for count, length in SMALL:
-        batch = pack(work([length] * count), artifact.manifest.layout)
-        known = ordinary.run(["cls"], batch.feeds)[0]
-        runs: dict[str, Callable[[], Any]] = {SERVICE: lambda batch=batch: ordinary.run(["cls"], batch.feeds)}
+    `make` makes sequences of the given lengths. A variant whose answers differ has the reason in place of a ratio.
+    """
+    service, found = open_session(artifact, {}), Ratios({BOUND: {}, GRAPH: {}})
+    for count, length in SMALL_BATCHES:
+        batch, title = pack(make([length] * count), artifact.manifest.layout), f"{count} x {length}"
+        runs: dict[str, Run] = {SERVICE: partial(service.run, ["cls"], batch.feeds)}
+        known = runs[SERVICE]()[0]
         for name, options in ((BOUND, {}), (GRAPH, {"enable_cuda_graph": "1"})):
-            run = attempt(lambda options=options, batch=batch, known=known: captured(artifact, batch, options, known))
+            run = try_or_reason(partial(capture, artifact, batch, options, known))
             if isinstance(run, str):
-                found[name][f"{count} x {length}"] = run
+                found[name][title] = run
             else:
                 runs[name] = run
-        for name, ratio in faster(runs, rounds).items():
-            found[name][f"{count} x {length}"] = ratio
-    return found
-
-
-def captured(artifact: Artifact, batch: Batch, options: Mapping[str, str], known: np.ndarray) -> Callable[[], Any]:
-    """A run of `batch` that has given the right answer three times: the first ones allocate and capture. Raises ValueError where it does not."""
-    bound = Bound(artifact, batch, options)
-    for _ in range(3):
-        difference = float(np.abs(bound.run(batch) - known).max())
-        if not difference < 1e-2:
-            raise ValueError(f"the answer differs by {difference:.3g}")
-    return lambda: bound.run(batch)
-
-
-def options(artifact: Artifact, batches: Mapping[str, Batch], rounds: int) -> Ratios:
-    """By batch, the time with the service's options divided by the time with others."""
-    found: Ratios = {name: {} for name in OPTIONS if name != SERVICE}
-    sessions = {name: attempt(lambda more=more: session(artifact, more)) for name, more in OPTIONS.items()}
-    for title, batch in batches.items():
-        runs: dict[str, Callable[[], Any]] = {}
-        for name, opened in sessions.items():
-            first = (
-                opened
-                if isinstance(opened, str)
-                else attempt(lambda opened=opened, batch=batch: opened.run(["cls"], batch.feeds))
-            )
-            if isinstance(first, str):
-                found[name][title] = first
-            else:
-                runs[name] = lambda opened=opened, batch=batch: opened.run(["cls"], batch.feeds)
-        for name, ratio in faster(runs, rounds).items():
+        for name, ratio in speedups(runs, rounds).items():
             found[name][title] = ratio
     return found
 
 
-def ahead(artifact: Artifact, batches: Mapping[str, Sequence[Tokens]], rounds: int) -> Ratios:
-    """By batch, the time of several with one under way at a time divided by that with two."""
-    found: Ratios = {"two under way": {}}
-    runtimes = {
-        SERVICE: ModelRunner(artifact, threads=1),
-        "two under way": ModelRunner(artifact, threads=1, concurrency=Concurrency(2)),
-    }
-    for runtime in runtimes.values():
-        runtime.open()
-    with asyncio.Runner() as loop:
-        for title, sequences in batches.items():
+def capture(artifact: Artifact, batch: Batch, options: Mapping[str, str], known: NDArray[np.float32]) -> Run:
+    """A run of `batch` that has given the answer `known` three times; raises ValueError if it does not."""
+    bound = BoundSession(artifact, batch, options)
+    for _ in range(WARM_UP_RUNS):
+        difference = float(np.abs(bound.run(batch) - known).max())
+        if not difference < MAX_DIFFERENCE:
+            raise ValueError(f"the answer differs by {difference:.3g}")
+    return partial(bound.run, batch)
 
-            async def several(runtime: ModelRunner, sequences: Sequence[Tokens] = sequences) -> None:
-                await asyncio.gather(*(runtime.run(sequences) for _ in range(UNDER_WAY)))
 
-            runs = {
-                name: lambda runtime=runtime, several=several: loop.run(several(runtime))
-                for name, runtime in runtimes.items()
-            }
-            found["two under way"] |= {title: faster(runs, rounds)["two under way"]}
-    for runtime in runtimes.values():
-        runtime.close()
+def compare_options(artifact: Artifact, batches: Mapping[str, Batch], rounds: int) -> Ratios:
+    """By batch, the time with the service's options divided by the time with others."""
+    found: Ratios = {name: {} for name in OPTIONS if name != SERVICE}
+    sessions = {name: try_or_reason(partial(open_session, artifact, options)) for name, options in OPTIONS.items()}
+    for title, batch in batches.items():
+        runs: dict[str, Run] = {}
+        for name, opened in sessions.items():
+            first = opened if isinstance(opened, str) else try_or_reason(partial(opened.run, ["cls"], batch.feeds))
+            if isinstance(first, str):
+                found[name][title] = first
+            else:
+                runs[name] = partial(opened.run, ["cls"], batch.feeds)
+        for name, ratio in speedups(runs, rounds).items():
+            found[name][title] = ratio
     return found
 
 
-def faster(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Of all but the service's own, which must be among them."""
-    seconds = interleaved({name: lambda run=run: timed(run) for name, run in runs.items()}, rounds)
+def compare_two_in_flight(artifact: Artifact, work: Mapping[str, Sequence[Tokens]], rounds: int) -> Ratios:
+    """By batch, the time of several with one in flight divided by that with two."""
+    found: Ratios = {TWO: {}}
+    runners = {
+        SERVICE: ModelRunner(artifact, threads=1),
+        TWO: ModelRunner(artifact, threads=1, concurrency=Concurrency(2)),
+    }
+    for runner in runners.values():
+        runner.open()
+    with asyncio.Runner() as loop:
+
+        def run_several(runner: ModelRunner, sequences: Sequence[Tokens]) -> None:
+            loop.run(_submit_several(runner, sequences))
+
+        for title, sequences in work.items():
+            runs: dict[str, Run] = {name: partial(run_several, runner, sequences) for name, runner in runners.items()}
+            found[TWO][title] = speedups(runs, rounds)[TWO]
+    for runner in runners.values():
+        runner.close()
+    return found
+
+
+async def _submit_several(runner: ModelRunner, sequences: Sequence[Tokens]) -> None:
+    await asyncio.gather(*(runner.run(sequences) for _ in range(SUBMITTED)))
+
+
+def speedups(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
+    """How many times as fast as SERVICE, which must be in `runs`, each other run is."""
+    seconds = interleaved({name: partial(timed, run) for name, run in runs.items()}, rounds)
     return {name: seconds[SERVICE] / taken for name, taken in seconds.items() if name != SERVICE}
 
 
-def attempt(make: Callable[[], Any]) -> Any:
-    """What it makes, or why it could not be made: ONNX Runtime raises errors of its own for an option or a graph that it does not take."""
+def try_or_reason(make: Run) -> Any:
+    """What `make` returns, or its error as a string: ONNX Runtime has its own errors for unknown options and graphs."""
     try:
         return make()
-    except Exception as error:  # noqa: BLE001 - a variant that does not work is a finding
+    except Exception as error:  # noqa: BLE001 - a variant that does not run is a finding
         return f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+
+
+def _contiguous(batch: Batch, name: str) -> NDArray[Any]:
+    return np.ascontiguousarray(batch.feeds[name])

@@ -1,4 +1,4 @@
-"""Makes checkpoints to measure with: a BERT of any size with random weights, in the layout of transformers, and its artifact.
+"""Makes checkpoints to measure with: a BERT of any size with random weights, and its artifact.
 
 Random weights cost what trained ones cost. They are made once and kept under `build/benchmarks`.
 """

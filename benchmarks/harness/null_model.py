@@ -1,8 +1,8 @@
 """`BERT_ARTIFACT=FOLDER BERT_PORT=PORT python -m benchmarks.harness.null_model`: the service around a model that
 computes nothing.
 
-A request to it costs what it costs before and after the model: HTTP, validation, tokenizing, the queue, encoding. A text
-of the model's greatest length is never answered, so that the queue can be kept full.
+A request to it costs what it costs before and after the model: HTTP, validation, tokenizing, the queue, encoding. A
+text of the model's greatest length is never answered, so that the queue can be kept full.
 """
 
 import asyncio

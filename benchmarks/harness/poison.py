@@ -1,4 +1,4 @@
-"""Makes an artifact with one poisoned word: its embedding is NaN, so that no text with this word has a finite answer."""
+"""Makes an artifact with one poisoned word: its embedding is NaN, and so are its answers."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ WEIGHTS = "model.onnx.data"
 
 
 def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
-    """Copies `artifact` to `folder`, sets the float32 embedding of one word to NaN, and puts the new digest in the manifest.
+    """Copies `artifact` to `folder`, sets one word's float32 embedding to NaN, and updates the digest in the manifest.
 
     Returns the word and its id. The self-test at the start of the service does not use this word.
     """

@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class ServiceProcess:
-    """`python -m MODULE`, which listens on BERT_PORT; `with` starts it, waits until it is ready, and ends it by SIGTERM."""
+    """`python -m MODULE`, listening on BERT_PORT; `with` starts it, waits until it is ready, and sends SIGTERM."""
 
     def __init__(
         self, settings: Mapping[str, str], *, module: str = "service", ready_seconds: float = READY_SECONDS
@@ -35,7 +35,7 @@ class ServiceProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that is not read would fill and block the server
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - an unread pipe would fill and block the server
 
     def start(self) -> None:
         """Starts the process without waiting until it is ready."""
@@ -76,9 +76,7 @@ class ServiceProcess:
     def output(self) -> str:
         """What the process has written to stdout and stderr so far."""
         file = self._output.fileno()
-        return os.pread(
-            file, os.fstat(file).st_size, 0
-        ).decode()  # pread does not move the position that the server writes at
+        return os.pread(file, os.fstat(file).st_size, 0).decode()  # does not move the server's position
 
     def close(self) -> None:
         """Discards the output."""

@@ -65,7 +65,7 @@ class Stream:
         """Itself; raises SystemExit if an answer had another status: a refusal is quick, and would count as speed."""
         if others := {found: len(waits) for found, waits in self.waits.items() if waits and found != status}:
             raise SystemExit(
-                f"{sum(others.values())} of {self.asked} answers are not {status} (counts: {others}): {self.last_error!r}"
+                f"{sum(others.values())} of {self.asked} answers are not {status} ({others}): {self.last_error!r}"
             )
         return self
 
@@ -73,7 +73,7 @@ class Stream:
 async def closed_loop(
     port: int, requests: Iterator[bytes], *, connections: int, seconds: float, least: int = 0
 ) -> Stream:
-    """Each connection sends its next request when it has an answer, for `seconds` and until `least` requests are sent."""
+    """Each connection sends its next request after an answer, for `seconds` and until `least` requests are sent."""
     started, stream, asked = time.monotonic(), Stream(), itertools.count()
 
     async def one() -> None:

@@ -41,8 +41,9 @@ def programs(name: str) -> Path:
 
 
 def model(size: str, tokenizer: Path) -> Path:
-    """One folder that all peers read: the checkpoint in the layout of sentence-transformers (mean pooling, unit length),
-    its ONNX export, and the export fused by ONNX Runtime."""
+    """The folder that all peers read: the checkpoint in the layout of sentence-transformers (mean pooling, unit norm),
+    its ONNX export, and the export fused by ONNX Runtime.
+    """
     folder, source = BUILD / f"model-{size}", checkpoint(size)
     if not (folder / FUSED).is_file():
         shutil.rmtree(folder, ignore_errors=True)

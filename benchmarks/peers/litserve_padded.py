@@ -12,7 +12,7 @@ import onnxruntime as ort
 from tokenizers import Tokenizer
 
 
-class Embed(litserve.LitAPI):  # type: ignore[misc]
+class Embed(litserve.LitAPI):
     def setup(self, device: str) -> None:  # noqa: ARG002
         self.session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
         self.dtypes = {one.name: np.int32 if "int32" in one.type else np.int64 for one in self.session.get_inputs()}

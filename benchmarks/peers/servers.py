@@ -29,7 +29,7 @@ START_SECONDS, END_SECONDS = 180, 10
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One server: its command, its request and its answer. The vector is the mean over the tokens, of unit length."""
+    """One server: its command, its request and its answer. The vector is the mean over tokens, of unit length."""
 
     command: Callable[[Path, int], Sequence[str]]  # model folder, port -> command line
     ask: Callable[[str], bytes]
@@ -123,7 +123,7 @@ class Running:
 
     @contextmanager
     def awake(self) -> Iterator[int]:
-        """Its port; outside the `with` its processes are stopped, so that an idle server takes no time from the others."""
+        """Its port; outside the `with` it is stopped, so that an idle server takes no time from the others."""
         self.signal(signal.SIGCONT)
         yield self.port
         self.signal(signal.SIGSTOP)
@@ -156,7 +156,7 @@ class Running:
 
 
 def start(name: str, model: Path) -> Running:
-    """Starts the server, waits until it is ready, and stops its processes; its output goes to build/peers/NAME.log."""
+    """Starts a server, waits until it is ready, and stops its processes; it writes to build/peers/NAME.log."""
     peer, port = PEERS[name], free_port()
     variables = os.environ | peer.variables(port)
     with (model.parent / f"{name}.log").open("wb") as log:

@@ -157,7 +157,7 @@ class MixBenchmark:
         ).must_be()
 
     def cost(self) -> dict[str, float]:
-        """Processor time of a request: the server's, its event loop's with and without tokenizing, and this client's."""
+        """Processor time of a request: server, its event loop with and without tokenizing, client."""
         _, spent = cost(
             self.server.process.pid, lambda: self.closed(self.server.port, "json", 2 * self.options.seconds)
         )

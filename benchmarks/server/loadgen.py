@@ -86,7 +86,7 @@ def main() -> None:
 
 
 class Client:
-    """The system under test for LoadGen: samples that LoadGen issues on its thread are sent over HTTP on another one."""
+    """The system under test for LoadGen: sends the samples over HTTP on a thread of its own."""
 
     def __init__(self, port: int, requests: Sequence[bytes], *, concurrency: int) -> None:
         self.slots = asyncio.Semaphore(concurrency)

@@ -56,6 +56,7 @@ def main() -> None:
         help=f"of {', '.join(SOURCES)}; all when none is named",
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", default="start", help="name of the JSON file in benchmarks/results; - for none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         artifacts = dict(
@@ -76,7 +77,8 @@ def main() -> None:
             ["artifact", *Measurements.__dataclass_fields__], [[name, *one.values()] for name, one in medians.items()]
         )
     )
-    update("start", medians, details={"rounds": arguments.rounds, "memory": "MiB"})
+    if arguments.output != "-":
+        update(arguments.output, medians, details={"rounds": arguments.rounds, "memory": "MiB"})
 
 
 def export_one(name: str, folder: Path, prepacked: bool) -> tuple[str, Path]:

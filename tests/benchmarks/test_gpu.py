@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.sh` gets one try on a machine that costs money: what fails there takes nothing else along."""
+"""`benchmarks/gpu.sh` gets one run on a rented machine: a part that fails must not stop the other parts."""
 
 import copy
 from collections.abc import Callable
@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.__main__ import measure_parts
+from benchmarks.gpu.card import IDLE, query_card
 
 
-def fails() -> Any:
+def fail() -> Any:
     raise RuntimeError("out of memory")
 
 
-def of(results: dict[str, Callable[[], Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the parts that failed, and what was kept after each part."""
+def measure(results: dict[str, Callable[[], Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of the parts that failed, and what was written after each part."""
     kept: list[dict[str, Any]] = []
-    return gpu.measured(results.items(), lambda found: kept.append(copy.deepcopy(found))), kept
+    return measure_parts(results.items(), lambda found: kept.append(copy.deepcopy(found))), kept
 
 
-def test_a_part_that_fails_leaves_its_error_and_the_next_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    failed, kept = of({"parity": lambda: {"holds": True}, "rates": fails, "server": lambda: 7})
+def test_a_failed_part_leaves_its_error_and_the_next_part_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    failed, kept = measure({"parity": lambda: {"holds": True}, "rates": fail, "server": lambda: 7})
     assert failed == ["rates"]
     assert [list(found) for found in kept] == [["parity"], ["parity", "rates"], ["parity", "rates", "server"]]
     assert "RuntimeError: out of memory" in kept[-1]["rates"]
@@ -28,13 +29,13 @@ def test_a_part_that_fails_leaves_its_error_and_the_next_is_measured(capsys: pyt
     assert "RuntimeError: out of memory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("parity", [lambda: {"holds": False}, fails])
+@pytest.mark.parametrize("parity", [lambda: {"holds": False}, fail])
 def test_nothing_is_measured_without_parity(parity: Callable[[], Any]) -> None:
-    failed, kept = of({"parity": parity, "rates": lambda: 7})
+    failed, kept = measure({"parity": parity, "rates": lambda: 7})
     assert failed == ["parity"]
     assert [list(found) for found in kept] == [["parity"]]
 
 
-def test_a_card_that_cannot_be_asked_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_smi_the_card_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "nvidia-smi" in gpu.card("cuda", gpu.IDLE)
+    assert "nvidia-smi" in query_card("cuda", IDLE)

@@ -1,4 +1,4 @@
-"""The model that computes nothing, beside which `benchmarks.server.overhead` measures what a request costs, stands in for the real one."""
+"""The model that computes nothing, with which `benchmarks.server.overhead` measures the cost of a request."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from service.engine.runner import ModelRunner
 
 
 @pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags"}))  # a golden BERT has no classifier
-def test_it_answers_in_the_shapes_and_types_of_the_real_runtime(bert_artifact: Path, output: str) -> None:
+def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path, output: str) -> None:
     artifact = open_artifact(bert_artifact)
     masks, targets = (
         ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()),

@@ -1,4 +1,4 @@
-"""The two commands as a user types them: export a checkpoint, serve it, ask it, stop it while it works."""
+"""The two commands as a user types them: export a checkpoint, serve it, send requests, stop it under load."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_bundled_model_answers_all_three_tasks_sensibly(artifact: Path) -> None:
+def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: Path) -> None:
     with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, httpx.Client(base_url=process.url) as client:
         words = client.post(
             "/fill-mask", json={"inputs": ["the [MASK] of france is paris.", "中[MASK]人民共和国"], "top_k": 5}
@@ -38,7 +38,7 @@ def test_the_bundled_model_answers_all_three_tasks_sensibly(artifact: Path) -> N
         assert [len(v) for v in vectors] == [len(vectors[0])] * 2
 
 
-def test_sigterm_under_load_answers_everyone_and_exits_with_0(artifact: Path) -> None:
+def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Path) -> None:
     texts = [["word " * 100] * 20 for _ in range(8)]
     with (
         ServiceProcess(

@@ -1,4 +1,4 @@
-"""The promise that no peer makes: a text gets the same bits alone and among any others, in fp32 and in int8."""
+"""A text gets the same bits alone and in any batch, in fp32 and in int8."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.paths import GOLDEN, SAMPLE
 
 BERT = GOLDEN / "bert"
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
-ASKED = [
+OUTPUTS = [
     frozenset({"cls"}),
     frozenset({"pooler", "pair"}),
     FILL,
@@ -28,12 +28,12 @@ ASKED = [
 
 
 def sequences(vocabulary: int, longest: int) -> list[Tokens]:
-    """Texts of every length class, asking for everything there is."""
+    """Texts of all length classes, which together ask for every output."""
     random = np.random.default_rng(7)
     lengths = [*range(2, 40), *random.integers(40, longest + 1, 26).tolist()]
     result = []
     for i, length in enumerate(lengths):
-        outputs = ASKED[i % len(ASKED)]
+        outputs = OUTPUTS[i % len(OUTPUTS)]
         masks = tuple(sorted(random.choice(length, min(length, 2), replace=False).tolist())) if outputs >= FILL else ()
         ids = random.integers(5, vocabulary, length, dtype=np.int32)
         targets = (6, 9) if "target_logits" in outputs else ()
@@ -50,18 +50,22 @@ def sequences(vocabulary: int, longest: int) -> list[Tokens]:
     return result
 
 
-def asked(text: Tokens, row: Row) -> Row:
-    """Without the candidates that only a neighbour asked for."""
+def own_candidates(text: Tokens, row: Row | None) -> Row:
+    """`row` without the candidates that only another text of the batch asked for; empty if it is not finite."""
+    row = row or {}
     return {name: array[:, : text.top_k] if name in ("top_logits", "top_ids") else array for name, array in row.items()}
 
 
-def equal(one: Row, other: Row) -> bool:
+def equal(one: Row | None, other: Row | None) -> bool:
+    """Both are finite and have the same bits."""
+    if not one or not other:
+        return False
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("checkpoint", [BERT, SAMPLE], ids=["golden", "sample"])
-def test_an_answer_does_not_depend_on_its_neighbours(checkpoint: Path, precision: str, tmp_path: Path) -> None:
+def test_an_answer_does_not_depend_on_its_batch(checkpoint: Path, precision: str, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "artifact", precision=precision)
     runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=2, concurrency=Concurrency(2, per_core=True))
     runner.open()
@@ -69,19 +73,21 @@ def test_an_answer_does_not_depend_on_its_neighbours(checkpoint: Path, precision
     texts = sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens))
     alone = [runner.run_sync([text])[0][0] for text in texts]
     random = np.random.default_rng(8)
-    for all_cores in (True, False, False):  # on all cores, and in a lane
+    for all_cores in (True, False, False):  # on all cores, and in a per-core session
         order = random.permutation(len(texts))
-        for company in np.array_split(order, 4):
-            rows, _ = runner.run_sync([texts[i] for i in company], all_cores=all_cores)
+        for batch in np.array_split(order, 4):
+            rows, _ = runner.run_sync([texts[i] for i in batch], all_cores=all_cores)
             changed = [
-                len(texts[i]) for i, row in zip(company, rows, strict=True) if not equal(asked(texts[i], row), alone[i])
+                len(texts[i])
+                for i, row in zip(batch, rows, strict=True)
+                if not equal(own_candidates(texts[i], row), alone[i])
             ]
-            assert changed == [], "lengths of the texts whose answer changed in company"
+            assert changed == [], "lengths of the texts whose answer changed in the batch"
     runner.close()
 
 
-def test_long_texts_keep_their_bits_where_heads_and_channels_are_few(tmp_path: Path) -> None:
-    """Where the products add up larger blocks, or are shared out among threads by channel."""
+def test_long_texts_keep_their_bits_with_few_heads_and_channels(tmp_path: Path) -> None:
+    """With few channels the products add up larger blocks, or are divided among threads by channel."""
     config = TINY | {"hidden_size": 128, "intermediate_size": 256}
     positions = np.random.default_rng(9).normal(0, 0.02, (1024, 128)).astype(np.float32)
     save_file(
@@ -90,9 +96,9 @@ def test_long_texts_keep_their_bits_where_heads_and_channels_are_few(tmp_path: P
     (tmp_path / "config.json").write_text(json.dumps(REST | config | {"max_position_embeddings": 1024}), "utf-8")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]), "utf-8")
     export(tmp_path, tmp_path / "artifact")
-    random, kinds = np.random.default_rng(7), (frozenset({"cls"}), frozenset({"mean"}))
+    random, choices = np.random.default_rng(7), (frozenset({"cls"}), frozenset({"mean"}))
     ids = [random.integers(5, 1024, length, dtype=np.int32) for length in (1000, 300, 200, 40, 17, 700, 150)]
-    texts = [Tokens(ids=one, types=np.zeros_like(one), outputs=outputs) for one in ids for outputs in kinds]
+    texts = [Tokens(ids=one, types=np.zeros_like(one), outputs=outputs) for one in ids for outputs in choices]
     answers = []
     for threads in (1, 2):
         runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=threads)

@@ -1,4 +1,4 @@
-"""The same bits in any company, for the answers of fine-tuned models: the bundled model with a classifier of random weights."""
+"""Fine-tuned models give the same bits in any batch: the bundled model with a classifier of random weights."""
 
 import json
 import shutil
@@ -13,9 +13,10 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
 from service.scheduling.concurrency import Concurrency
-from tests.e2e.test_neighbours import SAMPLE, equal
+from tests.e2e.test_neighbours import equal
+from tests.paths import SAMPLE
 
-KINDS = {"labels": "BertForSequenceClassification", "tags": "BertForTokenClassification"}
+ARCHITECTURES = {"labels": "BertForSequenceClassification", "tags": "BertForTokenClassification"}
 LABELS = 9
 
 
@@ -30,13 +31,16 @@ def classifier(folder: Path, output: str) -> Path:
     weights["classifier.weight"] = (0.05 * random.standard_normal((LABELS, config["hidden_size"]))).astype(np.float32)
     weights["classifier.bias"] = random.standard_normal(LABELS).astype(np.float32)
     save_file(weights, folder / "model.safetensors")
-    named = {"architectures": [KINDS[output]], "id2label": {str(number): f"label {number}" for number in range(LABELS)}}
+    named = {
+        "architectures": [ARCHITECTURES[output]],
+        "id2label": {str(number): f"label {number}" for number in range(LABELS)},
+    }
     (folder / "config.json").write_text(json.dumps(config | named), "utf-8")
     return folder
 
 
 @pytest.mark.parametrize(("output", "precision"), [("labels", "fp32"), ("tags", "int8")])
-def test_a_classifiers_answer_does_not_depend_on_its_neighbours(output: str, precision: str, tmp_path: Path) -> None:
+def test_a_classifiers_answer_does_not_depend_on_its_batch(output: str, precision: str, tmp_path: Path) -> None:
     export(classifier(tmp_path / "checkpoint", output), tmp_path / "artifact", precision=precision)
     runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=2, concurrency=Concurrency(2, per_core=True))
     runner.open()
@@ -46,13 +50,9 @@ def test_a_classifiers_answer_does_not_depend_on_its_neighbours(output: str, pre
     ]
     texts = [Tokens(ids=one, types=one % 2, outputs=asks[i % len(asks)]) for i, one in enumerate(ids)]
     alone = [runner.run_sync([text])[0][0] for text in texts]
-    for all_cores in (True, False):  # on all cores, and in a lane
-        for company in np.array_split(random.permutation(len(texts)), 4):
-            rows, _ = runner.run_sync([texts[i] for i in company], all_cores=all_cores)
-            changed = [
-                len(texts[i])
-                for i, row in zip(company, rows, strict=True)
-                if row is None or not equal(row, alone[i] or {})
-            ]
-            assert changed == [], "lengths of the texts whose answer changed in company"
+    for all_cores in (True, False):  # on all cores, and in a per-core session
+        for batch in np.array_split(random.permutation(len(texts)), 4):
+            rows, _ = runner.run_sync([texts[i] for i in batch], all_cores=all_cores)
+            changed = [len(texts[i]) for i, row in zip(batch, rows, strict=True) if not equal(row, alone[i])]
+            assert changed == [], "lengths of the texts whose answer changed in the batch"
     runner.close()

@@ -1,1 +1,1 @@
-"""Corpus, vocabulary and training batches."""
+"""Corpus, vocabulary and training rows; knows nothing of torch."""

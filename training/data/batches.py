@@ -1,7 +1,7 @@
-"""Encoded sources in, training rows out: sentence pairs, packed until a row is full, then masked.
+"""Makes training rows from encoded sources: sentence pairs, packed until a row is full, then masked.
 
-A row comes from one source. The step number seeds everything, so a resumed run sees what it would have seen.
-Knows nothing of torch.
+A row comes from one source. The step number is part of the seed, so that a resumed run sees the rows that it would have
+seen. Knows nothing of torch.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,24 @@ import numpy as np
 
 from training.data.corpus import Array, Source
 
-CLS, SEP, MASK, SPECIALS = 2, 3, 4, 5
+CLS, SEP, MASK, SPECIALS = 2, 3, 4, 5  # token ids; SPECIALS is the number of special tokens
 IGNORE = -100
 IS_NEXT, IS_RANDOM = 0, 1
-CHOSEN_SHARE = 0.15
-LEAST_PIECE = 6  # places; a gap smaller than this stays [PAD]
-SHARE_FULL, SHARE_PART, SHARE_SHORT = 0.2, 0.3, 0.42  # of the pieces; the rest are single sentences
+MASKED_SHARE = 0.15
+MASK_TOKEN_SHARE, RANDOM_TOKEN_SHARE = 0.8, 0.1  # of the masked tokens; the rest stay as they are
+MIN_SEQUENCE = 6  # tokens; a smaller gap at the end of a row stays [PAD]
+MIN_PAIR = 24  # tokens
+LONG_SHARE, PARTIAL_SHARE, SHORT_SHARE = 0.2, 0.3, 0.42  # of the sequences; the rest are single sentences
+TOKENS_PER_PAIR_LABEL = 16  # a row of n tokens has at most n // 16 next-sentence labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One packed sequence: [CLS] first [SEP], and second [SEP] where there is one."""
+class PackedSequence:
+    """One sequence of a row: [CLS] first [SEP], and second [SEP] if `second` is not empty."""
 
     first: Array
     second: Array
-    label: int
+    label: int  # IS_NEXT, IS_RANDOM or IGNORE
 
     def __len__(self) -> int:
         return len(self.first) + 2 + (len(self.second) + 1 if len(self.second) else 0)
@@ -33,19 +36,21 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
+    """One batch. Flat indices count the tokens of all rows."""
+
     ids: Array  # [rows, length]
     segments: Array  # [rows, length]
     positions: Array  # [rows, length]
-    blocks: Array  # [rows, length]
-    chosen: Array  # [rows * chosen] flat places
-    answers: Array  # [rows * chosen] the ids that stood there
-    starts: Array  # [rows * starts] flat places, 0 where unused
+    blocks: Array  # [rows, length] number of the sequence in its row, -1 for [PAD]
+    masked: Array  # [rows * masked] flat indices of the tokens to predict
+    targets: Array  # [rows * masked] their ids before masking
+    starts: Array  # [rows * starts] flat indices of [CLS], 0 where unused
     labels: Array  # [rows * starts] IS_NEXT, IS_RANDOM or IGNORE
     chinese: Array  # [rows] bool
 
 
-class Pairs:
-    """Draws pieces from one source."""
+class SequenceSampler:
+    """Draws sequences from one source."""
 
     def __init__(self, source: Source, *, random: np.random.Generator) -> None:
         self.source = source
@@ -53,83 +58,88 @@ class Pairs:
         self.inner = np.flatnonzero(source.article[1:] == source.article[:-1]) + 1  # sentences that follow another
         self.bounds = np.flatnonzero(np.diff(source.article, prepend=-1, append=-1))  # article starts, and the end
 
-    def pieces(self, length: int) -> Iterator[Piece]:
+    def fill_row(self, length: int) -> Iterator[PackedSequence]:
+        """Sequences of together at most `length` tokens."""
         left = length
-        while left >= LEAST_PIECE:
-            piece = self.piece(left, fresh=left == length)
-            left -= len(piece)
-            yield piece
+        while left >= MIN_SEQUENCE:
+            sequence = self.draw(left, fresh=left == length)
+            left -= len(sequence)
+            yield sequence
 
-    def piece(self, left: int, *, fresh: bool) -> Piece:
+    def draw(self, left: int, *, fresh: bool) -> PackedSequence:
+        """A sequence of at most `left` tokens; `fresh`: the first one of its row."""
         style = self.random.random()
-        if left < 24:
-            return self.single(left)
-        if style < SHARE_FULL:
-            return self.long(left if fresh else int(self.random.integers(24, left + 1)))
-        if style < SHARE_FULL + SHARE_PART:
-            return self.long(int(self.random.integers(24, left + 1)))
-        if style < SHARE_FULL + SHARE_PART + SHARE_SHORT:
-            return self.short(left)
-        return self.single(left)
+        if left < MIN_PAIR:
+            return self.draw_single(left)
+        if style < LONG_SHARE:
+            return self.draw_long_pair(left if fresh else int(self.random.integers(MIN_PAIR, left + 1)))
+        if style < LONG_SHARE + PARTIAL_SHARE:
+            return self.draw_long_pair(int(self.random.integers(MIN_PAIR, left + 1)))
+        if style < LONG_SHARE + PARTIAL_SHARE + SHORT_SHARE:
+            return self.draw_short_pair(left)
+        return self.draw_single(left)
 
-    def boundary(self) -> int:
+    def draw_boundary(self) -> int:
+        """A sentence that follows another one of the same article."""
         return int(self.inner[self.random.integers(len(self.inner))])
 
-    def second_boundary(self, first: int) -> tuple[int, int]:
-        """The same sentence, or one of another article; and which of the two it is."""
+    def draw_second(self, first: int) -> tuple[int, int]:
+        """The sentence `first` itself, or one of another article; and the label of the two."""
         if self.random.random() < 0.5:
             return first, IS_NEXT
-        while self.source.article[other := self.boundary()] == self.source.article[first]:
+        while self.source.article[other := self.draw_boundary()] == self.source.article[first]:
             pass
         return other, IS_RANDOM
 
     def article_span(self, sentence: int) -> tuple[int, int]:
+        """The first sentence of the article that `sentence` belongs to, and the one after its last."""
         at = int(np.searchsorted(self.bounds, sentence, side="right"))
         return int(self.bounds[at - 1]), int(self.bounds[at])
 
-    def long(self, length: int) -> Piece:
-        """A pair cut to fill the length: what stands before one boundary, and what follows it or another."""
+    def draw_long_pair(self, length: int) -> PackedSequence:
+        """A pair cut to `length` tokens: the text before one boundary, and the text after it or after another one."""
         starts, tokens = self.source.starts, self.source.tokens
-        first = self.boundary()
-        second, label = self.second_boundary(first)
+        first = self.draw_boundary()
+        second, label = self.draw_second(first)
         wanted = int((length - 3) * self.random.uniform(0.2, 0.8))
         begin = max(int(starts[self.article_span(first)[0]]), int(starts[first]) - wanted)
         before = tokens[begin : starts[first]]
         end = min(int(starts[self.article_span(second)[1]]), int(starts[second]) + length - 3 - len(before))
-        return Piece(first=before, second=tokens[starts[second] : end], label=label)
+        return PackedSequence(first=before, second=tokens[starts[second] : end], label=label)
 
-    def short(self, left: int) -> Piece:
-        """Whole sentences, one to three a side, cut only where the row ends."""
+    def draw_short_pair(self, left: int) -> PackedSequence:
+        """Whole sentences, one to three on each side, cut only at the end of the row."""
         starts, tokens = self.source.starts, self.source.tokens
-        first = self.boundary()
-        second, label = self.second_boundary(first)
+        first = self.draw_boundary()
+        second, label = self.draw_second(first)
         back, ahead = (min(int(n), 3) for n in self.random.geometric(0.6, size=2))
         begin = max(self.article_span(first)[0], first - back)
         end = min(self.article_span(second)[1], second + ahead)
         after = tokens[starts[second] : starts[end]][: (left - 3) // 2]
         before = tokens[starts[begin] : starts[first]][-(left - 3 - len(after)) :]
-        return Piece(first=before, second=after, label=label)
+        return PackedSequence(first=before, second=after, label=label)
 
-    def single(self, left: int) -> Piece:
+    def draw_single(self, left: int) -> PackedSequence:
         starts, tokens = self.source.starts, self.source.tokens
-        sentence = self.boundary()
+        sentence = self.draw_boundary()
         text = tokens[starts[sentence] : starts[sentence + 1]][: left - 2]
-        return Piece(first=text, second=text[:0], label=IGNORE)
+        return PackedSequence(first=text, second=text[:0], label=IGNORE)
 
 
 class Packer:
     """Fills rows; draws the source of each row by its share."""
 
-    def __init__(self, sources: list[Source], *, shares: list[float], pieces: int) -> None:
+    def __init__(self, sources: list[Source], *, shares: list[float], vocabulary_size: int) -> None:
         self.sources = sources
         self.shares = np.asarray(shares) / np.sum(shares)
-        self.vocabulary = pieces
+        self.vocabulary_size = vocabulary_size
         self.random = np.random.default_rng()
-        self.pairs = [Pairs(source, random=self.random) for source in sources]
+        self.samplers = [SequenceSampler(source, random=self.random) for source in sources]
 
-    def rows(self, *, count: int, length: int, seed: tuple[int, ...]) -> Rows:
+    def make_rows(self, *, count: int, length: int, seed: tuple[int, ...]) -> Rows:
+        """`count` rows of `length` tokens; the same seed gives the same rows."""
         self.reseed(seed)
-        per_row = length // 16
+        per_row = length // TOKENS_PER_PAIR_LABEL
         ids, segments, positions, blocks = (np.zeros((count, length), dtype=np.int64) for _ in range(4))
         blocks -= 1
         starts = np.zeros((count, per_row), dtype=np.int64)
@@ -137,51 +147,54 @@ class Packer:
         drawn = self.random.choice(len(self.sources), size=count, p=self.shares)
         for row, number in enumerate(drawn):
             at = 0
-            for block, piece in enumerate(self.pairs[number].pieces(length)):
-                here = slice(at, at + len(piece))
-                ids[row, here], segments[row, here] = laid_out(piece)
-                positions[row, here] = np.arange(len(piece))
-                blocks[row, here] = block
+            for block, sequence in enumerate(self.samplers[number].fill_row(length)):
+                span = slice(at, at + len(sequence))
+                ids[row, span], segments[row, span] = lay_out(sequence)
+                positions[row, span] = np.arange(len(sequence))
+                blocks[row, span] = block
                 if block < per_row:
-                    starts[row, block], labels[row, block] = row * length + at, piece.label
-                at += len(piece)
-        chosen, answers = self.mask(ids)
-        chinese = np.asarray([self.sources[number].language == "zh" for number in drawn])
+                    starts[row, block], labels[row, block] = row * length + at, sequence.label
+                at += len(sequence)
+        masked, targets = self.mask(ids)
         return Rows(
             ids=ids,
             segments=segments,
             positions=positions,
             blocks=blocks,
-            chosen=chosen,
-            answers=answers,
+            masked=masked,
+            targets=targets,
             starts=starts.ravel(),
             labels=labels.ravel(),
-            chinese=chinese,
+            chinese=np.asarray([self.sources[number].language == "zh" for number in drawn]),
         )
 
     def reseed(self, seed: tuple[int, ...]) -> None:
         self.random = np.random.default_rng(seed)
-        for pairs in self.pairs:
-            pairs.random = self.random
+        for sampler in self.samplers:
+            sampler.random = self.random
 
     def mask(self, ids: Array) -> tuple[Array, Array]:
-        """Chooses 15 % of each row; of these 80 % become [MASK], 10 % a random piece, 10 % stay. Changes ids."""
+        """Selects 15 % of each row; of these 80 % become [MASK], 10 % a random token, 10 % stay. Changes `ids`.
+
+        Returns the flat indices of the selected tokens, and their ids before.
+        """
         rows, length = ids.shape
-        count = int(length * CHOSEN_SHARE)
-        order = self.random.random(ids.shape) + (ids < SPECIALS)
-        places = np.argpartition(order, count, axis=1)[:, :count]
-        flat = (places + np.arange(rows)[:, None] * length).ravel()
-        answers = ids.ravel()[flat]
-        fate = self.random.random(len(flat))
-        anything = self.random.integers(SPECIALS, self.vocabulary, size=len(flat))
-        ids.ravel()[flat] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, anything, answers))
-        return flat, answers
+        count = int(length * MASKED_SHARE)
+        order = self.random.random(ids.shape) + (ids < SPECIALS)  # special tokens come last
+        columns = np.argpartition(order, count, axis=1)[:, :count]
+        flat = (columns + np.arange(rows)[:, None] * length).ravel()
+        targets = ids.ravel()[flat]
+        draw = self.random.random(len(flat))
+        other = self.random.integers(SPECIALS, self.vocabulary_size, size=len(flat))
+        kept_or_random = np.where(draw < MASK_TOKEN_SHARE + RANDOM_TOKEN_SHARE, other, targets)
+        ids.ravel()[flat] = np.where(draw < MASK_TOKEN_SHARE, MASK, kept_or_random)
+        return flat, targets
 
 
-def laid_out(piece: Piece) -> tuple[Array, Array]:
-    """Ids and segments of one piece."""
-    first = np.concatenate([[CLS], piece.first, [SEP]])
-    if not len(piece.second):
+def lay_out(sequence: PackedSequence) -> tuple[Array, Array]:
+    """Ids and segments of one sequence."""
+    first = np.concatenate([[CLS], sequence.first, [SEP]])
+    if not len(sequence.second):
         return first, np.zeros(len(first), dtype=np.int64)
-    ids = np.concatenate([first, piece.second, [SEP]])
+    ids = np.concatenate([first, sequence.second, [SEP]])
     return ids, (np.arange(len(ids)) >= len(first)).astype(np.int64)

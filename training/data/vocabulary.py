@@ -1,6 +1,6 @@
-"""Corpus files in, a lower-cased bilingual WordPiece vocabulary out.
+"""Trains a lower-cased bilingual WordPiece vocabulary on corpus files.
 
-Writes tokenizer.json, vocab.txt and tokenizer_config.json; knows nothing of the network.
+Writes tokenizer.json, vocab.txt and tokenizer_config.json. Knows nothing of the network.
 """
 
 import json
@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from training.data.articles import is_held_out, language_of, read_articles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PIECES = 16384
-CHINESE_SEEN_AT_LEAST = 150  # covers 99.8 % of the Chinese characters of the corpus
-ARTICLES_READ = {"en": 6000, "zh": 100_000}  # all Chinese: rare characters decide; English saturates early
+VOCABULARY_SIZE = 16384
+MIN_CHINESE_COUNT = 150  # covers 99.8 % of the Chinese characters of the corpus
+ARTICLES_READ = {"en": 6000, "zh": 100_000}  # all Chinese, for its rare characters; English saturates early
 
 
 def train_vocabulary(*, corpus: list[Path]) -> Tokenizer:
@@ -25,7 +25,7 @@ def train_vocabulary(*, corpus: list[Path]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     trainer = trainers.WordPieceTrainer(
-        vocab_size=PIECES,
+        vocab_size=VOCABULARY_SIZE,
         special_tokens=SPECIAL,
         initial_alphabet=frequent_chinese(corpus),
         limit_alphabet=7500,
@@ -54,7 +54,7 @@ def frequent_chinese(corpus: list[Path]) -> list[str]:
         if language_of(path) == "zh":
             for paragraph in training_paragraphs(path):
                 seen.update(paragraph)
-    return sorted(c for c, n in seen.items() if is_chinese(c) and n >= CHINESE_SEEN_AT_LEAST)
+    return sorted(c for c, n in seen.items() if is_chinese(c) and n >= MIN_CHINESE_COUNT)
 
 
 def is_chinese(character: str) -> bool:

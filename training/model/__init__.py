@@ -1,1 +1,1 @@
-"""The model that is trained, and its losses."""
+"""The network that is trained, its losses and its files."""

@@ -1,9 +1,7 @@
-"""BERT with both pre-training heads: packed rows in, the two losses out.
+"""BERT with both pre-training heads.
 
-Sequences share a row and see only their own block. Knows nothing of text, files or schedules.
+Several sequences share a row; each attends only to its own block. Knows nothing of text, files or schedules.
 """
-
-# mypy: disallow-subclassing-any=False
 
 from dataclasses import dataclass
 
@@ -22,25 +20,25 @@ class Packed:
     segments: Tensor  # [rows, length] 0 before the first [SEP], 1 after it
     positions: Tensor  # [rows, length] restarts with each sequence
     blocks: Tensor  # [rows, length] which sequence of its row a token belongs to
-    chosen: Tensor  # [chosen] flat places to predict
-    starts: Tensor  # [starts] flat places of the [CLS] to judge
+    masked: Tensor  # [masked] flat indices of the tokens to predict
+    starts: Tensor  # [starts] flat indices of [CLS] for the next-sentence head
 
 
 class Encoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.words = nn.Embedding(shape.pieces, shape.hidden)
-        self.places = nn.Embedding(shape.positions, shape.hidden)
-        self.kinds = nn.Embedding(2, shape.hidden)
+        self.words = nn.Embedding(shape.vocabulary_size, shape.hidden)
+        self.positions = nn.Embedding(shape.positions, shape.hidden)
+        self.segments = nn.Embedding(2, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
 
     def forward(self, packed: Packed) -> Tensor:
-        hidden = self.words(packed.ids) + self.places(packed.positions) + self.kinds(packed.segments)
+        hidden = self.words(packed.ids) + self.positions(packed.positions) + self.segments(packed.segments)
         hidden = self.norm(hidden)
-        together = packed.blocks[:, None, :, None] == packed.blocks[:, None, None, :]
+        same_block = packed.blocks[:, None, :, None] == packed.blocks[:, None, None, :]
         for layer in self.layers:
-            hidden = layer(hidden, together)
+            hidden = layer(hidden, same_block)
         return hidden
 
 
@@ -53,8 +51,8 @@ class Layer(nn.Module):
         self.narrow = nn.Linear(shape.inner, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
 
-    def forward(self, hidden: Tensor, together: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self.attention(hidden, together))
+    def forward(self, hidden: Tensor, same_block: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + self.attention(hidden, same_block))
         return self.norm(hidden + self.narrow(functional.gelu(self.widen(hidden))))
 
 
@@ -67,15 +65,15 @@ class Attention(nn.Module):
         self.value = nn.Linear(shape.hidden, shape.hidden)
         self.out = nn.Linear(shape.hidden, shape.hidden)
 
-    def forward(self, hidden: Tensor, together: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, same_block: Tensor) -> Tensor:
         rows, length, width = hidden.shape
         query, key, value = (
             projection(hidden).view(rows, length, self.heads, -1).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
         )
-        # written out: with a mask, scaled_dot_product_attention's backward took a third of the step on the CPU
+        # in single operations: with a mask, scaled_dot_product_attention's backward took a third of the step on the CPU
         scores = query @ key.transpose(2, 3) * (width // self.heads) ** -0.5
-        weights = scores.masked_fill(~together, -30000.0).softmax(-1, dtype=torch.float32)
+        weights = scores.masked_fill(~same_block, -30000.0).softmax(-1, dtype=torch.float32)
         mixed = weights.to(value.dtype) @ value
         return self.out(mixed.transpose(1, 2).reshape(rows, length, width))
 
@@ -87,20 +85,20 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(shape.hidden, shape.hidden)
         self.transform = nn.Linear(shape.hidden, shape.hidden)
         self.transform_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
-        self.score_bias = nn.Parameter(torch.zeros(shape.pieces))
+        self.score_bias = nn.Parameter(torch.zeros(shape.vocabulary_size))
         self.next_sentence = nn.Linear(shape.hidden, 2)
 
     def forward(self, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Vocabulary scores [chosen, pieces] and next-sentence scores [starts, 2]."""
+        """Vocabulary scores [masked, vocabulary] and next-sentence scores [starts, 2]."""
         hidden = self.encoder(packed).flatten(0, 1)
-        guess = self.transform_norm(functional.gelu(self.transform(hidden[packed.chosen])))
+        guess = self.transform_norm(functional.gelu(self.transform(hidden[packed.masked])))
         scores = functional.linear(guess, self.encoder.words.weight, self.score_bias)
         pooled = torch.tanh(self.pooler(hidden[packed.starts]))
         return scores, self.next_sentence(pooled)
 
 
-def initialise(model: Bert) -> None:
-    """BERT's own: normal with deviation 0.02, biases 0, norms 1."""
+def initialize_weights(model: Bert) -> None:
+    """BERT's initialization: normal with deviation 0.02, biases 0, norms 1."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)

@@ -1,7 +1,7 @@
-"""Trained position vectors in, vectors for the positions after them out.
+"""Extrapolates trained position vectors to the positions after them.
 
-Learned positions turn out to follow a linear recurrence closely: each is about one fixed rotation away from the one
-before. Continued from positions 8..127, the other 384 gave a loss of 4.1 on rows of 512 before any training there; zeros
+Learned positions follow a linear recurrence closely: each is about one fixed rotation away from the one before.
+Continued from positions 8..127, the other 384 gave a loss of 4.1 on rows of 512 before any training on such rows; zeros
 gave 4.7 on the same rows, copies of the trained ones 5.1.
 """
 
@@ -12,26 +12,26 @@ from torch import Tensor
 from training.data.corpus import Array
 
 FIRST = 8  # the first few positions are special: [CLS], the start of a sentence
-RANK = 16  # the directions that turn steadily; 32 continued less well
+RANK = 16  # the directions with a steady rotation; 32 extrapolated less well
 
 
-def continued(places: Tensor, *, trained: int) -> Tensor:
-    """[positions - trained, hidden]: what follows the trained ones."""
-    known: Array = places[FIRST:trained].detach().double().cpu().numpy()
-    centre = places[trained // 4 : trained].detach().double().mean(0).cpu().numpy()
+def extrapolate(positions: Tensor, *, trained: int) -> Tensor:
+    """[positions - trained, hidden]: the vectors of the positions from `trained` on."""
+    known: Array = positions[FIRST:trained].detach().double().cpu().numpy()
+    centre = positions[trained // 4 : trained].detach().double().mean(0).cpu().numpy()
     _, _, directions = np.linalg.svd(known - centre, full_matrices=False)
     path = (known - centre) @ directions[:RANK].T
-    turn = unit_turn(path)
+    rotation = unit_rotation(path)
     point, found = path[-1], []
-    for _ in range(len(places) - trained):
-        point = point @ turn
+    for _ in range(len(positions) - trained):
+        point = point @ rotation
         found.append(point @ directions[:RANK] + centre)
-    return torch.from_numpy(np.asarray(found)).to(places)
+    return torch.from_numpy(np.asarray(found)).to(positions)
 
 
-def unit_turn(path: Array) -> Array:
-    """The matrix that takes each point to the next, its eigenvalues brought to size 1 so that nothing fades or grows."""
+def unit_rotation(path: Array) -> Array:
+    """The matrix from each point to the next; its eigenvalues get absolute value 1, so that no direction grows."""
     step, *_ = np.linalg.lstsq(path[:-1], path[1:], rcond=None)
     values, vectors = np.linalg.eig(step)
-    turn: Array = np.real(vectors @ np.diag(values / np.abs(values)) @ np.linalg.inv(vectors))
-    return turn
+    rotation: Array = np.real(vectors @ np.diag(values / np.abs(values)) @ np.linalg.inv(vectors))
+    return rotation

@@ -1,4 +1,4 @@
-"""The numbers that fix the network, and config.json as Hugging Face writes it. Standard library only."""
+"""The sizes of the network, and config.json in the form of transformers. Uses the standard library only."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    pieces: int
+    vocabulary_size: int
     hidden: int
     layers: int
     heads: int
@@ -20,7 +20,7 @@ def write_config(shape: Shape, *, path: Path) -> None:
     config = {
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
-        "vocab_size": shape.pieces,
+        "vocab_size": shape.vocabulary_size,
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -42,7 +42,7 @@ def write_config(shape: Shape, *, path: Path) -> None:
 def read_config(path: Path) -> Shape:
     config = json.loads(path.read_text(encoding="utf-8"))
     return Shape(
-        pieces=config["vocab_size"],
+        vocabulary_size=config["vocab_size"],
         hidden=config["hidden_size"],
         layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"],

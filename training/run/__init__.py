@@ -1,1 +1,1 @@
-"""The training run, its measurements and the model card."""
+"""The training run: recipe, schedule, optimizers, worker processes and their saved state."""

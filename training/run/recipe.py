@@ -1,4 +1,4 @@
-"""Every number of the training run in one place."""
+"""Every setting of the training run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from training.model.shape import Shape
 from training.run.schedule import Schedule
 
-SHAPE = Shape(pieces=16384, hidden=256, layers=4, heads=4, inner=1024, positions=512, norm_eps=1e-12)
+SHAPE = Shape(vocabulary_size=16384, hidden=256, layers=4, heads=4, inner=1024, positions=512, norm_eps=1e-12)
 # half Chinese; of the English, the simple one is read about once and the other in part
 SOURCE_SHARES = {"enwiki_2015": 0.29, "simplewiki_2018": 0.21, "zhwiki_2024": 0.5}
 

@@ -1,6 +1,6 @@
-"""One training process: its rows, its gradients, and the parameters it owns, which it alone updates.
+"""One training process: its rows, its gradients, and the parameters that only it updates.
 
-All workers see the same weights and gradients; two barriers a step keep them together. Knows nothing of text.
+All workers share weights and gradients; two barriers a step keep them in step. Knows nothing of text.
 """
 
 import logging
@@ -17,23 +17,23 @@ from training.data.batches import Packer
 from training.data.corpus import open_sources
 from training.model.model import Bert
 from training.model.objective import as_tensors, losses, tally
-from training.model.optimizers import optimizers
-from training.model.positions import continued
-from training.run.checkpoints import latest, load, save
+from training.model.positions import extrapolate
+from training.run.optimizers import make_optimizers
 from training.run.recipe import Recipe
+from training.run.state import find_latest, load, save
 
-GO_ON, SAVE, STOP = 0, 1, 2
-PLACES = "encoder.places.weight"
+CONTINUE, SAVE, STOP = 0, 1, 2
+POSITIONS = "encoder.positions.weight"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the workers have in common: weights, gradients and the word of the first worker."""
+    """What the workers share: weights, gradients and the order of the first worker."""
 
     model: Bert
     gradients: Tensor  # [workers, parameters]
-    order: Tensor  # [1] GO_ON, SAVE or STOP
+    order: Tensor  # [1] CONTINUE, SAVE or STOP
     barrier: Any
 
 
@@ -44,10 +44,10 @@ class Worker:
         self.recipe = recipe
         by_size = sorted(shared.model.named_parameters(), key=lambda item: -item[1].numel())
         self.owned = dict(by_size[number :: recipe.workers])
-        self.optimizers = optimizers(self.owned, recipe=recipe)
+        self.optimizers = make_optimizers(self.owned, recipe=recipe)
         self.losses = torch.compile(losses, dynamic=False)
         self.step = self.tokens = 0
-        self.asked_to_stop = False
+        self.stop_requested = False
 
     def run(self) -> None:
         self.prepare()
@@ -58,13 +58,13 @@ class Worker:
         while self.tokens < self.recipe.schedule.total:
             if self.number == 0:
                 due = time.monotonic() - saved_at > self.recipe.save_seconds
-                self.shared.order[0] = STOP if self.asked_to_stop else SAVE if due else GO_ON
-            sums += self.learn()
+                self.shared.order[0] = STOP if self.stop_requested else SAVE if due else CONTINUE
+            sums += self.compute_gradients()
             order = self.update()
             if self.step % 100 == 0 and self.number == 0:
                 self.report(sums, rate=(self.step - reported_step) * per_step / (time.monotonic() - reported_at))
                 sums, reported_at, reported_step = np.zeros(8), time.monotonic(), self.step
-            if order != GO_ON:
+            if order != CONTINUE:
                 self.save()
                 saved_at = time.monotonic()
             if order == STOP:
@@ -76,33 +76,34 @@ class Worker:
         signal.signal(signal.SIGTERM, self.on_terminate)
         sources = open_sources(folder=self.recipe.encoded, part="train")
         shares = [self.recipe.source_shares[source.name] for source in sources]
-        self.packer = Packer(sources, shares=shares, pieces=self.recipe.shape.pieces)
-        folder = latest(self.recipe.checkpoints)
+        self.packer = Packer(sources, shares=shares, vocabulary_size=self.recipe.shape.vocabulary_size)
+        folder = find_latest(self.recipe.checkpoints)
         if folder is not None:
-            kept = load(folder, worker=self.number, owned=self.owned, optimizers=self.optimizers)
-            self.step, self.tokens = kept.step, kept.tokens
+            progress = load(folder, worker=self.number, owned=self.owned, optimizers=self.optimizers)
+            self.step, self.tokens = progress.step, progress.tokens
             self.continue_positions()
-            log.info("worker %d goes on from step %d, %d tokens", self.number, self.step, self.tokens)
+            log.info("worker %d continues from step %d, %d tokens", self.number, self.step, self.tokens)
         self.shared.barrier.wait()
 
     def on_terminate(self, *_: object) -> None:
-        self.asked_to_stop = True
+        self.stop_requested = True
 
-    def learn(self) -> Any:
-        """One forward and backward pass; leaves the gradients where all workers see them."""
+    def compute_gradients(self) -> Any:
+        """One forward and backward pass; writes the gradients into the shared memory."""
         length = self.recipe.schedule.row_length(self.tokens, step=self.step)
         count = self.recipe.tokens_per_step // self.recipe.workers // length
-        rows = self.packer.rows(count=count, length=length, seed=(self.recipe.seed, self.number, self.step))
-        packed, answers, labels = as_tensors(rows, device=self.recipe.device)
-        loss, by_token, verdicts = self.losses(self.shared.model, packed, answers, labels)
+        rows = self.packer.make_rows(count=count, length=length, seed=(self.recipe.seed, self.number, self.step))
+        packed, targets, labels = as_tensors(rows, device=self.recipe.device)
+        loss, by_token, pair_scores = self.losses(self.shared.model, packed, targets, labels)
         loss.backward()
-        mine = self.shared.gradients[self.number].split([p.numel() for p in self.shared.model.parameters()])
-        for parameter, place in zip(self.shared.model.parameters(), mine, strict=True):
-            place.copy_(parameter.grad.view(-1))
+        own = self.shared.gradients[self.number].split([p.numel() for p in self.shared.model.parameters()])
+        for parameter, gradient in zip(self.shared.model.parameters(), own, strict=True):
+            gradient.copy_(parameter.grad.view(-1))
             parameter.grad = None
-        return tally(rows, by_token=by_token.float().cpu().numpy(), verdicts=verdicts.float().cpu().numpy())
+        return tally(rows, by_token=by_token.float().cpu().numpy(), pair_scores=pair_scores.float().cpu().numpy())
 
     def update(self) -> int:
+        """Updates the parameters that this worker owns; returns the order of the first worker."""
         self.shared.barrier.wait()
         order = int(self.shared.order[0])
         sizes = [parameter.numel() for parameter in self.shared.model.parameters()]
@@ -123,15 +124,15 @@ class Worker:
         return order
 
     def continue_positions(self) -> None:
-        """Just before the first long row: gives the positions no row has reached a start that fits the others."""
-        places = self.owned.get(PLACES)
-        if places is None or not self.recipe.schedule.has_long_rows(self.tokens):
+        """Before the first long row: initializes the positions that no row has reached by extrapolation."""
+        positions = self.owned.get(POSITIONS)
+        if positions is None or not self.recipe.schedule.has_long_rows(self.tokens):
             return
         trained = self.recipe.schedule.short_row
-        moments = self.optimizers[1].state[places]
+        moments = self.optimizers[1].state[positions]
         if not moments["exp_avg_sq"][trained:].any():
             with torch.no_grad():
-                places[trained:] = continued(places, trained=trained)
+                positions[trained:] = extrapolate(positions, trained=trained)
 
     def save(self) -> None:
         save(

@@ -1,11 +1,11 @@
-"""Figures and training facts in, the model card out."""
+"""Writes the model card from the figures and the facts of the training."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from training.model.shape import Shape
-from training.run.evaluate import Figures, as_markdown
+from training.report.evaluate import Figures, to_markdown
 
 TEMPLATE = Path(__file__).with_name("card.md")
 
@@ -19,7 +19,7 @@ class Training:
 
 def model_card(*, shape: Shape, training: Training, figures: Figures) -> str:
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        pieces=f"{shape.pieces:,}",
+        vocabulary=f"{shape.vocabulary_size:,}",
         hidden=shape.hidden,
         layers=shape.layers,
         heads=shape.heads,
@@ -27,5 +27,5 @@ def model_card(*, shape: Shape, training: Training, figures: Figures) -> str:
         tokens=f"{training.tokens / 1e6:,.0f} million",
         steps=f"{training.steps:,}",
         compute=training.compute,
-        figures=as_markdown(figures),
+        figures=to_markdown(figures),
     )

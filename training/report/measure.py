@@ -1,4 +1,4 @@
-"""A trained network and held-out articles in, figures out: masked tokens, next sentences, sentence similarity."""
+"""Measures a trained network on held-out articles: masked tokens, next sentences, sentence similarity."""
 
 import csv
 import gzip
@@ -18,30 +18,30 @@ from training.model.model import Bert, Packed
 from training.model.objective import as_tensors
 
 ROW_LENGTH = 128
-ROWS_AT_ONCE = 32
+BATCH_ROWS = 32
 LONG_PAIR = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Shares of right answers on articles that training never saw."""
+    """Shares of right answers on articles that were left out of training."""
 
     masked_tokens: int
-    bert_rule: float  # 15 % chosen; of these 80 % [MASK], 10 % a random piece, 10 % unchanged
-    all_masked: float  # the same tokens chosen, every one of them [MASK]
+    bert_rule: float  # 15 % selected; of these 80 % [MASK], 10 % a random token, 10 % unchanged
+    all_masked: float  # the same tokens selected, each of them [MASK]
     pairs: int
     next_sentence: float
     long_pairs: int  # LONG_PAIR tokens and more
     next_sentence_long: float
 
 
-def held_out(model: Bert, *, sources: list[Source], rounds: int) -> HeldOut:
+def measure_held_out(model: Bert, *, sources: list[Source], rounds: int) -> HeldOut:
     shares = [float(len(source.tokens)) for source in sources]
-    packer = Packer(sources, shares=shares, pieces=model.score_bias.numel())
+    packer = Packer(sources, shares=shares, vocabulary_size=model.score_bias.numel())
     counts = np.zeros(7)
     for turn in range(rounds):
-        rows = packer.rows(count=ROWS_AT_ONCE, length=ROW_LENGTH, seed=(2026, turn))
-        counts += right_answers(model, rows)
+        rows = packer.make_rows(count=BATCH_ROWS, length=ROW_LENGTH, seed=(2026, turn))
+        counts += count_right(model, rows)
     tokens, as_trained, masked, pairs, judged, long_pairs, long_judged = counts
     return HeldOut(
         masked_tokens=int(tokens),
@@ -54,51 +54,51 @@ def held_out(model: Bert, *, sources: list[Source], rounds: int) -> HeldOut:
     )
 
 
-def right_answers(model: Bert, rows: Rows) -> Array:
-    """[7]: chosen tokens, right ones under BERT's rule, right ones all masked, pairs, right ones, long pairs, right ones."""
+def count_right(model: Bert, rows: Rows) -> Array:
+    """[7]: masked tokens, right under BERT's rule, right if all are [MASK], pairs, right, long pairs, right."""
     hidden = rows.ids.copy()
-    hidden.ravel()[rows.chosen] = MASK
-    scores, verdicts = answers(model, rows)
-    blind, _ = answers(model, replace(rows, ids=hidden))
+    hidden.ravel()[rows.masked] = MASK
+    scores, pair_scores = predict(model, rows)
+    all_masked, _ = predict(model, replace(rows, ids=hidden))
     counted = rows.labels != IGNORE
-    right = (verdicts.argmax(1).numpy() == rows.labels) & counted
+    right = (pair_scores.argmax(1).numpy() == rows.labels) & counted
     long = counted & (pair_lengths(rows) >= LONG_PAIR)
-    hits = [(guess.argmax(1).numpy() == rows.answers).sum() for guess in (scores, blind)]
+    hits = [(guess.argmax(1).numpy() == rows.targets).sum() for guess in (scores, all_masked)]
     return np.asarray(
-        [len(rows.answers), *hits, counted.sum(), right.sum(), long.sum(), (right & long).sum()], dtype=np.float64
+        [len(rows.targets), *hits, counted.sum(), right.sum(), long.sum(), (right & long).sum()], dtype=np.float64
     )
 
 
 def pair_lengths(rows: Rows) -> Array:
     """[starts]: the tokens of the sequence that each start belongs to."""
     length = rows.ids.shape[1]
-    lines, blocks = rows.starts // length, rows.blocks.ravel()[rows.starts]
-    sizes: Array = (rows.blocks[lines] == blocks[:, None]).sum(1)
+    row, blocks = rows.starts // length, rows.blocks.ravel()[rows.starts]
+    sizes: Array = (rows.blocks[row] == blocks[:, None]).sum(1)
     return sizes
 
 
-def answers(model: Bert, rows: Rows) -> tuple[Tensor, Tensor]:
+def predict(model: Bert, rows: Rows) -> tuple[Tensor, Tensor]:
     with torch.inference_mode():
-        scores, verdicts = model(as_tensors(rows, device="cpu")[0])
-    return scores, verdicts
+        scores, pair_scores = model(as_tensors(rows, device="cpu")[0])
+    return scores, pair_scores
 
 
-def one_row(ids: list[int], *, segments: list[int], chosen: Iterable[int]) -> Packed:
+def pack_one(ids: list[int], *, segments: list[int], masked: Iterable[int]) -> Packed:
     size = len(ids)
     return Packed(
         ids=torch.tensor([ids]),
         segments=torch.tensor([segments]),
         positions=torch.arange(size)[None],
         blocks=torch.zeros(1, size, dtype=torch.int64),
-        chosen=torch.tensor(list(chosen), dtype=torch.int64),
+        masked=torch.tensor(list(masked), dtype=torch.int64),
         starts=torch.zeros(1, dtype=torch.int64),
     )
 
 
 def fill(model: Bert, tokenizer: Tokenizer, text: str, *, count: int) -> list[tuple[str, float]]:
-    """The likeliest pieces for the first [MASK], with their probabilities."""
+    """The `count` most probable tokens for the first [MASK], with their probabilities."""
     encoded = tokenizer.encode(text)
-    packed = one_row(encoded.ids, segments=encoded.type_ids, chosen=[encoded.ids.index(MASK)])
+    packed = pack_one(encoded.ids, segments=encoded.type_ids, masked=[encoded.ids.index(MASK)])
     with torch.inference_mode():
         best = model(packed)[0][0].softmax(-1).topk(count)
     return [
@@ -106,14 +106,14 @@ def fill(model: Bert, tokenizer: Tokenizer, text: str, *, count: int) -> list[tu
     ]
 
 
-def is_next(model: Bert, tokenizer: Tokenizer, first: str, second: str) -> float:
+def probability_of_next(model: Bert, tokenizer: Tokenizer, first: str, second: str) -> float:
     encoded = tokenizer.encode(first, second)
     with torch.inference_mode():
-        _, verdicts = model(one_row(encoded.ids, segments=encoded.type_ids, chosen=[]))
-    return float(verdicts.softmax(-1)[0, 0])
+        _, pair_scores = model(pack_one(encoded.ids, segments=encoded.type_ids, masked=[]))
+    return float(pair_scores.softmax(-1)[0, 0])
 
 
-def similarity(model: Bert, tokenizer: Tokenizer, *, table: Path) -> dict[str, float]:
+def measure_similarity(model: Bert, tokenizer: Tokenizer, *, table: Path) -> dict[str, float]:
     """STS-B test: Spearman's rank correlation of cosine and human score, by pooling."""
     with gzip.open(table, "rt", encoding="utf-8") as lines:
         records = [r for r in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if r["split"] == "test"]
@@ -131,7 +131,7 @@ def similarity(model: Bert, tokenizer: Tokenizer, *, table: Path) -> dict[str, f
 
 def vectors(model: Bert, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     encoded = tokenizer.encode(text)
-    packed = one_row(encoded.ids, segments=encoded.type_ids, chosen=[])
+    packed = pack_one(encoded.ids, segments=encoded.type_ids, masked=[])
     with torch.inference_mode():
         hidden = model.encoder(packed)[0]
         pooled = torch.tanh(model.pooler(hidden[0]))

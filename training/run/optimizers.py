@@ -1,4 +1,4 @@
-"""Parameters in, their optimizers out: Muon for the matrices inside the layers, AdamW for everything else."""
+"""The optimizers of the training run."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch import nn
 from training.run.recipe import Recipe
 
 
-def optimizers(owned: dict[str, nn.Parameter], *, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def make_optimizers(owned: dict[str, nn.Parameter], *, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for everything else."""
     inside = [p for name, p in owned.items() if ".layers." in name and p.ndim == 2]
     others = [p for name, p in owned.items() if ".layers." not in name or p.ndim < 2]

@@ -1,4 +1,7 @@
-"""Saves and finds the state of a run: one folder a checkpoint, one file a worker, renamed into place when whole."""
+"""Saves and finds the state of a run: a folder for each saved step with a file for each worker.
+
+A folder gets its final name when all files are written.
+"""
 
 import shutil
 from dataclasses import asdict, dataclass
@@ -19,7 +22,7 @@ class Progress:
     tokens: int
 
 
-def latest(folder: Path) -> Path | None:
+def find_latest(folder: Path) -> Path | None:
     found = sorted(folder.glob("step-*"))
     return found[-1] if found else None
 
@@ -35,9 +38,9 @@ def save(
     shape: Shape,
     barrier: Any,
 ) -> None:
-    """Called by all workers at the same step; the first one makes the whole visible."""
-    beside, final = folder / f"writing-{step:07d}", folder / f"step-{step:07d}"
-    beside.mkdir(parents=True, exist_ok=True)
+    """All workers call it at the same step; the first one renames the folder when all files are written."""
+    writing, final = folder / f"writing-{step:07d}", folder / f"step-{step:07d}"
+    writing.mkdir(parents=True, exist_ok=True)
     state = {
         "owned": {name: parameter.detach().clone() for name, parameter in owned.items()},
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
@@ -45,11 +48,11 @@ def save(
         "tokens": tokens,
         "shape": asdict(shape),
     }
-    torch.save(state, beside / f"worker-{worker}.pt")
+    torch.save(state, writing / f"worker-{worker}.pt")
     barrier.wait()
     if worker == 0:
         shutil.rmtree(final, ignore_errors=True)
-        beside.rename(final)
+        writing.rename(final)
         for old in sorted(folder.glob("step-*"))[:-KEPT]:
             shutil.rmtree(old)
     barrier.wait()
@@ -67,8 +70,8 @@ def load(
     return Progress(step=state["step"], tokens=state["tokens"])
 
 
-def weights(folder: Path) -> tuple[Shape, dict[str, torch.Tensor], int]:
-    """All parameters of a checkpoint, whichever worker owned them, and the tokens seen."""
+def merge_weights(folder: Path) -> tuple[Shape, dict[str, torch.Tensor], int]:
+    """The parameters of all workers in one saved state, and the tokens seen."""
     states = [torch.load(path, weights_only=True) for path in sorted(folder.glob("worker-*.pt"))]
     merged = {name: tensor for state in states for name, tensor in state["owned"].items()}
     return Shape(**states[0]["shape"]), merged, states[0]["tokens"]

@@ -1,4 +1,4 @@
-"""The sentences whose answers go into the model card, as they come out."""
+"""The sentences whose answers the model card shows."""
 
 ENGLISH = (
     "The sun rises in the [MASK].",

@@ -1,6 +1,6 @@
 """Loads a checkpoint folder in `transformers` and in our network, and compares their scores.
 
-Needs `transformers`; nothing else here does.
+The only module of this package that needs `transformers`.
 """
 
 from pathlib import Path
@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 from transformers import BertForPreTraining
 
 from training.data.batches import IS_NEXT
-from training.data.names import read_checkpoint
-from training.run.measure import one_row
+from training.model.checkpoint_files import read_checkpoint
+from training.report.measure import pack_one
 
 TEXTS = (
     ("Paris is the capital of [MASK].", "It lies on the Seine."),
@@ -21,7 +21,7 @@ ALLOWED = 1e-4
 
 
 def largest_difference(folder: Path) -> float:
-    """Raises where a weight is missing or left over, or the scores differ by more than is allowed."""
+    """Raises ValueError if a weight is missing or unused, or the scores differ by more than ALLOWED."""
     theirs, report = BertForPreTraining.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     wrong = {kind: keys for kind, keys in report.items() if keys}
     if wrong:
@@ -31,12 +31,12 @@ def largest_difference(folder: Path) -> float:
     worst = 0.0
     for first, second in TEXTS:
         encoded = tokenizer.encode(first, second)
-        ids, kinds = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
+        ids, segments = torch.tensor([encoded.ids]), torch.tensor([encoded.type_ids])
         with torch.inference_mode():
-            answer = theirs.eval()(input_ids=ids, token_type_ids=kinds)
-            scores, verdicts = ours(one_row(encoded.ids, segments=encoded.type_ids, chosen=range(len(encoded.ids))))
+            answer = theirs.eval()(input_ids=ids, token_type_ids=segments)
+            scores, pair_scores = ours(pack_one(encoded.ids, segments=encoded.type_ids, masked=range(len(encoded.ids))))
         worst = max(worst, float((answer.prediction_logits[0] - scores).abs().max()))
-        worst = max(worst, float((answer.seq_relationship_logits - verdicts).abs().max()))
+        worst = max(worst, float((answer.seq_relationship_logits - pair_scores).abs().max()))
     if worst > ALLOWED:
         raise ValueError(f"{folder}: scores differ by {worst:.2g}, allowed {ALLOWED:.0e} (label {IS_NEXT} is next)")
     return worst

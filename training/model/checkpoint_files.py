@@ -1,6 +1,6 @@
-"""Our parameter names and Hugging Face's, side by side; a checkpoint folder in the one layout or the other.
+"""Writes and reads a checkpoint folder in the layout of transformers.
 
-The file holds fp16; reading it back gives fp32 tensors of the same values.
+The file holds fp16; reading it gives fp32 tensors of the same values.
 """
 
 from pathlib import Path
@@ -24,8 +24,8 @@ LAYER = {
 }
 OUTSIDE = {
     "encoder.words.weight": "bert.embeddings.word_embeddings.weight",
-    "encoder.places.weight": "bert.embeddings.position_embeddings.weight",
-    "encoder.kinds.weight": "bert.embeddings.token_type_embeddings.weight",
+    "encoder.positions.weight": "bert.embeddings.position_embeddings.weight",
+    "encoder.segments.weight": "bert.embeddings.token_type_embeddings.weight",
     "encoder.norm.weight": "bert.embeddings.LayerNorm.weight",
     "encoder.norm.bias": "bert.embeddings.LayerNorm.bias",
     "pooler.weight": "bert.pooler.dense.weight",
@@ -40,23 +40,23 @@ OUTSIDE = {
 }
 
 
-def hugging_face_names(layers: int) -> dict[str, str]:
-    """Ours -> theirs. The decoder's weight is the word embedding, so it is in the file once."""
+def transformers_names(layers: int) -> dict[str, str]:
+    """Our parameter name -> that of transformers. The decoder's weight is the word embedding, which is stored once."""
     names = dict(OUTSIDE)
     for layer in range(layers):
         for ours, theirs in LAYER.items():
-            for kind in ("weight", "bias"):
-                names[f"encoder.layers.{layer}.{ours}.{kind}"] = f"bert.encoder.layer.{layer}.{theirs}.{kind}"
+            for part in ("weight", "bias"):
+                names[f"encoder.layers.{layer}.{ours}.{part}"] = f"bert.encoder.layer.{layer}.{theirs}.{part}"
     return names
 
 
 def write_checkpoint(weights: dict[str, Tensor], *, shape: Shape, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    names = hugging_face_names(shape.layers)
+    names = transformers_names(shape.layers)
     tensors = {names[name]: tensor.to(torch.float16).contiguous() for name, tensor in weights.items()}
     file = folder / "model.safetensors"
     save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # the writer leaves it readable by its owner alone
+    file.chmod(0o644)  # the writer makes it readable by its owner only
     write_config(shape, path=folder / "config.json")
 
 
@@ -64,7 +64,7 @@ def read_checkpoint(folder: Path) -> Bert:
     shape = read_config(folder / "config.json")
     tensors = load_file(folder / "model.safetensors")
     model = Bert(shape)
-    ours = {name: tensors[theirs].float() for name, theirs in hugging_face_names(shape.layers).items()}
+    ours = {name: tensors[theirs].float() for name, theirs in transformers_names(shape.layers).items()}
     model.load_state_dict(ours, strict=True)
     model.eval()
     return model

@@ -1,0 +1,52 @@
+"""The vocabulary is lower-cased WordPiece for English and Chinese, in the files that transformers reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from training.data import vocabulary
+from training.data.articles import find_corpus
+from training.data.batches import CLS, MASK, SEP, SPECIALS
+from training.data.vocabulary import frequent_chinese
+
+
+@pytest.fixture(scope="module")
+def tokenizer(work: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(work / "vocabulary" / "tokenizer.json"))
+
+
+def test_the_special_tokens_have_the_ids_that_the_training_rows_use(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]")] == [CLS, SEP, MASK]
+    assert tokenizer.token_to_id("[PAD]") == 0
+    assert {tokenizer.token_to_id(token) for token in vocabulary.SPECIAL} == set(range(SPECIALS))
+
+
+def test_a_pair_is_encoded_as_bert_does(tokenizer: Tokenizer) -> None:
+    encoded = tokenizer.encode("The River", "old house")
+    assert encoded.tokens == ["[CLS]", "the", "river", "[SEP]", "old", "house", "[SEP]"]
+    assert encoded.type_ids == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_each_chinese_character_is_a_token(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("我在学校", add_special_tokens=False).tokens == ["我", "在", "学", "校"]
+
+
+def test_only_frequent_chinese_characters_enter_the_alphabet(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = find_corpus(corpus)
+    monkeypatch.setattr(vocabulary, "MIN_CHINESE_COUNT", 1)
+    every = frequent_chinese(paths)
+    assert {"我", "校"} <= set(every)
+    assert "。" not in every
+    text = (corpus / "zhwiki.txt").read_text("utf-8")
+    monkeypatch.setattr(vocabulary, "MIN_CHINESE_COUNT", text.count("我") + 1)
+    assert "我" not in frequent_chinese(paths)
+
+
+def test_vocab_txt_lists_the_tokens_in_the_order_of_their_ids(work: Path, tokenizer: Tokenizer) -> None:
+    tokens = (work / "vocabulary" / "vocab.txt").read_text("utf-8").splitlines()
+    assert {token: number for number, token in enumerate(tokens)} == tokenizer.get_vocab()
+    settings = json.loads((work / "vocabulary" / "tokenizer_config.json").read_text("utf-8"))
+    assert settings["do_lower_case"] is True
+    assert settings["model_max_length"] == 512

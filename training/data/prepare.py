@@ -1,0 +1,22 @@
+"""The first stage: trains the vocabulary on a corpus and encodes the corpus with it. What exists already is kept."""
+
+import logging
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from training.data.articles import find_corpus
+from training.data.corpus import encode_once
+from training.data.vocabulary import train_vocabulary, write_vocabulary
+
+log = logging.getLogger(__name__)
+
+
+def prepare(*, corpus: Path, work: Path) -> None:
+    """Writes WORK/vocabulary and WORK/encoded from the files in the folder `corpus`."""
+    paths, vocabulary = find_corpus(corpus), work / "vocabulary"
+    if not (vocabulary / "tokenizer_config.json").exists():
+        write_vocabulary(train_vocabulary(corpus=paths), folder=vocabulary)
+        log.info("vocabulary written")
+    tokenizer = Tokenizer.from_file(str(vocabulary / "tokenizer.json"))
+    encode_once(corpus=paths, tokenizer=tokenizer, folder=work / "encoded")

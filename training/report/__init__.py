@@ -1,0 +1,1 @@
+"""Measures a trained model and writes the published folder with its model card."""
