@@ -5,7 +5,6 @@ Who may import whom is in pyproject.toml, under [tool.importlinter].
 
 import ast
 import sys
-from pathlib import Path
 
 from tests.paths import ROOT
 

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""README.md and OPERATING.md are true: requests get the printed answers, and each setting and metric named exists."""
-=======
 """README.md and OPERATING.md are true: requests get the printed answers, and the named settings and metrics exist."""
->>>>>>> bench
 
 import re
 from pathlib import Path
@@ -14,15 +10,9 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 from model_export.export import export
 from service.settings import Settings
-<<<<<<< HEAD
-from tests.readme_examples import README, examples
-from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
-
-SAMPLE = README.parent / "model_export" / "sample"
-=======
 from tests.paths import README, SAMPLE
 from tests.readme_examples import examples
->>>>>>> bench
+from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
 
 
 def assert_same(found: Any, printed: Any) -> None:
@@ -57,7 +47,6 @@ def test_the_table_of_settings_is_the_one_that_the_command_writes() -> None:
     assert rewrite_readme(text) == text, "run `python -m tests.readme_settings`"
 
 
-<<<<<<< HEAD
 def test_compose_passes_every_setting_but_the_address_and_port_of_the_container() -> None:
     text = COMPOSE.read_text("utf-8")
     assert rewrite_compose(text) == text, "run `python -m tests.readme_settings`"
@@ -67,10 +56,7 @@ def test_compose_passes_every_setting_but_the_address_and_port_of_the_container(
     )
 
 
-def test_every_metric_reason_and_setting_in_operating_md_exists(server: httpx.Client) -> None:
-=======
 def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Client) -> None:
->>>>>>> bench
     text = (README.parent / "OPERATING.md").read_text("utf-8")
     scraped = server.get("/metrics").text
     named = set(re.findall(r"\bbert_[a-z_]+", text))
@@ -78,19 +64,5 @@ def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Cl
     assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()
     reasons = {reason for stated in re.findall(r'reason=~?"([^"]+)"', text) for reason in re.split(r"\W+", stated)}
     assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
-<<<<<<< HEAD
-    settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # the name that Kubernetes would set
-    assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
-=======
     settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # set by Kubernetes
     assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
-
-
-def test_compose_passes_every_setting_except_address_and_port() -> None:
-    passed = re.findall(
-        r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE
-    )
-    assert sorted(passed) == sorted(
-        f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port")
-    )
->>>>>>> bench
