@@ -1,4 +1,5 @@
-# make serve: install, export the bundled model, serve it.   make test: the whole suite.   make check: lint, types, import rules, documents.
+# make serve: install, export the bundled model, serve it.   make test: the whole suite.
+# make check: lint, types, import rules, documents.
 PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin

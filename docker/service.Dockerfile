@@ -1,8 +1,9 @@
-# The service on a machine with a GPU. Without a GPU the same image runs on the CPU; docker/cpu.yml builds an image without the CUDA libraries.
+# The service on a machine with a GPU. Without a GPU the same image runs on the CPU; docker/cpu.yml builds an image
+# without the CUDA libraries.
 # Holds only the service, its dependencies and model_export/artifact, the part of the exporter that the service imports.
-# The base image has only the driver's interface. The CUDA libraries of ONNX Runtime come as wheels (the nvidia-* packages of the lock file).
-# Its CUDA provider is linked with cuBLAS, cuRAND and the CUDA runtime. cuDNN and cuFFT (1.2 GB) stay in the image until a run on a GPU has
-# shown that no operator loads them.
+# The base image has only the driver's interface. The CUDA libraries of ONNX Runtime come as wheels (the nvidia-*
+# packages of the lock file). Its CUDA provider is linked with cuBLAS, cuRAND and the CUDA runtime. cuDNN and cuFFT
+# (1.2 GB) stay in the image until a run on a GPU has shown that no operator loads them.
 ARG BASE=nvidia/cuda:13.0.0-base-ubuntu24.04
 # hadolint ignore=DL3006
 FROM ${BASE}
