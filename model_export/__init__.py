@@ -2,6 +2,5 @@
 
 import os
 
-os.putenv(
-    "ORT_DISABLE_TELEMETRY", "1"
-)  # read when ONNX Runtime is imported, which otherwise reports every session to its maker
+# Read when ONNX Runtime is imported: without it, its Linux builds report every session to its maker.
+os.putenv("ORT_DISABLE_TELEMETRY", "1")

@@ -1,20 +1,18 @@
-"""`python -m service`: settings from the environment, an artifact, a server; SIGTERM drains, exit code 0."""
+"""`python -m service`: reads the settings, opens an artifact and serves it; SIGTERM drains, exit code 0."""
 
 import logging
 import os
 import sys
+from typing import NoReturn
 
 from service.artifact import ManifestError
-from service.engine.device import select_artifact
-from service.engine.engine import Engine
-from service.engine.session import DeviceError
-from service.http.server import build, run
-from service.metrics import Metrics
+from service.engine.device import ArtifactChoice, select_artifact
+from service.errors import DeviceError
 from service.settings import Settings, SettingsError
-from service.workers.supervisor import supervise
 
 
 def main() -> int:
+    """The exit code: 2 where the settings, the artifact or the device cannot be used."""
     try:
         settings = Settings.from_environment()
         choice = select_artifact(settings.artifact, settings.device)
@@ -23,18 +21,35 @@ def main() -> int:
         return 2
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if choice.degraded:
-        logging.getLogger("service").warning(
-            "DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded
-        )
-    if settings.api_processes:
-        return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
-    engine = Engine(choice.artifact, settings, Metrics(), degraded=choice.degraded)
-    return run(build(settings, engine))
+        message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
+        logging.getLogger("service").warning(message, choice.degraded)
+    return _supervise(settings, choice) if settings.api_processes else _serve(settings, choice)
 
 
-if __name__ == "__main__":
+def _serve(settings: Settings, choice: ArtifactChoice) -> int:
+    """HTTP and the model in this process."""
+    from service.engine.local_backend import LocalBackend
+    from service.http.server import build, run
+    from service.metrics import Metrics
+
+    return run(build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded)))
+
+
+def _supervise(settings: Settings, choice: ArtifactChoice) -> int:
+    """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
+    from service.workers.supervisor import supervise
+
+    return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
+
+
+def run() -> NoReturn:
+    """The command `bert-service`: ends the process at once, so that a run that hangs cannot keep it."""
     code = main()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # everyone has been answered; a run that hangs must not keep the process from ending
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,4 +1,4 @@
-"""Opens an artifact folder: the manifest, its version, the checksums of its files. The one bridge to model_export's contract."""
+"""Opens an artifact folder: reads the manifest, checks its version and the checksums of its files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class Artifact:
 
     @property
     def weights_bytes(self) -> int:
-        """Of the weights in fp32, whatever else their file holds."""
+        """Size of the weights in fp32; their file may also hold packed copies."""
         return 4 * self.manifest.sizes["parameters"]
 
     @property
@@ -28,7 +28,7 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the model and its weights, shortened: changes when an answer could."""
+        """Shortened SHA-256 of the model and its weights: changes whenever an answer could change."""
         return ".".join(self.manifest.files[name][:12] for name in sorted(self.manifest.files))
 
 
@@ -38,17 +38,17 @@ def available(folder: Path) -> list[str]:
 
 
 def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
-    """Raises ManifestError where the folder has no artifact for the device, or one of another version, or a damaged one."""
-    there = available(folder)
-    if device not in there:
-        found = f", only one for {there[0]}" if there else ""
-        way = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
-        raise ManifestError(f"{folder} holds no artifact for {device}{found}: {way}")
+    """Raises ManifestError where the folder has no artifact for `device`, a damaged one, or another version."""
+    devices = available(folder)
+    if device not in devices:
+        found = f", only one for {devices[0]}" if devices else ""
+        remedy = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
+        raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
     manifest = Manifest.read(folder / device)
     manifest.check_files(folder / device)
     return Artifact(folder / device, manifest)
 
 
 def read_artifact(folder: Path, device: str) -> Artifact:
-    """As `open_artifact`, for a process whose supervisor has looked at the files. Raises ManifestError where there is no manifest."""
+    """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
     return Artifact(folder / device, Manifest.read(folder / device))

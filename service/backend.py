@@ -1,47 +1,95 @@
-"""What the HTTP side needs of whatever answers behind it: an engine in this process, or one in another."""
+"""The base class of the backends, which answer what HTTP receives; `admit` is the one admission call between the two.
 
+A backend owns the tokenizer and the tasks. Its queue is the batcher of an engine in this process
+(`engine/local_backend.py`) or the client of an engine in another one (`workers/api_worker.py`). A backend knows nothing
+of HTTP.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from service.artifact import Artifact
+from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tasks.base import Tasks
+from service.tasks.base import InferenceQueue, Limits, Tasks
+from service.tasks.tokenizer import Tokenizer
 
-BYTES_PER_TOKEN = 4  # of English in JSON, a little low; only a line that is nearly full refuses by this guess
-SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
+BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
 
-class Backend(Protocol):
-    settings: Settings
-    metrics: Metrics
-    startup_grace_seconds: float  # how long nobody is let in while it opens
+class AdmittingQueue(InferenceQueue, Protocol):
+    """A `Batcher` or an `EngineClient`."""
 
-    def on_fatal(self, end: Callable[[], None]) -> None:
-        """`end` is called when the process should end, with an exit code that says so."""
+    def check_admission(self, tokens: int) -> None:
+        """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
 
-    @property
-    def tasks(self) -> Tasks:
-        """Raises Unavailable while it is loading."""
 
-    @property
-    def draining(self) -> bool: ...
+class Backend(ABC):
+    """Base class: `open` loads it, `admit` lets one request in, `drain` and `close` end it."""
 
-    async def open(self) -> None: ...
+    startup_grace_seconds = 0.0  # how long the server waits for `open` before it accepts connections
+    queue: AdmittingQueue  # set before `_serve_tasks`
+    max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
-    async def close(self) -> None: ...
+    def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics) -> None:
+        self.artifact, self.settings, self.metrics = artifact, settings, metrics
+        self.tokenizer = Tokenizer(artifact, settings.max_characters)
+        self.draining = False
+        self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
+        self._tasks: Tasks | None = None
 
-    def check_admission(self, body_bytes: int) -> None:
-        """Raises Unavailable or Overloaded where a request with such a body would be refused: before it is read and tokenized."""
+    def admit(self, body_bytes: int) -> Tasks:
+        """Returns the tasks to a request whose body has `body_bytes` bytes (0: unknown) and has not been read yet.
+
+        Raises Unavailable while loading or draining, Overloaded where the queue would refuse the request.
+        """
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if self._tasks is None:
+            raise Unavailable(LOADING, code="loading", retry_after=2)
+        self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
+        return self._tasks
 
     def drain(self) -> None:
-        """No longer ready, and newcomers are refused; what waits is still answered."""
+        """Not ready from now on, and new requests are refused; admitted requests are still answered."""
+        self.draining = True
 
+    @abstractmethod
+    async def open(self) -> None:
+        """Loads what this backend needs. Raises what loading raises."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends what `open` started; requests that still wait get 503."""
+
+    @abstractmethod
     def cancel_pending(self) -> None:
-        """Answers whatever still waits with 503."""
+        """Answers requests that still wait with 503."""
 
+    @abstractmethod
     async def ready(self) -> str:
         """Why a request would not be answered now; empty when it would."""
 
-    async def info(self) -> dict[str, Any]: ...
+    @abstractmethod
+    async def info(self) -> dict[str, Any]:
+        """The content of /info."""
 
-    async def render_metrics(self) -> bytes: ...
+    @abstractmethod
+    async def render_metrics(self) -> bytes:
+        """The content of /metrics."""
+
+    async def _open_tokenizer(self) -> None:
+        await asyncio.to_thread(self.tokenizer.open)
+
+    def _serve_tasks(self) -> None:
+        """From now on `admit` lets requests in."""
+        settings = self.settings
+        limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
+        self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, queue=self.queue, limits=limits)
+
+    def _close_tokenizer(self) -> None:
+        if self._tasks is not None:
+            self.tokenizer.close()

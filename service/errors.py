@@ -1,6 +1,12 @@
-"""What a caller can be told: every error knows its HTTP status and a stable code; its message has the number, the limit and the way out."""
+"""The errors that clients receive: each has an HTTP status, a stable code, a message that names limit and remedy."""
 
 UNEXPECTED = "something went wrong in the server; its log has the details under this request_id"
+SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
+LOADING = "the model is loading: try again in a few seconds"
+
+
+class DeviceError(Exception):
+    """The device cannot be used as asked, so the start ends; the message names what is missing."""
 
 
 class ServiceError(Exception):
@@ -13,12 +19,12 @@ class ServiceError(Exception):
         super().__init__(message)
         self.message = message
         self.code = code or self.code
-        self.index = index  # of the input that is to blame
+        self.index = index  # of the input that caused the error
         self.retry_after = retry_after  # seconds
 
     @property
     def reason(self) -> str:
-        """The code of its kind, for /metrics: there are few."""
+        """The code of its class, for /metrics: a small fixed set."""
         return type(self).code
 
     @property
@@ -41,13 +47,13 @@ class Unauthorized(ServiceError):
 
 
 class TooLarge(ServiceError):
-    """Retrying will not help: the request is over a limit as a whole."""
+    """The request as a whole is over a limit: sending it again does not help."""
 
     status, code = 413, "too_large"
 
 
 class Invalid(ServiceError):
-    """The fields are there, but their values cannot be answered."""
+    """The fields are there, but their values cannot be processed."""
 
     status, code = 422, "invalid"
 
@@ -83,12 +89,12 @@ class NotFinite(InferenceFailed):
 
 
 class OutOfMemory(InferenceFailed):
-    """The run's memory could not be had; a smaller batch may pass."""
+    """The memory of a run could not be allocated; a smaller batch may succeed."""
 
     code = "out_of_memory"
 
 
 class DeadlineExceeded(Unavailable):
-    """The deadline passed while work of the request was still waiting; that work never ran."""
+    """The deadline passed while a part of the request was still in the queue; that part never ran."""
 
     code = "deadline"

@@ -1,10 +1,11 @@
-"""What Prometheus scrapes. Facts come in as reports and from the batcher's own counts; nothing here decides anything."""
+"""The Prometheus metrics: filled from batch reports and from the batcher's own counts. Decides nothing."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -12,12 +13,11 @@ from prometheus_client.registry import Collector
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
 
-COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client looks for the folder
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag")
-UNKNOWN = "unknown"  # a request that was refused before its path was looked at
+UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (
     "overloaded",
     "too_large",
@@ -39,106 +39,78 @@ REASONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Line(Collector):
+class QueueCollector(Collector):
     """Reads the batcher at the moment of the scrape, so that the numbers add up."""
 
     batcher: Batcher
 
     def collect(self) -> Iterable[Metric]:
+        batcher, queue = self.batcher, self.batcher.queue
         ended = CounterMetricFamily(
             "bert_queue_requests",
             "Requests by how they ended; received = the others + bert_inflight_requests",
             labels=["outcome"],
         )
-        for outcome, count in asdict(self.batcher.counts).items():
+        for outcome, count in asdict(batcher.counts).items():
             ended.add_metric([outcome], count)
         yield ended
-        failed = CounterMetricFamily(
-            "bert_failed_runs", "Runs that raised or gave no finite answer; they were split to find the culprit"
-        )
-        failed.add_metric([], self.batcher.faults.failed_runs)
-        yield failed
-        starved = CounterMetricFamily(
-            "bert_out_of_memory_runs", "Failed runs whose memory could not be had; each lowers the token budget"
-        )
-        starved.add_metric([], self.batcher.faults.out_of_memory)
-        yield starved
-        waiting = self.batcher.waiting
-        oldest = self.batcher.clock() - waiting.oldest if waiting.oldest is not None else 0.0
+        for name, text, count in (
+            ("bert_failed_runs", "Runs that raised or gave no finite answer", batcher.failures.failed_runs),
+            (
+                "bert_out_of_memory_runs",
+                "Failed runs whose memory could not be allocated; each lowers the token budget",
+                batcher.failures.out_of_memory,
+            ),
+        ):
+            yield CounterMetricFamily(name, text, value=count)
+        oldest = batcher.clock() - queue.oldest if queue.oldest is not None else 0.0
         for name, text, value in (
-            ("bert_inflight_requests", "Requests that wait or run", self.batcher.unanswered),
-            ("bert_waiting_requests", "Requests of which something waits", len(waiting)),
-            ("bert_waiting_tokens", "Tokens in the line", waiting.tokens),
-            ("bert_oldest_wait_seconds", "How long the oldest request in the line has waited", oldest),
+            ("bert_inflight_requests", "Requests that wait or run", batcher.unanswered),
+            ("bert_waiting_requests", "Requests with at least one queued sequence", len(queue)),
+            ("bert_waiting_tokens", "Tokens in the queue", queue.tokens),
+            ("bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest),
             (
                 "bert_wait_seconds_estimated",
-                "Estimated wait of a request with one short text that comes now",
-                waiting.wait_seconds(1),
+                "Estimated wait of a new request with one short text",
+                queue.wait_seconds(1),
             ),
             (
                 "bert_token_budget",
-                "Tokens in one batch, measured at start, lowered when memory ran out",
-                waiting.token_budget,
+                "Tokens in one batch: measured at start, lowered when memory runs out",
+                queue.token_budget,
             ),
-            ("bert_tokens_per_second", "Measured rate of full batches", waiting.tokens_per_second),
+            ("bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second),
         ):
             yield GaugeMetricFamily(name, text, value=value)
 
 
 class Metrics:
-    """Every series exists from the start, at zero; labels come from fixed sets."""
+    """All series, from the start at zero; label values come from fixed sets."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._line_registry = CollectorRegistry()
-        registry = self._registry
-        self._requests = Counter("bert_requests", "Answered requests", ["task", "status"], registry=registry)
-        self._seconds = Histogram(
-            "bert_request_seconds",
-            "From the last byte received to the answer",
-            ["task"],
-            buckets=SECONDS,
-            registry=registry,
+        self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
+        counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
+        gauge = partial(Gauge, registry=self._registry, multiprocess_mode="max")
+        self._requests = counter("bert_requests", "Answered requests", ["task", "status"])
+        self._seconds = histogram(
+            "bert_request_seconds", "From the last byte received to the answer", ["task"], buckets=SECONDS
         )
-        self._errors = Counter(
-            "bert_errors", "Requests not answered with 200, by reason", ["reason"], registry=registry
-        )
-        self._truncated = Counter("bert_truncated_inputs", "Inputs that were cut", registry=registry)
-        self._tokens = Counter(
-            "bert_tokens",
-            "Tokens through the linear layers; all of them useful, since nothing is padded",
-            registry=registry,
-        )
-        self._slots = Counter(
-            "bert_attention_slots",
-            "Slots of attention rows, filled or not; bert_tokens / this is the fill",
-            registry=registry,
-        )
-        self._batch_tokens = Histogram("bert_batch_tokens", "Tokens in a batch", buckets=SIZES, registry=registry)
-        self._batch_sequences = Histogram(
-            "bert_batch_sequences", "Sequences in a batch", buckets=SIZES, registry=registry
-        )
-        self._forward = Histogram("bert_forward_seconds", "One run", buckets=SECONDS, registry=registry)
-        self._wait = Histogram("bert_queue_seconds", "Longest wait in a batch", buckets=SECONDS, registry=registry)
-        self._provider = Gauge(
-            "bert_execution_provider",
-            "1 for the execution provider in use",
-            ["provider"],
-            registry=registry,
-            multiprocess_mode="max",
-        )
-        self._degraded = Gauge(
-            "bert_degraded",
-            "1 where the CPU is used though there is an artifact for the GPU",
-            registry=registry,
-            multiprocess_mode="max",
-        )
+        self._errors = counter("bert_errors", "Requests not answered with 200, by reason", ["reason"])
+        self._truncated = counter("bert_truncated_inputs", "Inputs that were truncated")
+        self._tokens = counter("bert_tokens", "Tokens through the linear layers; none of them is padding")
+        self._slots = counter("bert_attention_slots", "Slots of attention rows; bert_tokens / this is the fill")
+        self._batch_tokens = histogram("bert_batch_tokens", "Tokens in a batch", buckets=SIZES)
+        self._batch_sequences = histogram("bert_batch_sequences", "Sequences in a batch", buckets=SIZES)
+        self._forward = histogram("bert_forward_seconds", "Duration of one run", buckets=SECONDS)
+        self._wait = histogram("bert_queue_seconds", "Longest wait in a batch", buckets=SECONDS)
+        self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
+        self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for the GPU")
         self._answered = {task: (self._requests.labels(task, "200"), self._seconds.labels(task)) for task in TASKS}
         for reason in REASONS:
             self._errors.labels(reason)
 
     def observe_queue(self, batcher: Batcher, provider: str, *, degraded: bool) -> None:
-        self._line_registry.register(_Line(batcher))
+        self._queue_registry.register(QueueCollector(batcher))
         self._provider.labels(provider).set(1)
         self._degraded.set(degraded)
 
@@ -165,21 +137,15 @@ class Metrics:
         self.refused(UNKNOWN, status, code)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry) + self.line_text()
+        return generate_latest(self._registry) + self.queue_text()
 
-    def line_text(self) -> bytes:
-        """What only the process with the line can tell."""
-        return generate_latest(self._line_registry)
-
-
-def share(name: str) -> None:
-    """From now on the counts of this process lie in the folder COUNTS_VARIABLE, under a name that the successor of this process has too:
-    it counts on where this one ends. To be called before the first Metrics is made."""
-    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+    def queue_text(self) -> bytes:
+        """The metrics of the queue, which only the process with the engine has."""
+        return generate_latest(self._queue_registry)
 
 
 def aggregate(folder: Path) -> bytes:
-    """The sums over all processes that have counted into `folder`, living or not."""
+    """The sums over the metric files in `folder`: of all processes, running or ended."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
     return generate_latest(registry)

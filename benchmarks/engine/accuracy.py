@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Row, Tokens
+from model_export.artifact.batch import Row
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
-from service.tasks.base import unit_length
-from service.tasks.tokenizer import Tokenizer, Truncation
+from service.tasks.embed import unit_length
+from service.tasks.tokenizer import EncodeOptions, Tokenizer
 
 Vectors = NDArray[np.float32]
 BATCH_TEXTS = 32
@@ -86,8 +86,7 @@ def encode(encoder: Path, precision: str, texts: list[str]) -> Vectors:
         runner, tokenizer = ModelRunner(artifact, available_cores()), Tokenizer(artifact, 100_000)
         runner.open()
         tokenizer.open()
-        encoded = tokenizer.encode_sync(texts, Truncation(truncate=True))
-        work = [Tokens(ids=e.ids, types=e.types, outputs=frozenset({"mean"})) for e in encoded]
+        work = tokenizer.encode_sync(texts, EncodeOptions(outputs=frozenset({"mean"})), "right")
         rows = [
             finite(row)["mean"][0]
             for i in range(0, len(work), BATCH_TEXTS)

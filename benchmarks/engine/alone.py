@@ -7,7 +7,8 @@ from pathlib import Path
 
 from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
-from service.engine.runner import ModelRunner, concurrency_for
+from service.engine.device import concurrency_for
+from service.engine.runner import ModelRunner
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 
@@ -29,13 +30,13 @@ class EngineAlone:
         return self.loop.run_until_complete(self._seconds(requests))
 
     async def _seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
-        waiting = RequestQueue(
+        queue = RequestQueue(
             token_budget=self.calibration.token_budget,
             max_tokens=2**31,
             max_wait_seconds=NO_LIMIT_SECONDS,
             tokens_per_second=self.calibration.tokens_per_second,
         )
-        batcher = Batcher(run=self.runner.run, waiting=waiting, concurrency=self.runner.concurrency)
+        batcher = Batcher(run=self.runner.run, queue=queue, concurrency=self.runner.concurrency)
         serving = asyncio.create_task(batcher.serve())
         started = time.perf_counter()
         await asyncio.gather(*(batcher.submit(work, timeout_seconds=NO_LIMIT_SECONDS) for work in requests))

@@ -21,8 +21,8 @@ from benchmarks.gpu.server import measure_server, print_server
 from benchmarks.harness.checkpoints import SIZES, artifact
 from benchmarks.harness.machine import table, update
 from model_export.artifact.batch import pack
+from service.engine.cuda import why_cuda_unavailable
 from service.engine.runner import ModelRunner
-from service.engine.session import why_cuda_unavailable
 
 PARITY = "parity"
 Part = tuple[str, Callable[[], Any]]  # name, what measures it

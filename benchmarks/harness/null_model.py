@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import MASK, OUTPUTS, POOLED, SEQUENCE, TARGET, TOKEN, Batch, Row, Tokens
+from service.engine.calibration import Calibration
 from service.engine.device import select_artifact
-from service.engine.engine import Engine
-from service.engine.runner import Calibration, ModelRunner
+from service.engine.local_backend import LocalBackend
+from service.engine.runner import ModelRunner
 from service.http.server import build, run
 from service.metrics import Metrics
 from service.settings import Settings
@@ -77,7 +78,9 @@ def main() -> int:
     return run(
         build(
             settings,
-            Engine(select_artifact(settings.artifact, "cpu").artifact, settings, Metrics(), make_runner=NullRunner),
+            LocalBackend(
+                select_artifact(settings.artifact, "cpu").artifact, settings, Metrics(), make_runner=NullRunner
+            ),
         )
     )
 

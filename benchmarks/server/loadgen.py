@@ -55,21 +55,7 @@ def main() -> None:
         for name, lengths in mixes.MIXES.items():
             if name.startswith(MIXES) and arguments.mix in name:
                 requests = [REQUEST_FORMS["npy"](text) for text in random_texts(arguments.artifact, lengths, count=512)]
-                guess = (
-                    asyncio.run(
-                        closed_loop(
-                            server.port, itertools.cycle(requests), connections=OFFLINE_CONCURRENCY, seconds=3.0
-                        )
-                    )
-                    .must_be()
-                    .rate
-                )
-                offline = scenario("Offline", server.port, requests, seconds=arguments.seconds, rate=1.2 * guess)
-                rate = arguments.share * offline["samples/s"]
-                results[name] = {
-                    "Offline": offline,
-                    "Server": scenario("Server", server.port, requests, seconds=arguments.seconds, rate=rate),
-                }
+                results[name] = measure_mix(server.port, requests, seconds=arguments.seconds, share=arguments.share)
     for kind in SUMMARY:
         print(
             "\n"
@@ -83,6 +69,15 @@ def main() -> None:
         results,
         details={"artifact": arguments.artifact.name, "seconds": arguments.seconds},
     )
+
+
+def measure_mix(port: int, requests: Sequence[bytes], *, seconds: float, share: float) -> dict[str, Any]:
+    """Both scenarios; the Server scenario offers `share` of the Offline rate."""
+    loop = closed_loop(port, itertools.cycle(requests), connections=OFFLINE_CONCURRENCY, seconds=3.0)
+    guess = asyncio.run(loop).must_be().rate
+    offline = scenario("Offline", port, requests, seconds=seconds, rate=1.2 * guess)
+    rate = share * offline["samples/s"]
+    return {"Offline": offline, "Server": scenario("Server", port, requests, seconds=seconds, rate=rate)}
 
 
 class Client:

@@ -1,9 +1,24 @@
-"""How many tokens make a batch: the sizes that are tried at start, and which of them is taken."""
+"""Measures and tests an opened model at start: self-test, batch invariance, tokens per second, and the batch size.
+
+Knows how to run batches; knows nothing of sessions, threads or requests.
+"""
 
 import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from model_export.artifact.batch import Batch, Row, Tokens
+from service.artifact import Artifact, Manifest
+from service.errors import DeviceError
+from service.scheduling.concurrency import Concurrency
+
+MIN_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
 BUDGETS = (
     128,
     256,
@@ -12,34 +27,140 @@ BUDGETS = (
     2048,
     4096,
     8192,
-)  # tokens in a batch that are tried at start; smaller ones are handed over too often
+)  # tokens in a batch, tried at start; smaller ones cost too many hand-overs
 PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
-NEAR_PEAK_PER_CORE = 0.9  # there the rates of two sizes differ by less than they do from start to start, and the larger one doubles everyone's wait
-ROUNDS = 6  # the first warms up
+NEAR_PEAK_PER_CORE = (
+    0.9  # there two sizes differ less than two starts do, and the larger one doubles every request's wait
+)
+TEXT_TOKENS = 32  # of each text in a measured batch
+COMPANY = (37, 5, 90, 14)  # tokens of the texts beside the canary
+MAX_MEASURING_SECONDS = 1.5  # added to a start
+ROUNDS = 6  # the first one warms up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was measured at start."""
+
+    token_budget: int
+    tokens_per_second: float
+    batch_invariant: bool  # the canary's answer is the same alone and in company, bit for bit
+    smallest_cosine: float  # of the self-test
+    canary_error: float  # largest absolute difference to the exporter's float64 reference
+
+
+class Runner(Protocol):
+    """What is needed of a ModelRunner."""
+
+    artifact: Artifact
+    concurrency: Concurrency
+
+    def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]: ...
+
+    def run_side_by_side(self, sequences: Sequence[Tokens]) -> int: ...
+
+
+def measure(runner: Runner, *, token_budget: int) -> Calibration:
+    """Tries batch sizes unless `token_budget` is given. Raises DeviceError where the self-test fails."""
+    manifest, per_core = runner.artifact.manifest, runner.concurrency.per_core
+    canary, company = golden_tokens(manifest, 0), [_filler(manifest, length) for length in COMPANY]
+    alone = _cls(runner, [canary], 0)
+    together = _cls(runner, [*company[:2], canary, *company[2:]], 2, all_cores=False)
+    rates = _rates(runner, (token_budget,) if token_budget else PER_CORE_BUDGETS if per_core else BUDGETS)
+    near_peak = smallest_batch_near_peak(rates, NEAR_PEAK_PER_CORE if per_core else NEAR_PEAK)
+    return Calibration(
+        smallest_cosine=self_test(runner),
+        token_budget=token_budget or near_peak,
+        tokens_per_second=max(rates.values()),
+        batch_invariant=bool(np.array_equal(alone, together)),
+        canary_error=float(np.abs(alone - np.array(manifest.canary.cls)).max()),
+    )
+
+
+def self_test(runner: Runner) -> float:
+    """The smallest cosine to the reference: the canary alone, all golden sequences together, on all cores and on one.
+
+    Raises DeviceError where it is below what the precision allows. On a GPU each also runs three times alone and then
+    after another shape: fp16 norms were once right in the first run and wrong in the second (ONNX Runtime issue 27768).
+    """
+    manifest = runner.artifact.manifest
+    together = list(range(len(manifest.golden)))
+    runs = [([0], True), (together, True)] + [(together, False)] * runner.concurrency.per_core
+    if manifest.device == "cuda":
+        runs = [([index], True) for index in together for _ in range(3)] + [(together[-1:], True), *runs]
+    cosines = []
+    for indices, all_cores in runs:
+        rows, _ = runner.run_sync([golden_tokens(manifest, index) for index in indices], all_cores=all_cores)
+        for row, index in zip(rows, indices, strict=True):
+            cosines.append(math.nan if row is None else cosine(row["cls"][0], manifest.golden[index].cls))
+    smallest, needed = float(np.min(cosines)), MIN_COSINE[manifest.precision]
+    if not smallest >= needed:  # also where one is NaN, which is NumPy's minimum then
+        expected = f"to the exporter's reference, expected at least {needed}"
+        raise DeviceError(f"the self-test failed: cosine {smallest:.6f} {expected}; export again")
+    return smallest
+
+
+def golden_tokens(manifest: Manifest, index: int) -> Tokens:
+    """The golden sequence `index`, asking for its [CLS] vector; 0 is the canary."""
+    ids = np.array(manifest.golden[index].ids, np.int32)
+    return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"}))
 
 
 def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within: float) -> dict[int, float]:
-    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; sizes that do not fit are left out.
+    """The shortest time of each size, ascending, in as many rounds as fit `within` seconds; slower sizes are left out.
 
-    What else the machine does makes a run slower, never faster: the best of several is the machine's own time. The sizes take
-    turns, in an order that changes, so that what happens now and then does not single one out.
+    Other load on the machine makes a run slower, never faster: the best of several is the machine's own time. The sizes
+    take turns in a changing order, so that periodic load does not hit always the same one.
     """
     best: dict[int, float] = {}
-    left, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
+    remaining, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
     for _ in range(ROUNDS):
         for i in order:
             expected = best.get(budgets[i]) or 2 * best.get(budgets[i - 1], math.inf)
-            if best and expected > left:
+            if best and expected > remaining:
                 continue
             seconds = run(budgets[i])
-            left -= seconds
+            remaining -= seconds
             best[budgets[i]] = min(seconds, best.get(budgets[i], math.inf))
         shuffle(order)
     return best
 
 
-def smallest_batch_near_peak(rates: Mapping[int, float], worth: float = NEAR_PEAK) -> int:
-    """The smallest budget whose rate reaches the share `worth` of the best."""
+def smallest_batch_near_peak(rates: Mapping[int, float], share: float = NEAR_PEAK) -> int:
+    """The smallest budget whose rate reaches `share` of the best."""
     best = max(rates.values())
-    return min(budget for budget, rate in rates.items() if rate >= worth * best)
+    return min(budget for budget, rate in rates.items() if rate >= share * best)
+
+
+def cosine(vector: NDArray[np.generic], reference: Sequence[float]) -> float:
+    one, other = vector.astype(np.float64), np.array(reference)
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
+def _rates(runner: Runner, budgets: Sequence[int]) -> dict[int, float]:
+    """Tokens per second by batch size, of all cores together."""
+    text = _filler(runner.artifact.manifest, TEXT_TOKENS)
+    texts = {budget: max(1, budget // len(text)) for budget in budgets}
+    batches = 1
+
+    def run(budget: int) -> float:
+        nonlocal batches
+        started = time.monotonic()
+        batches = runner.run_side_by_side([text] * texts[budget])
+        return time.monotonic() - started
+
+    best = best_seconds(run, budgets, within=MAX_MEASURING_SECONDS)
+    return {budget: batches * texts[budget] * len(text) / seconds for budget, seconds in best.items()}
+
+
+def _cls(runner: Runner, sequences: Sequence[Tokens], index: int, *, all_cores: bool = True) -> NDArray[np.generic]:
+    """[hidden], of one of the sequences; NaN where the answer is not finite."""
+    row = runner.run_sync(sequences, all_cores=all_cores)[0][index]
+    return row["cls"][0] if row is not None else np.full(runner.artifact.manifest.sizes["hidden"], np.nan)
+
+
+def _filler(manifest: Manifest, length: int) -> Tokens:
+    """A text of `length` tokens, or of as many as the model takes."""
+    ids = (np.arange(min(length, manifest.max_tokens)) * 37 + 11) % manifest.sizes["vocabulary"]
+    return Tokens(ids=ids.astype(np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls"}))

@@ -1,24 +1,43 @@
-"""Whether a request would be answered now, and when this process should end. Decides from facts; no clock, no loop, no model."""
+"""The canary: a sequence whose vector the artifact knows, run through the real queue; and the health of the engine.
 
-from dataclasses import dataclass
+`Health` decides from facts, without a clock, a loop or a model; `Canary` runs the checks.
+"""
 
-MISSED = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_export.artifact.batch import Tokens
+from service.errors import InferenceFailed, ServiceError
+from service.scheduling.batcher import Batcher
+
+MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
+BATCHES_BETWEEN_CHECKS = 100  # a busy engine runs the canary after so many batches
+log = logging.getLogger("service")
 
 
 @dataclass(slots=True, kw_only=True)
-class CanaryHealth:
-    """A wrong canary makes the engine not ready until one is right again; a fault is for good."""
+class Health:
+    """Whether a request would be answered now.
 
-    stale_seconds: float  # without a run that went well
-    tolerance: float  # of the canary's vector
+    A wrong canary makes the engine not ready until the next right one; a fault is final.
+    """
+
+    stale_seconds: float  # not ready after so long without a successful run
+    tolerance: float  # largest absolute difference of the canary's vector
     loading: bool = True
     draining: bool = False
     fault: str = ""
-    canary: str = ""  # what was wrong with the last one
-    _missed: int = 0
+    canary: str = ""  # what was wrong with the last canary
+    _consecutive_failures: int = 0
 
     def reason(self, *, since_answer: float) -> str:
-        """Why a request would not be answered now; empty when it would. `since_answer`: seconds since a run last went well."""
+        """Why a request would not be answered now, empty when it would; `since_answer`: seconds since a good run."""
         if self.fault:
             return self.fault
         if self.loading:
@@ -27,15 +46,60 @@ class CanaryHealth:
             return "draining"
         if self.canary:
             return self.canary
-        return f"no run went well for {since_answer:.0f} s" if since_answer > self.stale_seconds else ""
+        return f"no run has succeeded for {since_answer:.0f} s" if since_answer > self.stale_seconds else ""
 
     def canary_answered(self, difference: float) -> None:
-        """Takes the largest absolute difference to the known vector."""
-        self._missed = 0
+        """Takes the largest absolute difference to the known vector; NaN counts as wrong."""
+        self._consecutive_failures = 0
         self.canary = "" if difference <= self.tolerance else f"the canary's vector is wrong by {difference:.3g}"
 
     def canary_failed(self, why: str) -> bool:
-        """True when it has failed so often that the process should end."""
-        self._missed += 1
+        """Whether so many canaries failed in a row that the process should end."""
+        self._consecutive_failures += 1
         self.canary = f"the canary failed: {why}"
-        return self._missed >= MISSED
+        return self._consecutive_failures >= MAX_FAILURES
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Canary:
+    """Runs the check when the engine is idle, and after every BATCHES_BETWEEN_CHECKS batches when it is busy."""
+
+    batcher: Batcher
+    health: Health
+    tokens: Tokens
+    vector: NDArray[np.float64]  # [hidden]: what the exporter's reference gave for `tokens`
+    interval_seconds: float
+    timeout_seconds: float
+    on_dead: Callable[[str], None]  # called with the reason when every run fails
+    _batches: int = 0
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def count_batch(self) -> None:
+        self._batches += 1
+        if self._batches % BATCHES_BETWEEN_CHECKS == 0:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), self.interval_seconds)
+            idle_seconds = self.batcher.clock() - self.batcher.last_answer
+            if self._due.is_set() or idle_seconds >= self.interval_seconds:
+                self._due.clear()
+                await self.check()
+
+    async def check(self) -> None:
+        """One canary, past the queue's limits and in a batch of its own."""
+        before = self.health.canary
+        try:
+            result = await self.batcher.submit_exclusive([self.tokens], timeout_seconds=self.timeout_seconds)
+        except InferenceFailed as error:
+            if self.health.canary_failed(error.message):
+                self.on_dead(f"every run fails: {error.message}")
+        except ServiceError:
+            return  # the queue is closed
+        else:
+            self.health.canary_answered(float(np.abs(result.rows[0]["cls"][0] - self.vector).max()))
+        if self.health.canary != before:
+            log.error("not ready: %s", self.health.canary) if self.health.canary else log.info("ready again")

@@ -1,4 +1,4 @@
-"""How many cores this process may really use (its affinity mask and its control group's quota, not the host's count), and who goes first on them."""
+"""How many cores this process may use (by its affinity mask and its control groups' quotas), and thread priorities."""
 
 import math
 import os
@@ -8,21 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")  # where control groups are mounted
-PROC_CGROUP = Path(
-    "/proc/self/cgroup"
-)  # this process's group: "0::PATH" in version 2, "NUMBER:cpu,cpuacct:PATH" in version 1
-LOWER, LOWEST = 5, 19  # Linux's nice values: how much lower the threads that run the model stand than the event loop
+PROC_CGROUP = Path("/proc/self/cgroup")  # lines "0::PATH" in version 2, "NUMBER:cpu,cpuacct:PATH" in version 1
+NICE_STEP, MAX_NICE = 5, 19  # the inference threads' nice value above the event loop's, and Linux's maximum
 
 
-def available_cores(groups: Path = CGROUP_ROOT, membership: Path = PROC_CGROUP) -> int:
+def available_cores(root: Path = CGROUP_ROOT, membership: Path = PROC_CGROUP) -> int:
     """At least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for folder in _groups_of(groups, membership) if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in _groups_of(root, membership) if (quota := _quota(folder)) is not None]
     return max(1, math.floor(min([allowed, *quotas])))
 
 
-def _groups_of(groups: Path, membership: Path) -> list[Path]:
-    """The folders of this process's group and of the groups that it is part of. In a container the root is the container's own."""
+def _groups_of(root: Path, membership: Path) -> list[Path]:
+    """The folders of this process's groups and of their parents. In a container the root is the container's own."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -30,8 +28,8 @@ def _groups_of(groups: Path, membership: Path) -> list[Path]:
     found: list[Path] = []
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if not controllers or "cpu" in controllers.split(","):
-            folder = groups / controllers / path.lstrip("/")
-            found += [one for one in (folder, *folder.parents) if one.is_relative_to(groups)]
+            folder = root / controllers / path.lstrip("/")
+            found += [one for one in (folder, *folder.parents) if one.is_relative_to(root)]
     return found
 
 
@@ -48,9 +46,8 @@ def _quota(folder: Path) -> float | None:
 
 
 def lower_thread_priority() -> None:
-    """The event loop goes before the calling thread. A thread's priority is its own on Linux, and threads that it starts inherit it."""
+    """Puts the calling thread below the event loop. On Linux each thread has a priority; those it starts inherit it."""
     if platform.system() == "Linux":
         with suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(
-                os.PRIO_PROCESS, threading.get_native_id(), min(LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + LOWER)
-            )
+            nice = min(MAX_NICE, os.getpriority(os.PRIO_PROCESS, 0) + NICE_STEP)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

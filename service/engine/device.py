@@ -1,31 +1,56 @@
-"""Which of a folder's artifacts is served: what was asked for, what is there, and what this machine can run."""
+"""What this machine runs: which of a folder's artifacts, and how batches share the device.
 
+Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
+"""
+
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.artifact import Artifact, available, open_artifact
-from service.engine.session import DeviceError, why_cuda_unavailable
+from service.errors import DeviceError
+from service.scheduling.concurrency import SERIAL, Concurrency
+
+PROBE = "from service.engine.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
+PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
+MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ArtifactChoice:
     artifact: Artifact
-    degraded: str  # why the CPU is used though there is an artifact for the GPU; empty where that is not so
+    degraded: str = ""  # why the CPU is used although there is an artifact for the GPU
 
 
-def select_artifact(folder: Path, device: str) -> Choice:
+def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served."""
-    there = available(folder)
-    if device == "cpu" or (device == "auto" and "cuda" not in there):
-        return Choice(open_artifact(folder, "cpu"), "")
+    devices = available(folder)
+    if device == "cpu" or (device == "auto" and "cuda" not in devices):
+        return ArtifactChoice(open_artifact(folder, "cpu"))
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable()
     if not fault:
-        return Choice(artifact, "")
+        return ArtifactChoice(artifact)
     if device == "cuda":
         raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
-    if "cpu" not in there:
-        raise DeviceError(
-            f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; export one with --device cpu too"
-        )
-    return Choice(open_artifact(folder, "cpu"), fault)
+    if "cpu" not in devices:
+        remedy = "export one with --device cpu too"
+        raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
+    return ArtifactChoice(open_artifact(folder, "cpu"), fault)
+
+
+def why_cuda_unavailable() -> str:
+    """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
+    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
+    return probe.stdout.strip() if probe.returncode == 0 else f"the probe failed: {probe.stderr.strip()[-200:]}"
+
+
+def concurrency_for(artifact: Artifact, threads: int) -> Concurrency:
+    """A GPU would idle while the host packs and splits; a CPU has no time to spare for preparing, but several cores."""
+    if artifact.manifest.device == "cuda":
+        return Concurrency(max_in_flight=2)
+    small = artifact.weights_bytes <= MAX_COPIED_BYTES
+    if threads > 1 and (artifact.manifest.precision in PER_CORE_PRECISIONS or small):
+        return Concurrency(max_in_flight=threads, per_core=True)
+    return SERIAL

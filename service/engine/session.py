@@ -1,11 +1,11 @@
-"""ONNX Runtime sessions, one class per device: named arrays in, named arrays out. A GPU is used wholly or refused; never a silent fallback.
+"""ONNX Runtime sessions, one class per device: named arrays in, named arrays out.
+
+On a GPU every node runs there, or the session is not opened: there is no silent fallback.
 
 Knows devices, libraries and providers; knows nothing of sequences.
 """
 
-import contextlib
 import ctypes
-import io
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,25 +17,22 @@ from numpy.typing import NDArray
 
 from service.artifact import PREPACKED_FOR
 from service.engine.cpu import lower_thread_priority
+from service.engine.cuda import CUDA, load_cuda_libraries
+from service.errors import DeviceError
 
 Arrays = Mapping[str, NDArray[np.generic]]
-FLUSH = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
-CUDA = "CUDAExecutionProvider"
+FLUSH_DENORMALS = 0x8040  # in x86's MXCSR: denormal results and operands count as 0
 CUDA_OPTIONS: Mapping[str, str] = {
     "arena_extend_strategy": "kSameAsRequested",  # grows by what a batch needs, not by powers of two
     "use_tf32": "0",  # fp32 means fp32
-    "sdpa_kernel": "3",  # flash or memory-efficient attention: by itself ONNX Runtime pads fp32 texts of less than 256 tokens
+    "sdpa_kernel": "3",  # flash or memory-efficient attention: the default pads fp32 texts of less than 256 tokens
 }
-
-
-class DeviceError(Exception):
-    """The device cannot be used as asked; the message names what is missing."""
 
 
 class Session(Protocol):
     inputs: tuple[str, ...]
     provider: str  # the execution provider in use: CPU or CUDA
-    prepacked_for: str  # the processor and version that the model's packed weights are for; empty where it has none
+    prepacked_for: str  # the processor and the version that the weights are packed for; empty where they are not
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         """The outputs `names`, computed from `feeds`."""
@@ -46,16 +43,13 @@ class CpuSession:
 
     def __init__(self, model: Path, *, threads: int) -> None:
         options = _options(threads)
-        options.graph_optimization_level = (
-            ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        )  # the exporter chose the operators; fusing undoes it
-        options.add_session_config_entry(
-            "session.set_denormal_as_zero", "1"
-        )  # shares of other sequences are denormal: 4 times slower on some CPUs
-        options.add_session_config_entry(
-            "session.prepack.enable_parallel", "1"
-        )  # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
-        self._session = _opened(model, options, "CPUExecutionProvider")
+        # the exporter chose the operators; fusing would replace them
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
+        options.add_session_config_entry("session.prepack.enable_parallel", "1")
+        self._session = _open(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
 
@@ -65,7 +59,7 @@ class CpuSession:
 
 
 class CudaSession:
-    """Every node on the GPU; inputs go there once, and only what was asked for comes back."""
+    """Every node on the GPU; inputs are copied there once, and only the requested outputs back."""
 
     provider = "CUDA"
     prepacked_for = ""
@@ -73,9 +67,9 @@ class CudaSession:
     def __init__(self, model: Path, provider_options: Mapping[str, str] = CUDA_OPTIONS) -> None:
         options = _options(1)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        load_cuda_libraries()  # here too: the process that chose the GPU may be another
-        self._session = _opened(model, options, (CUDA, dict(provider_options)))
-        if elsewhere := _nodes_elsewhere(self._session):
+        load_cuda_libraries()  # the process that chose the GPU may be another one
+        self._session = _open(model, options, (CUDA, dict(provider_options)))
+        if elsewhere := _nodes_not_on_gpu(self._session):
             raise DeviceError(
                 f"{len(elsewhere)} nodes of the CUDA artifact would not run on the GPU: {', '.join(elsewhere[:5])}"
             )
@@ -93,60 +87,27 @@ class CudaSession:
 
 
 def open_session(model: Path, *, device: str, threads: int) -> Session:
-    """Raises DeviceError where the device cannot be used, and what ONNX Runtime raises where the model does not load."""
+    """Raises DeviceError where the device cannot be used, and what ONNX Runtime raises on loading the model."""
     return CudaSession(model) if device == "cuda" else CpuSession(model, threads=threads)
 
 
-def why_cuda_unavailable() -> str:
-    """Why no GPU can be used on this machine, naming the missing library or driver; empty where one can."""
-    if CUDA not in ort.get_available_providers():
-        return "this build of ONNX Runtime has no CUDA provider: install onnxruntime-gpu"
-    load_cuda_libraries()
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return f"no NVIDIA driver: {error}"
-    try:
-        provider = ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
-    except OSError as error:
-        return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
-    return runtime_fault(provider)
-
-
-def load_cuda_libraries() -> None:
-    """Those that lie in wheels beside ONNX Runtime, where the system's loader does not look. One that is missing is no error yet."""
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
-        ort.preload_dlls()
-
-
-def runtime_fault(provider: Any) -> str:
-    """What the CUDA runtime that ONNX Runtime's `provider` library is linked with says of the driver and the GPU; empty where it has one.
-
-    The driver itself would not say that it is too old for that runtime.
-    """
-    count, say = ctypes.c_int(), provider.cudaGetErrorString
-    say.restype = ctypes.c_char_p
-    if code := provider.cudaGetDeviceCount(ctypes.byref(count)):
-        return f"CUDA {ort.cuda_version} answers with error {code}: {say(code).decode()}"
-    return "" if count.value else "CUDA knows no GPU"
-
-
 def configure_inference_thread() -> None:
-    """Makes the calling thread one that runs the model: denormals count as zero, and the event loop goes first."""
+    """For a thread that runs the model: denormals count as zero, and the event loop has the higher priority."""
     flush_denormals()
     lower_thread_priority()
 
 
 def flush_denormals() -> None:
-    """For the calling thread, on x86. The shares of other sequences in an attention row are denormal numbers, at 100 cycles a product.
+    """For the calling thread, on x86: a product with a denormal number takes 100 cycles.
 
-    ONNX Runtime does this for its own threads (session.set_denormal_as_zero), but not for those that call it.
+    Attention probabilities of other sequences in the row are denormal. ONNX Runtime configures its own threads
+    (session.set_denormal_as_zero), but not those that call it.
     """
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         state = (ctypes.c_uint32 * 8)()  # fenv_t: 28 bytes of x87 state, then MXCSR
         library = ctypes.CDLL(None)
         library.fegetenv(state)
-        state[7] |= FLUSH
+        state[7] |= FLUSH_DENORMALS
         library.fesetenv(state)
 
 
@@ -158,21 +119,19 @@ def _options(threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = (
-        False  # shapes change with every batch; and fp16 norms were corrupted by it from the second run on
-    )
-    options.add_session_config_entry(
-        "session.intra_op.spin_duration_us", "50"
-    )  # bridges the gaps between operators; longer starves the event loop
+    # shapes change with every batch; and it corrupted fp16 norms from the second run on
+    options.enable_mem_pattern = False
+    # bridges the gaps between operators; longer spinning starves the event loop
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
     return options
 
 
-def _opened(model: Path, options: Any, provider: Any) -> Any:
-    """Without ONNX Runtime's own second attempt on the CPU, whose error would hide why the first failed."""
+def _open(model: Path, options: Any, provider: Any) -> Any:
+    """Without ONNX Runtime's own second attempt on the CPU, whose error would hide the first one."""
     return ort.InferenceSession(model, options, providers=[provider], enable_fallback=0)
 
 
-def _nodes_elsewhere(session: Any) -> list[str]:
-    """Names of the nodes that were given to another provider than CUDA."""
+def _nodes_not_on_gpu(session: Any) -> list[str]:
+    """Names of the nodes that ONNX Runtime assigned to another provider."""
     assignments = session.get_provider_graph_assignment_info()
     return [node.name for part in assignments if part.ep_name != CUDA for node in part.get_nodes()]

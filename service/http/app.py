@@ -1,9 +1,9 @@
-"""The HTTP side as one ASGI application: the door, the tasks' routes, and FastAPI for the pages, the documentation and whatever is no route."""
+"""The HTTP application: FastAPI declares every route; TaskFastPath in front of it serves the task routes."""
 
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,95 +11,94 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
-from starlette.routing import Route as ApplicationRoute
 
 from service.backend import Backend
 from service.errors import UNEXPECTED
 from service.http.endpoints import TASKS, TaskEndpoint
 from service.http.fast_path import TaskFastPath
-from service.http.openapi import openapi
+from service.http.openapi import PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
 from service.http.responses import JSON, error_bytes
 from service.metrics import CONTENT_TYPE
+from service.tasks.schemas import Status
 
 log = logging.getLogger("service")
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(engine: Backend, *, on_failure: Callable[[], None] = lambda: None) -> TaskFastPath:
-    """The application around an engine that is opened when the server starts and closed when it stops."""
-    engine.on_fatal(on_failure)
+def create_app(backend: Backend) -> TaskFastPath:
+    """The application of a backend, which is opened when the server starts and closed when it stops."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async def load() -> None:
             try:
-                await engine.open()
+                await backend.open()
                 gc.collect()
-                gc.freeze()  # what is here now stays: collecting goes through what requests leave behind, not through the libraries each time
+                gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
             except Exception:
                 log.exception("the model cannot be loaded")
-                on_failure()
+                backend.on_fatal()
 
         loading = asyncio.create_task(load())
-        await asyncio.wait((loading,), timeout=engine.startup_grace_seconds)
+        await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
         yield
         await loading
-        await engine.close()
+        await backend.close()
 
-    pages = FastAPIOffline(
-        redoc_url=None, title="bert-service", summary="Trained BERT models over REST", version="1", lifespan=lifespan
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="bert-service",
+        summary="Trained BERT models over REST",
+        version="1",
+        lifespan=lifespan,
+        redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
+        responses=PROTOCOL_ERRORS,
+        generate_unique_id_function=lambda route: route.name,
     )
-    pages.router.redirect_slashes = (
-        False  # the address would be made of the Host header, and http behind a proxy that ends TLS
-    )
-    tasks = {path: TaskEndpoint(engine, task) for path, task in TASKS.items()}
-    pages.router.routes += [
-        ApplicationRoute(path, route, methods=["POST"], name=route.task.name) for path, route in tasks.items()
-    ]
-    _add_operational_routes(pages, engine)
-    _add_errors(pages)
-    pages.openapi = lambda: openapi(pages)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
-    return TaskFastPath(pages, tasks)
+    endpoints = {path: TaskEndpoint(backend, spec) for path, spec in TASKS.items()}
+    app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
+    _add_operational_routes(app, backend)
+    _add_error_handlers(app)
+    return TaskFastPath(app, endpoints)
 
 
-def _add_operational_routes(app: FastAPI, engine: Backend) -> None:
-    @app.get("/health", summary="The process answers")
+def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
+    """Their responses are built directly; the models only document them."""
+
+    @app.get("/health", response_model=Status, summary="The process responds")
     async def health() -> Response:
         return _json(200, {"status": "ok"})
 
-    @app.get(
-        "/ready", summary="A real forward pass has gone through the real queue lately; 503 with the reason when not"
-    )
+    not_ready: Responses = {503: {"model": Status, "description": "Not ready; status is the reason"}}
+
+    @app.get("/ready", response_model=Status, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
-        reason = await engine.ready()
+        reason = await backend.ready()
         return _json(503 if reason else 200, {"status": reason or "ready"})
 
-    @app.get("/info", summary="The model, its heads and limits, the execution provider in use")
+    @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        return _json(200, await engine.info())
+        return _json(200, await backend.info())
 
-    @app.get("/metrics", summary="For Prometheus")
+    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics in Prometheus' text format")
     async def metrics() -> Response:
-        return Response(await engine.render_metrics(), media_type=CONTENT_TYPE)
+        return Response(await backend.render_metrics(), media_type=CONTENT_TYPE)
 
 
-def _add_errors(app: FastAPI) -> None:
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
-        message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
-        return _error(request, error.status_code, message, CODES.get(error.status_code, "http"), error.headers)
+def _add_error_handlers(app: FastAPI) -> None:
+    async def respond_error(request: Request, error: Exception) -> Response:
+        status, code, message, headers = 500, "internal", UNEXPECTED, None
+        if isinstance(error, HTTPException):
+            status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
+            known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
+            message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
+        content = error_bytes(request.url.path, request.state.request_id, status, message, code)
+        return Response(content, status, headers, JSON)
 
-    async def unexpected(request: Request, _: Exception) -> Response:
-        return _error(request, 500, UNEXPECTED, "internal", {})
-
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, unexpected)
-
-
-def _error(request: Request, status: int, message: str, code: str, headers: Any) -> Response:
-    content = error_bytes(request.url.path, request.state.request_id, status, message, code)
-    return Response(content, status, dict(headers or {}), JSON)
+    app.add_exception_handler(HTTPException, respond_error)
+    app.add_exception_handler(Exception, respond_error)
 
 
 def _json(status: int, content: Any) -> Response:

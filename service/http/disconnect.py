@@ -1,42 +1,49 @@
-"""Whether whoever asked is still there: work for somebody who left is cancelled."""
+"""Cancels a request's work when its client disconnects."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-PRESENCE = "presence"  # the key in a request's state under which the connection hands it to the application
+from service.errors import ServiceError
+
+CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the protocol puts its ClientConnection
 
 
-class ClientDisconnected(Exception):
-    """The caller closed the connection before the answer was there."""
+class ClientDisconnected(ServiceError):
+    """The connection closed before the response was complete. The response to it is only counted: it cannot be sent."""
+
+    status, code = 499, "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client closed the connection")
 
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """The other end of one connection, which has one request at a time. Told by the connection itself, so that no task has to watch for it."""
+    """One client connection, with one request at a time. Does not know HTTP.
 
-    gone: bool = False
+    The protocol calls `on_disconnect`, so that no second task per request has to wait for a disconnect.
+    """
+
+    disconnected: bool = False
     _task: asyncio.Task[Any] | None = None
 
-    async def run_until_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, done on the calling task; cancels it and raises Left as soon as the caller is gone."""
-        if self.gone:
-            work.close()
+    def cancel_on_disconnect(self) -> "ClientConnection":
+        """A context manager: cancels its block when the client disconnects, and then raises ClientDisconnected."""
+        return self
+
+    def __enter__(self) -> None:
+        if self.disconnected:
             raise ClientDisconnected
         self._task = asyncio.current_task()
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if self.gone and self._task is not None:
-                self._task.uncancel()
-                raise ClientDisconnected from None
-            raise
-        finally:
-            self._task = None
 
-    def leave(self) -> None:
-        self.gone = True
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        task, self._task = self._task, None
+        if error is asyncio.CancelledError and self.disconnected and task is not None:
+            task.uncancel()
+            raise ClientDisconnected from None
+
+    def on_disconnect(self) -> None:
+        self.disconnected = True
         if self._task is not None:
             self._task.cancel()

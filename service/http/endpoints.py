@@ -1,204 +1,126 @@
-"""The tasks' routes: a body's bytes in, the task's answer in the form that was asked for out."""
+"""The task routes: one row per task, and the endpoint that takes a request from its bytes to its response."""
 
 import logging
-import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
 
 from service.backend import Backend
-from service.errors import UNEXPECTED, BadRequest, Invalid, ServiceError
-from service.http.disconnect import ClientDisconnected
-from service.http.request import Header, Receive, Scope, Send, TaskRequest
-from service.http.responses import JSON, NPY, json_bytes, npy_bytes, openai_embeddings
-from service.tasks import predict as labels
-from service.tasks import schemas
+from service.errors import UNEXPECTED, ServiceError, Unavailable
+from service.http.request import TaskRequest
+from service.http.responses import JSON, NPY, build_openai_embeddings, build_timing_headers, json_bytes, npy_bytes
+from service.http.validation import parse
+from service.tasks import embed, fill_mask, nsp, predict, schemas, tag
 from service.tasks.base import TaskResult, Tasks
 
-B = TypeVar("B", bound=BaseModel)
-MOST_FAULTS = 100  # that are looked at: a million unknown fields would take seconds
-SHOWN_CHARACTERS = 100  # of a field's name, which may fill the body
-TRIED = re.compile(r"str|Pair|list\[.*\]")  # what pydantic puts between the parts of a place for each alternative
 log = logging.getLogger("service")
-EncodedResponse = tuple[TaskResult, bytes, str]  # what was done, the body, its media type
-Handler = Callable[[TaskRequest, Tasks, bytes, float], Coroutine[Any, Any, EncodedResponse]]
-
-
-async def embed(call: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.embed(parse(schemas.EmbedRequest, body), timeout_seconds=timeout_seconds)
-    if call.headers.get(b"accept") == NPY.encode():
-        return done, npy_bytes(done.value), NPY
-    return done, await json_bytes(done.value), JSON
-
-
-async def fill_mask(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.fill_mask(parse(schemas.FillMaskRequest, body), timeout_seconds=timeout_seconds)
-    return done, await json_bytes(done.value), JSON
-
-
-async def nsp(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await tasks.next_sentence(parse(schemas.NspRequest, body), timeout_seconds=timeout_seconds)
-    return done, await json_bytes(done.value), JSON
-
-
-async def embeddings(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    asked = parse(schemas.EmbeddingsRequest, body)
-    kept = asked.model_dump(include={"normalize", "dimensions", "truncate", "truncation_direction"})
-    inner = schemas.EmbedRequest.model_validate(
-        {"inputs": asked.input, "pooling": asked.pooling or tasks.manifest.pooling} | kept
-    )
-    done = await tasks.embed(inner, timeout_seconds=timeout_seconds)
-    base64_encoded = asked.encoding_format == "base64"
-    return (
-        done,
-        await openai_embeddings(
-            done.value, model=tasks.manifest.name, tokens=done.tokens, base64_encoded=base64_encoded
-        ),
-        JSON,
-    )
-
-
-async def predict(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await labels.predict(tasks, parse(schemas.PredictRequest, body), timeout_seconds=timeout_seconds)
-    return done, await json_bytes(done.value), JSON
-
-
-async def tag(_: TaskRequest, tasks: Tasks, body: bytes, timeout_seconds: float) -> EncodedResponse:
-    done = await labels.tag(tasks, parse(schemas.TagRequest, body), timeout_seconds=timeout_seconds)
-    return done, await json_bytes(done.value), JSON
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """A route: its name in /metrics, what answers it, what its body holds, a line for the documentation."""
+    """One row: all that HTTP knows of a task."""
 
-    name: str
-    handler: Handler
-    body: type[BaseModel]
+    name: str  # in /metrics; the operation id in OpenAPI
+    run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model, *, timeout_seconds)
+    request_model: type[schemas.Body]
+    response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str
+    npy: bool = False  # the value is one array, which is also served as NPY
+
+
+async def _openai_embeddings(tasks: Tasks, request: schemas.EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
+    fields = request.model_dump(include={"normalize", "dimensions", "truncate", "truncation_direction"})
+    fields |= {"inputs": request.input, "pooling": request.pooling or tasks.manifest.pooling}
+    result = await embed.embed(tasks, schemas.EmbedRequest.model_validate(fields), timeout_seconds=timeout_seconds)
+    as_base64 = request.encoding_format == "base64"
+    result.value = await build_openai_embeddings(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
+    return result
 
 
 TASKS = {
     "/embed": TaskSpec(
         "embed",
-        embed,
+        embed.embed,
         schemas.EmbedRequest,
-        "Vectors of texts, always a list of lists: raw [CLS] unless asked otherwise",
+        schemas.EmbedResponse,
+        "One vector per text, always as a list of lists; by default the last hidden state of [CLS]",
+        npy=True,
     ),
     "/fill-mask": TaskSpec(
         "fill_mask",
-        fill_mask,
+        fill_mask.fill_mask,
         schemas.FillMaskRequest,
-        "Words for the masks, as transformers' FillMaskPipeline gives them",
+        schemas.FillMaskResponse,
+        "Candidates for masked words, in the format of transformers' FillMaskPipeline",
     ),
-    "/nsp": TaskSpec("nsp", nsp, schemas.NspRequest, "Whether the second text follows the first"),
+    "/nsp": TaskSpec(
+        "nsp",
+        nsp.nsp,
+        schemas.NspRequest,
+        schemas.NspResponse,
+        "Whether the second text follows the first",
+    ),
     "/v1/embeddings": TaskSpec(
         "embeddings",
-        embeddings,
+        _openai_embeddings,
         schemas.EmbeddingsRequest,
-        "OpenAI's embeddings route: the checkpoint's own pooling, to unit length unless asked otherwise",
+        schemas.EmbeddingsResponse,
+        "OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length",
     ),
     "/predict": TaskSpec(
         "predict",
-        predict,
+        predict.predict,
         schemas.PredictRequest,
-        "A classifier's labels for a text or a pair, as text-embeddings-inference gives them",
+        schemas.PredictResponse,
+        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
     ),
     "/tag": TaskSpec(
         "tag",
-        tag,
+        tag.tag,
         schemas.TagRequest,
-        "A classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them",
+        schemas.TagResponse,
+        "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEndpoint:
-    """A task as an ASGI application of its own."""
+    """One task as an ASGI application. Does not know who routed the request to it."""
 
-    serving: Backend
-    task: TaskSpec
+    backend: Backend
+    spec: TaskSpec
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call, metrics, name = TaskRequest.of(scope, receive, send), self.serving.metrics, self.task.name
+        request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
+        settings, metrics = backend.settings, backend.metrics
         started = time.perf_counter()
         try:
-            done, content, media_type = await self._answered(call)
-        except ServiceError as error:
-            await self._refuse(call, error)
-        except ClientDisconnected:
-            metrics.refused(name, 499, "client_closed")
-            await call.answer(499, b"", JSON)  # nobody hears it
-        except Exception:
-            log.exception("request %s to %s failed", call.id.decode(), scope["path"])
-            await self._refuse(call, ServiceError(UNEXPECTED))
+            request.authenticate(settings.api_key)
+            try:
+                tasks = backend.admit(request.content_length)
+            except Unavailable:
+                if backend.draining:  # the connection closes after the response: an unread body would reset it first
+                    await request.read_body(settings.max_body_bytes)
+                raise
+            body = await request.read_body(settings.max_body_bytes)
+            timeout_seconds = request.timeout_seconds(settings.timeout_ms)
+            with request.connection.cancel_on_disconnect():
+                parsed = parse(spec.request_model, body)
+                result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                if spec.npy and request.headers.get(b"accept") == NPY.encode():
+                    content, media_type = npy_bytes(result.value), NPY
+                else:
+                    content, media_type = await json_bytes(result.value), JSON
+                headers = build_timing_headers(result)
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                log.exception("request %s to %s failed", request.id.decode(), request.path)
+                error = ServiceError(UNEXPECTED)
+            metrics.refused(spec.name, error.status, error.reason)
+            await request.respond_error(error)
         else:
-            metrics.answered(name, seconds=time.perf_counter() - started, truncated=done.truncated)
-            await call.answer(200, content, media_type, *_told(done))
-
-    async def _refuse(self, call: TaskRequest, error: ServiceError) -> None:
-        self.serving.metrics.refused(self.task.name, error.status, error.reason)
-        await call.refuse(error)
-
-    async def _answered(self, call: TaskRequest) -> EncodedResponse:
-        serving = self.serving
-        limit = serving.settings.max_body_bytes
-        call.authenticate(serving.settings.api_key)
-        if serving.draining:
-            await call.body(
-                limit
-            )  # the connection closes after this answer: closed with an unread body, it would be reset and the answer lost
-        serving.check_admission(call.stated_length)
-        body = await call.body(limit)
-        work = self.task.handler(call, serving.tasks, body, call.timeout_seconds(serving.settings.timeout_ms))
-        return await call.presence.run_until_disconnect(work)
-
-
-def parse(schema: type[B], body: bytes) -> B:
-    """Raises BadRequest where the body is not JSON, Invalid where it is not what the route takes."""
-    try:
-        return schema.model_validate_json(body)
-    except ValidationError as error:
-        refusal = _refusal(schema, error)
-    raise refusal  # out here: the faults, which may be many, are let go of
-
-
-def _refusal(schema: type[BaseModel], error: ValidationError) -> ServiceError:
-    """Tells the fault that lies deepest in the body, with everything that could have stood in its place."""
-    fields = f"this route takes {', '.join(schema.model_fields)}"
-    if error.error_count() > MOST_FAULTS:
-        return Invalid(f"the body has {error.error_count()} faults, unknown fields above all; {fields}")
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    if faults[0]["type"] == "json_invalid":
-        return BadRequest(f"the body is not valid JSON in UTF-8: {faults[0]['msg']}")
-    places = [_place(fault["loc"]) for fault in faults]
-    deepest = max(places, key=len)
-    first, *others = dict.fromkeys(
-        fault["msg"] for fault, place in zip(faults, places, strict=True) if place == deepest
-    )
-    expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
-    where = ".".join(map(str, deepest))[:SHOWN_CHARACTERS] or "body"
-    unknown = len(deepest) < 2 and any(fault["type"] == "extra_forbidden" for fault in faults)
-    index = next((part for part in deepest if isinstance(part, int)), None) if where.startswith("input") else None
-    return Invalid(f"{where}: {expected}" + f"; {fields}" * unknown, index=index)
-
-
-def _place(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """In the body as its writer sees it: without the names of the types that were tried."""
-    return tuple(part for part in location if not TRIED.fullmatch(str(part)))
-
-
-def _told(done: TaskResult) -> list[Header]:
-    """What the answer's head says of its cost, in milliseconds."""
-    costs = (
-        1e3 * done.tokenize_seconds,
-        1e3 * done.queue_seconds,
-        1e3 * done.forward_seconds,
-        1e3 * done.format_seconds,
-    )
-    headers = [(b"server-timing", b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % costs)]
-    return [*headers, (b"x-truncated-inputs", b"%d" % done.truncated)] if done.truncated else headers
+            metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
+            await request.respond(200, content, media_type, *headers)

@@ -1,110 +1,93 @@
-"""The OpenAPI page: every request, answer and error of the task routes, with examples."""
+"""What FastAPI documents in /docs and /openapi.json: the task routes with their errors, and the response of /info."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from fastapi import Depends, Header, Request
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, Field
 
-from service.http.endpoints import TASKS, TaskSpec
+from service.http.endpoints import TaskEndpoint
 from service.http.request import MAX_TIMEOUT_MS
-from service.tasks import schemas
+from service.http.responses import NPY
+from service.tasks.schemas import ErrorBody, OpenAIErrorBody
 
-MODELS = (
-    schemas.EmbedRequest,
-    schemas.FillMaskRequest,
-    schemas.NspRequest,
-    schemas.EmbeddingsRequest,
-    schemas.Candidate,
-    schemas.PairScore,
-    schemas.ErrorBody,
-    schemas.PredictRequest,
-    schemas.TagRequest,
-    schemas.Label,
-    schemas.Tag,
-    schemas.Embeddings,
-    schemas.OpenAIErrorBody,
-    schemas.Status,
-)
-REFERENCE = "#/components/schemas/{model}"
-STATUSES = {
-    "400": "The body is not JSON, or not UTF-8",
-    "401": "An API key is set, and it is missing or wrong",
-    "413": "The body, the number of inputs, or what the answer would hold is over the limit",
-    "422": "Wrong fields or types, an empty input, no mask, too long without truncation",
-    "429": "The line is full; Retry-After says when to try again. Nothing of the request was computed",
-    "500": "A run failed, or an answer was not finite",
-    "501": "This model has no such head",
-    "503": "Loading, shutting down, or the deadline passed before the run",
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
+TASK_ERRORS = {
+    400: "The body is not JSON in UTF-8",
+    401: "BERT_API_KEY is set, and the key is missing or wrong",
+    413: "The body, the number of inputs or the size of the response exceeds the limit",
+    422: "Unknown or missing fields, wrong types, an empty input, no mask, or too long without truncation",
+    429: "The queue is full: retry after the seconds in Retry-After. Nothing of the request was computed",
+    500: "The model failed on this input, or its output was not finite",
+    501: "This model does not have the head that the task needs",
+    503: "The model is loading, the server is shutting down, or the deadline passed before the model ran",
 }
-AT_THE_DOOR = {  # before the path is looked at, so in one shape everywhere
-    "408": "The request did not arrive in time; the connection closes",
-    "431": "The request's head is over the limit; the connection closes",
+PROTOCOL_ERRORS: Responses = {  # sent before the path is known
+    408: {"model": ErrorBody, "description": "The request did not arrive in time; the connection closes"},
+    431: {"model": ErrorBody, "description": "The request line and headers are too large; the connection closes"},
 }
-TIMEOUT = {
-    "name": "x-request-timeout-ms",
-    "in": "header",
-    "description": "the deadline; without it BERT_TIMEOUT_MS",
-    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS},
-}
-KEY = "key"  # the name of what a caller may have to show
+NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
+API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="the value of BERT_API_KEY"))
+Timeout = Annotated[
+    int | None, Header(ge=1, le=MAX_TIMEOUT_MS, description="deadline in milliseconds; default: BERT_TIMEOUT_MS")
+]
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
-    page = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-    _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=REFERENCE)
-    page.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-    answers = _answers()
-    page["components"]["securitySchemes"] = {
-        KEY: {"type": "http", "scheme": "bearer", "description": "where BERT_API_KEY is set"}
-    }
-    page["paths"] = {path: {"post": _task(path, task, answers[path])} for path, task in TASKS.items()} | page["paths"]
-    page["paths"]["/ready"]["get"]["responses"]["503"] = {
-        "description": "Why it is not",
-        "content": _json(_reference(schemas.Status)),
-    }
-    page["paths"]["/metrics"]["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    return page
+class TaskRoute(APIRoute):
+    """A task as FastAPI documents it. Requests go to its TaskEndpoint, which reads the body and responds by itself."""
+
+    def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
+        self._task_endpoint, spec = endpoint, endpoint.spec
+        model = OpenAIErrorBody if path.startswith("/v1/") else ErrorBody
+        errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
+
+        def declaration(body: Any, x_request_timeout_ms: Timeout = None) -> None: ...
+
+        declaration.__annotations__["body"] = spec.request_model
+        super().__init__(
+            path,
+            declaration,
+            methods=["POST"],
+            name=spec.name,
+            operation_id=spec.name,
+            summary=spec.summary,
+            response_model=spec.response_model,
+            responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
+            dependencies=[API_KEY] if endpoint.backend.settings.api_key else [],
+        )
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        async def handler(_: Request) -> TaskEndpoint:
+            return self._task_endpoint  # FastAPI calls it as it calls a Response: with scope, receive and send
+
+        return handler
 
 
-def _task(path: str, task: TaskSpec, answer: dict[str, Any]) -> dict[str, Any]:
-    """A route that parses its own bytes."""
-    told = schemas.OpenAIErrorBody if path.startswith("/v1/") else schemas.ErrorBody
-    errors = {status: {"description": text, "content": _json(_reference(told))} for status, text in STATUSES.items()}
-    errors |= {
-        status: {"description": text, "content": _json(_reference(schemas.ErrorBody))}
-        for status, text in AT_THE_DOOR.items()
-    }
-    return {
-        "summary": task.summary,
-        "operationId": task.name,
-        "security": [{}, {KEY: []}],
-        "parameters": [TIMEOUT],
-        "requestBody": {"required": True, "content": _json(_reference(task.body))},
-        "responses": {"200": {"description": "The answer", "content": answer}} | dict(sorted(errors.items())),
-    }
+class InfoResponse(BaseModel):
+    """The model, its limits and what runs it. While API workers wait for the engine, only the required fields."""
 
-
-def _answers() -> dict[str, Any]:
-    numbers = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "example": [[0.1, -0.2, 0.3]]}
-    one_mask = {"type": "array", "items": _reference(schemas.Candidate)}
-    masks = {"type": "array", "items": one_mask}
-    scores = _reference(schemas.PairScore)
-    labels, tags = ({"type": "array", "items": _reference(schema)} for schema in (schemas.Label, schemas.Tag))
-    return {
-        "/embed": _json(numbers) | {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}},
-        "/fill-mask": _json({"anyOf": [one_mask, masks, {"type": "array", "items": {"anyOf": [one_mask, masks]}}]}),
-        "/nsp": _json({"anyOf": [scores, {"type": "array", "items": scores}]}),
-        "/v1/embeddings": _json(_reference(schemas.Embeddings)),
-        "/predict": _json({"anyOf": [labels, {"type": "array", "items": labels}]}),
-        "/tag": _json({"anyOf": [tags, {"type": "array", "items": tags}]}),
-    }
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
-
-
-def _reference(schema: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=schema.__name__)}
+    model: str
+    artifact: str = Field(description="digest of the artifact in use")
+    status: str = Field(description="ready, or the reason why not, as in /ready")
+    api_processes: int = Field(description="API workers; 0: HTTP and the model share one process")
+    family: str = Field("", examples=["bert"])
+    heads: list[str] = Field([], description="the outputs that this model has")
+    missing_heads: dict[str, str] = Field({}, description="why an output is missing, by name")
+    pooling: str = Field("", description="default pooling of /v1/embeddings")
+    pair_labels: list[str] = Field([], description="the two labels of /nsp")
+    labels: list[str] = Field([], description="the labels of /predict or the tags of /tag")
+    label_scores: str = Field("", description="how /predict turns logits into scores", examples=["softmax"])
+    sizes: dict[str, int] = Field({}, description="hidden, vocabulary, layers, ...")
+    limits: dict[str, int | float] = Field({}, description="of a request, and of the queue")
+    truncate: bool = Field(False, description="whether long inputs are cut by default (BERT_TRUNCATE)")
+    mask_token: str | None = Field(None, description="null while the model is loading")
+    precision: str = Field("", examples=["int8"])
+    device: str = Field("", description="the device that the artifact was exported for")
+    execution_provider: str | None = Field(None, description="of ONNX Runtime; null while the model is loading")
+    degraded: str | None = Field(None, description="why the CPU is used although there is an artifact for the GPU")
+    threads: int | None = None
+    measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
+    verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
+    versions: dict[str, str] = Field({}, description="of the exporter, the service and ONNX Runtime")

@@ -1,8 +1,5 @@
-"""The connection's side of the door: how long a request may take to arrive and how large its head may be, told in the one error shape;
-and how long an answer is kept for a caller who takes nothing of it.
-
-uvicorn limits neither. Knows bytes and time; what a request says is not known here.
-"""
+"""Limits of a connection that uvicorn does not have: time for a request to arrive, size of its head (request line and
+headers), time for which a response stays unread. Knows bytes and time, not what is requested."""
 
 import asyncio
 import fcntl
@@ -17,206 +14,202 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.http.disconnect import PRESENCE, ClientConnection
+from service.http.disconnect import CONNECTION_KEY, ClientConnection
 
-PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+REASON_PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+UVICORN_MEMBERS = (  # undocumented ones that are used or overridden below
+    *("_start_asgi_task", "_unset_keepalive_if_required", "send_400_response"),
+    *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete"),
+    *("loop", "transport", "parser", "pipeline", "headers", "scope", "cycle", "url"),
+    *("disconnected", "keep_alive", "more_body", "response_started", "response_complete"),  # of a cycle
+)
+
+
+def check_uvicorn() -> None:
+    """Raises ImportError for a uvicorn without UVICORN_MEMBERS: a method of that name here would never be called."""
+    setters = (HttpToolsProtocol.__init__, HttpToolsProtocol.on_message_begin, RequestResponseCycle.__init__)
+    known = {*dir(HttpToolsProtocol), *(name for setter in setters for name in setter.__code__.co_names)}
+    if missing := [name for name in UVICORN_MEMBERS if name not in known]:
+        raise ImportError(f"uvicorn>=0.45,<0.55 is required; the installed one does not have {', '.join(missing)}")
+
+
+check_uvicorn()
 
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionLimits:
-    """What all connections share."""
+    """Shared by all connections."""
 
     client_timeout_seconds: float
     max_header_bytes: int
-    refused: Callable[[int, str], None] = lambda status, code: None  # told of every refusal made here
-    draining: bool = False  # every connection closes after its next answer
+    on_rejected: Callable[[int, str], None] = lambda status, code: None
+    draining: bool = False  # each connection closes after its next response
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    gate: ClassVar[ConnectionLimits]
-    _due: asyncio.TimerHandle | None = None
+    limits: ClassVar[ConnectionLimits]
     _in_head = False
     _in_trailers = False  # or before a chunk's first byte
-    _continued = False  # what has been received since is head or trailers and nothing else
-    _arriving = False  # a request has begun and is not whole
+    _only_head_received = False  # by this data_received, so far: no body, no end of a request
+    _receiving = False  # a request has begun and is not complete
     _head_bytes = 0
-    _refused = False
-    _stalled: asyncio.TimerHandle | None = None  # while the system takes no more of an answer
-    _answered: RequestResponseCycle | None = None  # the request whose turn it is
+    _rejected = False
+    _read_timer: asyncio.TimerHandle | None = None
+    _write_stall_timer: asyncio.TimerHandle | None = None  # while the system accepts no more of a response
+    _current_cycle: RequestResponseCycle | None = None  # of the request being answered; `cycle`: of the newest one
 
     @classmethod
-    def bind(cls, gate: ConnectionLimits) -> type["LimitedHttpProtocol"]:
+    def bind(cls, limits: ConnectionLimits) -> type["LimitedHttpProtocol"]:
         """The protocol class for uvicorn, which constructs its protocols itself."""
-        return type("LimitedHttpProtocol", (cls,), {"gate": gate})
+        return type("LimitedHttpProtocol", (cls,), {"limits": limits})
 
-    def close_after_answer(self) -> None:
-        """Of the newest request; a connection without one stays open until the server closes it."""
+    def close_after_response(self) -> None:
+        """To the newest request; without one the connection stays open until the server closes it."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.presence = ClientConnection()
-        self._start_clock()
+        self.client_connection = ClientConnection()
+        self._start_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_clock()
-        self._stop_watching()
+        self._stop_read_timer()
+        self._stop_write_stall_timer()
         super().connection_lost(exc)
-        if self._answered is not None:
-            self._answered.disconnected = (
-                True  # uvicorn tells the newest request alone, and would write the answer to an earlier one
-            )
-        self.presence.leave()
+        if self._current_cycle is not None:
+            self._current_cycle.disconnected = True  # uvicorn marks the newest request only, and would write this one
+        self.client_connection.on_disconnect()
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._rejected:
             return
-        self._continued = self._in_head or self._in_trailers
+        self._only_head_received = self._in_head or self._in_trailers
         self._unset_keepalive_if_required()
         self._parse(data)
-        if (self._in_head or self._in_trailers) and not self._refused:
-            self._head_bytes += len(data) if self._continued else 0
-            self._check_head(self._head_bytes)
-        if self._arriving and self._due is None and not self._refused:
-            self._start_clock()  # most requests come whole, and need none
+        if (self._in_head or self._in_trailers) and not self._rejected:
+            self._head_bytes += len(data) if self._only_head_received else 0
+            self._check_head_size(self._head_bytes)
+        if self._receiving and self._read_timer is None and not self._rejected:
+            self._start_read_timer()  # most requests arrive in one piece and need none
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch(self._unread())
+        self._check_write_progress()
 
     def resume_writing(self) -> None:
-        self._stop_watching()
+        self._stop_write_stall_timer()
         super().resume_writing()
 
-    def _watch(self, unread: int) -> None:
-        """A caller who takes nothing of its answer would keep it in memory for as long as it likes."""
-        self._stalled = self.loop.call_later(self.gate.client_timeout_seconds, self._look, unread)
-
-    def _look(self, unread: int) -> None:
-        still = self._unread()
-        if still != unread:
-            self._watch(still)
-        else:
+    def _check_write_progress(self, unsent_before: int = -1) -> None:
+        """Aborts the connection if the client has read nothing since the last check: it keeps its response in memory.
+        The system's buffer counts as well as the transport's: it holds megabytes for a slow reader."""
+        in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        unsent = self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
+        if unsent == unsent_before:
             self.transport.abort()
+            return
+        timeout = self.limits.client_timeout_seconds
+        self._write_stall_timer = self.loop.call_later(timeout, self._check_write_progress, unsent)
 
-    def _unread(self) -> int:
-        """Bytes of answers that the caller has not taken: here, and in the system, which holds megabytes of a slow reader's."""
-        sent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        return self.transport.get_write_buffer_size() + int.from_bytes(sent, sys.byteorder)
-
-    def _stop_watching(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _stop_write_stall_timer(self) -> None:
+        if self._write_stall_timer is not None:
+            self._write_stall_timer.cancel()
+            self._write_stall_timer = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
+        self._current_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"][PRESENCE] = self.presence
-        self._in_head, self._continued, self._arriving, self._head_bytes = True, False, True, 0
-        self._stop_clock()
+        self.scope["state"][CONNECTION_KEY] = self.client_connection
+        self._in_head, self._only_head_received, self._receiving, self._head_bytes = True, False, True, 0
+        self._stop_read_timer()
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
-        self._check_head(len(self.url) + sum(len(name) + len(value) for name, value in self.headers))
-        if self._refused or self.parser.should_upgrade():
+        self._check_head_size(len(self.url) + sum(len(name) + len(value) for name, value in self.headers))
+        if self._rejected or self.parser.should_upgrade():
             return
         super().on_headers_complete()
-        self.headers = []  # trailers are no part of the head
-        if self.gate.draining:
-            self.close_after_answer()
+        self.headers = []  # trailers, which follow, are not headers
+        if self.limits.draining:
+            self.close_after_response()
 
     def on_chunk_header(self) -> None:
         self._in_trailers = True
 
     def on_body(self, body: bytes) -> None:
-        self._in_trailers = self._continued = False
-        if not self._refused:
+        self._in_trailers = self._only_head_received = False
+        if not self._rejected:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_trailers = self._arriving = False
-        self._stop_clock()
-        if not self._refused and not self.parser.should_upgrade():
+        self._in_trailers = self._receiving = False
+        self._stop_read_timer()
+        if not self._rejected and not self.parser.should_upgrade():
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "malformed", f"{msg.removesuffix('.')}: this is not HTTP/1.1")
+        self._reject(400, "malformed", f"{msg.removesuffix('.')}: this is not HTTP/1.1")
 
     def _parse(self, data: bytes) -> None:
-        """A request that asks for another protocol, as Java's HttpClient does by default, is read again without its asking: the parser takes its
-        body for what that protocol says first."""
+        """Parses the head of a request with `upgrade`, as Java's HttpClient sends by default, again without `upgrade`:
+        the parser would take its body for the first bytes of the other protocol."""
         rest = memoryview(data)
-        while rest and not self._refused:
+        while rest and not self._rejected:
             try:
                 self.parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 rest = rest[upgrade.args[0] :]
-                self._read_head_again()
+                self._parse_head_without_upgrade()
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
 
-    def _read_head_again(self) -> None:
+    def _parse_head_without_upgrade(self) -> None:
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            self._refuse(400, "malformed", "CONNECT: this is no proxy")
+            self._reject(400, "malformed", "CONNECT is not supported: this server is not a proxy")
             return
         kept = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, kept))
 
-    def _start_clock(self) -> None:
-        self._stop_clock()
-        self._due = self.loop.call_later(self.gate.client_timeout_seconds, self._too_slow)
+    def _start_read_timer(self) -> None:
+        self._read_timer = self.loop.call_later(self.limits.client_timeout_seconds, self._on_read_timeout)
 
-    def _stop_clock(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _too_slow(self) -> None:
+    def _on_read_timeout(self) -> None:
         if self.pipeline or (self._in_head and self.cycle is not None and not self.cycle.response_complete):
-            self._start_clock()  # we do not read on while an earlier request of this connection is being answered
+            self._start_read_timer()  # reading is paused while an earlier request of this connection is answered
         elif self.headers is None or (self.cycle is not None and not self._in_head and self.cycle.response_started):
-            self.transport.close()  # nothing was asked, or it has been answered before it was whole
+            self.transport.close()  # no request has begun, or it was answered before it was complete
         else:
-            self._refuse(
-                408,
-                "slow",
-                f"the request did not arrive within {self.gate.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)",
-            )
+            seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
+            self._reject(408, "slow", f"the request did not arrive within {seconds}")
 
-    def _check_head(self, size: int) -> None:
-        if size > self.gate.max_header_bytes:
-            self._refuse(
-                431,
-                "headers_too_large",
-                f"the request's head has over {self.gate.max_header_bytes} bytes (BERT_MAX_HEADER_BYTES)",
-            )
+    def _check_head_size(self, size: int) -> None:
+        if size > self.limits.max_header_bytes:
+            limit = f"{self.limits.max_header_bytes} bytes (BERT_MAX_HEADER_BYTES)"
+            self._reject(431, "headers_too_large", f"the request line and headers have more than {limit}")
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answers past the application, which has not started to, and closes."""
-        self._refused = True
-        self._stop_clock()
-        self.gate.refused(status, code)
-        if (
-            self.cycle is not None
-            and not self.cycle.response_complete
-            and (self.cycle.response_started or not self.cycle.more_body)
-        ):
-            self.cycle.keep_alive = False  # an earlier request is being answered: that answer is this connection's last
+    def _reject(self, status: int, code: str, message: str) -> None:
+        """Responds without the application, to which the request has not been passed, and closes."""
+        self._rejected = True
+        self._stop_read_timer()
+        self.limits.on_rejected(status, code)
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body):
+            cycle.keep_alive = False  # an earlier request is being answered: its response is the connection's last
             return
-        self.transport.write(_answer(status, {"error": message, "code": code, "request_id": secrets.token_hex(8)}))
+        body = json.dumps({"error": message, "code": code, "request_id": secrets.token_hex(8)}).encode()
+        self.transport.write(RESPONSE % (status, REASON_PHRASES[status], len(body), body))
         self.transport.close()
-
-
-def _answer(status: int, content: dict[str, Any]) -> bytes:
-    body = json.dumps(content).encode()
-    head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    return head % (status, PHRASES[status], len(body)) + body

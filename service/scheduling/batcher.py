@@ -1,8 +1,8 @@
-"""Waits: hands batches from the line to the runtime, one after another, and gives each caller its own rows.
+"""Waits: takes batches from the queue, runs them one after another, and gives each request its own rows.
 
-A batch leaves as soon as the runtime is free and something waits: no timer, no minimum wait. Where the runtime has lanes, each is free by
-itself; where it can prepare one batch while it runs another, a batch that would be full anyway leaves ahead (`Plan`). Knows tokens and time;
-knows nothing of HTTP, tasks or ONNX Runtime.
+A batch is dispatched as soon as the device is free and something is queued: no timer, no minimum wait. With per-core
+sessions each core is free by itself; where one batch can be prepared while another runs, a batch that is full anyway is
+dispatched ahead (`Concurrency`). Knows tokens and time; knows nothing of HTTP, tasks or ONNX Runtime.
 """
 
 import asyncio
@@ -10,127 +10,212 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from model_export.artifact.batch import Row, Tokens
+from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import DeadlineExceeded, InferenceFailed, NotFinite, OutOfMemory, ServiceError, Unavailable
-from service.scheduling.concurrency import SERIAL, Concurrency
+from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
 from service.scheduling.queue import QueuedRequest, RequestQueue, SequenceJob
-from service.scheduling.results import InferenceResult, PendingRequest, RunBatch
+from service.scheduling.results import InferenceResult, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
 from service.scheduling.watchdog import Clock, Watchdog
 
-NEWEST = 0.2  # weight of the newest run in the measured rate
-SICK = 16  # failures in a row, with no success between, after which a failing batch is no longer split
+RATE_EWMA_WEIGHT = 0.2  # of the newest batch in the measured rate
+MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Batcher:
+    """`serve` runs batches while `submit` is called; both on one event loop. `counts` and `failures` only grow."""
+
     run: RunBatch
-    waiting: RequestQueue
+    queue: RequestQueue
     report: Callable[[BatchReport], None] = lambda report: None
     clock: Clock = time.monotonic
     concurrency: Concurrency = SERIAL
     watchdog: Watchdog = field(default_factory=Watchdog)
     counts: RequestCounts = field(default_factory=RequestCounts)
-    faults: RunFailures = field(default_factory=RunFailures)
-    last_answer: float = float("-inf")  # when a run last went well
+    failures: RunFailures = field(default_factory=RunFailures)
+    last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
-    _promises: dict[QueuedRequest, PendingRequest] = field(default_factory=dict)
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    _closed: str = ""
-    _whole: bool = False  # the batch under way has all cores
+    _pending: set[QueuedRequest] = field(default_factory=set)  # admitted and not ended
+    _wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
+    _in_flight: int = 0  # batches
+    _uses_all_cores: bool = False  # the batch in flight is alone
 
     def __repr__(self) -> str:
-        return f"<Batcher {len(self._promises)} requests ({self.waiting.tokens} tokens waiting), {self.watchdog!r}>"
+        return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
 
     @property
     def unanswered(self) -> int:
-        return len(self._promises)
+        return len(self._pending)
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        """One row per sequence of `work`, in its order. Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then no row counts."""
-        caller = self._caller(work, timeout_seconds)
-        self._admit(lambda: self.waiting.admit(caller))
-        return await self._accompany(caller)
+        """One row per sequence of `work`, in its order.
 
-    async def submit_alone(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        """As `submit`, past everyone who waits and in a batch of its own: for the canary."""
-        caller = self._caller(work, timeout_seconds)
-        self._admit(lambda: self.waiting.admit_exclusive(caller))
-        return await self._accompany(caller)
+        Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then the request has no result.
+        """
+        return await self._submit(self.queue.admit, work, timeout_seconds)
+
+    async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
+        return await self._submit(self.queue.admit_exclusive, work, timeout_seconds)
 
     def check_admission(self, tokens: int) -> None:
-        """Raises what `submit` would raise for so many tokens, and counts it: for a guess before a request is read."""
+        """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
         try:
-            self._refuse_when_closed()
-            self.waiting.check_admission(tokens)
+            self.queue.check_admission(tokens)
         except ServiceError:
             self.counts.refuse(1)
             raise
 
+    def close(self, reason: str) -> None:
+        """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
+        for request in self.queue.close(reason):
+            self._fail(request, Unavailable(reason))
+        self._wake_up.set()
+
+    def fail_all(self, reason: str) -> None:
+        """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
+        self.close(reason)
+        for request in self._pending:
+            self._fail(request, Unavailable(reason))
+
     async def serve(self) -> None:
-        """Runs batches until closed; when closed, whatever still waits is answered with 503."""
-        await asyncio.gather(*(self._serve_one_by_one() for _ in range(self.concurrency.max_in_flight)))
+        """Runs batches until `close`."""
+        await asyncio.gather(*(self._dispatch_loop() for _ in range(self.concurrency.max_in_flight)))
 
-    async def _serve_one_by_one(self) -> None:
-        while not self._closed:
-            await self._arrived.wait()
-            jobs = self._next_batch() if self._may_leave() else []
-            if jobs:
-                await self._answer(jobs)
-                self._arrived.set()
+    async def _dispatch_loop(self) -> None:
+        while not self.queue.closed:
+            await self._wake_up.wait()
+            if self._can_dispatch():
+                await self._step()
             else:
-                self._arrived.clear()
+                self._wake_up.clear()
 
-    def _may_leave(self) -> bool:
-        """Whether a batch has a place to go: the device, a free lane, or ahead of its turn where it would not grow by waiting."""
-        if not self.watchdog.in_flight:
-            return True
-        return not self._whole if self.concurrency.per_core else self.waiting.fills_a_batch
+    async def _step(self) -> None:
+        """Decides on a batch, runs it, delivers its rows. A failed run is repeated in halves, down to the culprit."""
+        parts = [self._next_batch()]
+        self._in_flight += 1
+        while parts:
+            jobs = [job for job in parts.pop() if not job[0].future.done()]
+            if not jobs:
+                continue
+            try:
+                rows, batch, began, ended = await self._run_batch(jobs)
+            except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
+                parts += self._split_or_fail(jobs, error)
+            else:
+                parts += self._deliver(jobs, rows, began, ended)
+                self._record_batch(jobs, batch, began, ended)
+        self._in_flight -= 1
+        if self.queue.tokens:
+            self._wake_up.set()
+
+    def _can_dispatch(self) -> bool:
+        """Whether something is queued and the device is idle, a core is free, or a full batch can be prepared ahead."""
+        if not self.queue.tokens or not self._in_flight:
+            return self.queue.tokens > 0
+        return not self._uses_all_cores if self.concurrency.per_core else self.queue.fills_a_batch
 
     def _next_batch(self) -> Sequence[SequenceJob]:
-        in_flight = self.watchdog.in_flight
-        taken = self.waiting.next_batch(self.clock(), self.concurrency.share(self.waiting.tokens, in_flight=in_flight))
-        for caller in taken.late:
-            self._expire(caller)
-        self._whole = not in_flight and not self.waiting.tokens
-        return taken.jobs
+        share = None
+        if self.concurrency.per_core and self.queue.tokens > MIN_TOKENS_PER_CORE:  # fewer are not shared
+            share = self.concurrency.share(self.queue.tokens, in_flight=self._in_flight)
+        batch = self.queue.next_batch(self.clock(), share)
+        for request in batch.expired:
+            self._expire(request)
+        self._uses_all_cores = not self._in_flight and not self.queue.tokens
+        return batch.jobs
 
-    def close(self, reason: str) -> None:
-        """Answers everyone who waits with 503 and refuses newcomers; a run in progress still answers its callers."""
-        self._closed = reason
-        for caller in self.waiting.clear():
-            self._fail(caller, Unavailable(reason))
-        self._arrived.set()
+    async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:
+        """A row per job, None where it is not finite; the batch; when the run began and ended.
 
-    def abandon(self, reason: str) -> None:
-        """As `close`, and the callers of the run in progress are given up too: it will not end."""
-        self.close(reason)
-        for caller in self._promises:
-            self._fail(caller, Unavailable(reason))
-
-    def _caller(self, work: Sequence[Tokens], timeout_seconds: float) -> QueuedRequest:
-        now = self.clock()
-        return QueuedRequest(work, arrived=now, deadline=now + timeout_seconds)
-
-    def _admit(self, join: Callable[[], None]) -> None:
+        Raises what the run raises, and NotFinite where no row is finite.
+        """
+        sequences = [request.work[index] for request, index in jobs]
+        watched = self.watchdog.begin()
         try:
-            self._refuse_when_closed()
-            join()
+            rows, batch = await self.run(sequences, all_cores=self._uses_all_cores)
+        finally:
+            self.watchdog.end(watched)
+        if len(rows) != len(jobs):
+            raise ValueError(f"{len(rows)} rows for {len(jobs)} sequences")
+        if rows.count(None) == len(rows):
+            raise NotFinite("the model's answer holds NaN or infinity")
+        return rows, batch, watched.began, self.clock()
+
+    def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
+        seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
+        if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
+            beside = self.concurrency.max_in_flight if self.concurrency.per_core and not self._uses_all_cores else 1
+            rate = beside * batch.tokens / max(seconds, 1e-9)
+            self.queue.tokens_per_second += RATE_EWMA_WEIGHT * (rate - self.queue.tokens_per_second)
+        report = BatchReport(
+            sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
+        )
+        self.report(report)
+
+    def _deliver(
+        self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float
+    ) -> list[Sequence[SequenceJob]]:
+        """Gives the finite rows to their requests; returns what is to run again, in parts.
+
+        A row that is not finite may only have shared an attention row with the culprit.
+        """
+        self.last_answer, self.failures_in_a_row = ended, 0
+        not_finite = []
+        for job, row in zip(jobs, rows, strict=True):
+            if row is None:
+                not_finite.append(job)
+                continue
+            request, index = job
+            request.rows[index] = row
+            request.answered += 1
+            if request.forward_until != ended:  # the first row of this run
+                request.forward_seconds += ended - max(began, request.forward_until)
+                request.forward_until = ended
+            if request.answered == len(request.rows) and not request.future.done():
+                request.future.set_result(None)
+        if len(not_finite) == 1:
+            return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
+        return _halves(not_finite) if not_finite else []
+
+    def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
+        """Counts a failed run; returns what is to run again, in parts, or fails the requests where that is nothing."""
+        self.failures_in_a_row += 1
+        self.failures.failed_runs += 1
+        self.failures.out_of_memory += isinstance(error, OutOfMemory)
+        if len(jobs) > 1 and self.failures_in_a_row < MAX_FAILURES_TO_SPLIT:
+            if isinstance(error, OutOfMemory):
+                self.queue.shrink(sum(request.lengths[index] for request, index in jobs))
+            return _halves(jobs)
+        kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
+        message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
+        for request, index in jobs:
+            self._fail(request, kind(message, index=index if len(jobs) == 1 else None))
+        return []
+
+    async def _submit(
+        self, admit: Callable[[QueuedRequest], None], work: Sequence[Tokens], timeout_seconds: float
+    ) -> InferenceResult:
+        """Admits a request and waits until it has ended; counts how."""
+        now = self.clock()
+        request = QueuedRequest(work, arrived=now, deadline=now + timeout_seconds)
+        try:
+            admit(request)
         except ServiceError:
             self.counts.refuse(1)
             raise
         self.counts.received += 1
-
-    async def _accompany(self, caller: QueuedRequest) -> InferenceResult:
-        """Waits with a caller who was admitted, until it ends one way or another; counts how."""
+        self._pending.add(request)
         loop = asyncio.get_running_loop()
-        promise = self._promises[caller] = PendingRequest(loop.create_future())
-        timer = loop.call_later(caller.deadline - caller.arrived, self._expire, caller)
-        self._arrived.set()
+        request.future = loop.create_future()
+        timer = loop.call_later(timeout_seconds, self._expire, request)
+        self._wake_up.set()
         try:
-            await promise.future
+            await request.future
+            self.counts.answered += 1
         except asyncio.CancelledError:
-            self.waiting.remove(caller)
+            self.queue.remove(request)
             self.counts.cancelled += 1
             raise
         except DeadlineExceeded:
@@ -139,126 +224,23 @@ class Batcher:
         except ServiceError:
             self.counts.failed += 1
             raise
-        else:
-            self.counts.answered += 1
         finally:
             timer.cancel()
-            del self._promises[caller]
-        total = self.clock() - caller.arrived
-        rows = [row for row in caller.rows if row is not None]
-        return InferenceResult(
-            rows=rows, queue_seconds=total - promise.forward_seconds, forward_seconds=promise.forward_seconds
-        )
+            self._pending.remove(request)
+        queue_seconds = self.clock() - now - request.forward_seconds
+        return InferenceResult(rows=request.rows, queue_seconds=queue_seconds, forward_seconds=request.forward_seconds)
 
-    async def _answer(self, jobs: Sequence[SequenceJob]) -> None:
-        """Runs `jobs` together; what fails runs again in halves, until the culprit stands alone. Who left meanwhile is left out."""
-        parts = [jobs]
-        while parts:
-            part = [
-                job
-                for job in parts.pop()
-                if job.caller in self._promises and not self._promises[job.caller].future.done()
-            ]
-            if part:
-                parts += await self._attempt(part)
+    def _expire(self, request: QueuedRequest) -> None:
+        """Only while some of its sequences are queued: a request that is wholly in a run is answered, late or not."""
+        if request.queued_tokens:
+            waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
+            ran = f"{request.dispatched} of {len(request.work)} inputs had been dispatched"
+            self._fail(request, DeadlineExceeded(f"{waited}; {ran}"))
 
-    async def _attempt(self, jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
-        """One run; returns what is to run again, in parts."""
-        watched = self.watchdog.begin()
-        try:
-            rows, batch = await self.run([job.tokens for job in jobs], all_cores=self._whole)
-            pairs = list(zip(jobs, rows, strict=True))
-        except Exception as error:  # noqa: BLE001 - whatever a run raises, its callers are told and the loop goes on
-            return self._after_failure(jobs, error)
-        finally:
-            self.watchdog.end(watched)
-        suspects = [job for job, row in pairs if row is None]
-        if len(suspects) == len(jobs):
-            return self._after_failure(jobs, NotFinite("the model's answer holds NaN or infinity"))
-        started, ended = watched.began, self.clock()
-        self.last_answer = ended
-        self.failures_in_a_row = 0
-        self._deliver([(job, row) for job, row in pairs if row is not None], began=started, ended=ended)
-        waited = started - min(job.caller.arrived for job in jobs)
-        self._learn(
-            BatchReport(
-                sequences=len(jobs),
-                tokens=batch.tokens,
-                slots=batch.slots,
-                waited_seconds=waited,
-                ran_seconds=ended - started,
-            )
-        )
-        return self._after_not_finite(suspects)
-
-    def _after_failure(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
-        """What is to run again after a run that raised, or gave nothing finite; the callers are told where that is nothing."""
-        self.failures_in_a_row += 1
-        self.faults.failed_runs += 1
-        if isinstance(error, OutOfMemory):
-            self.faults.out_of_memory += 1
-        if len(jobs) > 1 and self.failures_in_a_row < SICK:
-            if isinstance(error, OutOfMemory):
-                self.waiting.shrink(sum(len(job.tokens) for job in jobs))
-            return _halves(jobs)
-        kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
-        message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
-        for job in jobs:
-            self._fail(job.caller, kind(message, index=job.index if len(jobs) == 1 else None))
-        return []
-
-    def _after_not_finite(self, suspects: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
-        """Sequences that share an attention row with the culprit are not finite either, and have done nothing wrong: they run again."""
-        if len(suspects) == 1:
-            return self._after_failure(suspects, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return _halves(suspects)
-
-    def _deliver(self, answered: Sequence[tuple[SequenceJob, Row]], *, began: float, ended: float) -> None:
-        for caller in {job.caller for job, _ in answered}:
-            if caller in self._promises:
-                self._promises[caller].count(began, ended)
-        for job, row in answered:
-            caller = job.caller
-            caller.rows[job.index] = row
-            caller.answered += 1
-            if caller.answered == len(caller.work) and caller in self._promises:
-                self._settle(self._promises[caller].future)
-
-    def _learn(self, report: BatchReport) -> None:
-        beside = 1 if self._whole or not self.concurrency.per_core else self.concurrency.max_in_flight
-        rate = beside * report.tokens / max(report.ran_seconds, 1e-9)
-        if report.tokens * 2 >= self.waiting.token_budget:  # a small batch says nothing of the full rate
-            self.waiting.tokens_per_second += NEWEST * (rate - self.waiting.tokens_per_second)
-        self.report(report)
-
-    def _fail(self, caller: QueuedRequest, error: ServiceError) -> None:
-        self.waiting.remove(caller)
-        if caller in self._promises:
-            self._settle(self._promises[caller].future, error)
-
-    def _expire(self, caller: QueuedRequest) -> None:
-        """Only while something of it waits: what is in a run is answered, late or not."""
-        if caller.waiting_tokens and caller in self._promises:
-            ran = (
-                f"{caller.left} of {len(caller.work)} inputs had left the line" if caller.left else "nothing of it ran"
-            )
-            self._fail(
-                caller,
-                DeadlineExceeded(f"the deadline passed after {self.clock() - caller.arrived:.3f} s in the line; {ran}"),
-            )
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise Unavailable(self._closed)
-
-    @staticmethod
-    def _settle(future: asyncio.Future[None], error: ServiceError | None = None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+    def _fail(self, request: QueuedRequest, error: ServiceError) -> None:
+        self.queue.remove(request)
+        if not request.future.done():
+            request.future.set_exception(error)
 
 
 def _halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:

@@ -1,19 +1,25 @@
-"""How batches share the device: one after another, side by side on a core each, or one prepared while another runs."""
+"""How batches share the device: one by one, side by side on one core each, or one prepared while another runs."""
 
 from dataclasses import dataclass
 
-MIN_TOKENS_PER_CORE = 64  # tokens; below, all cores together on one batch are faster than one core on each of several
+MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than one core on each of several
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    max_in_flight: int = 1  # batches under way
-    per_core: bool = False  # each on a core of its own, or one alone on all of them; otherwise one has the device and the others wait for it, prepared
+    """`per_core`: each batch runs on a core of its own, or one alone on all of them.
 
-    def share(self, waiting: int, *, in_flight: int) -> int | None:
-        """Tokens for the next batch, so that every free lane gets some of the `waiting` ones; None: as many as a batch may have."""
-        free = self.max_in_flight - in_flight
-        return max(MIN_TOKENS_PER_CORE, -(-waiting // free)) if self.per_core else None
+    Otherwise one batch runs at a time, and the others in flight are prepared and wait for the device.
+    """
+
+    max_in_flight: int = 1  # batches
+    per_core: bool = False
+
+    def share(self, queued_tokens: int, *, in_flight: int) -> int | None:
+        """Tokens for the next batch, so that every free core gets some of the queued ones; None: up to the budget."""
+        if not self.per_core:
+            return None
+        return max(MIN_TOKENS_PER_CORE, -(-queued_tokens // (self.max_in_flight - in_flight)))
 
 
 SERIAL = Concurrency()

@@ -1,90 +1,99 @@
-"""The line: who is admitted, who leaves next, whose time is over. Plain synchronous code without a clock, a loop or a model."""
+"""The scheduling policy: which requests are admitted, which sequences form the next batch, which deadlines have passed.
 
+Plain synchronous code: knows no clock, no event loop and no model.
+"""
+
+import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Row, Tokens
-from service.errors import Overloaded, TooLarge
+from service.errors import Overloaded, TooLarge, Unavailable
 
-QUANTUM = 64  # tokens that a caller may send at each of its turns; what it sends beyond, it pays with its next turns
-TURNS = 4  # callers that find room in a batch even when everyone sends as much as it may
-LATELY = 32  # batches
-LOOK_PAST = 32  # callers whose next sequence does not fit the rest of a batch and are looked past before it leaves
-BULK_SHARE = 0.9  # of the line for requests larger than a batch: the rest stays free for small ones
-GOLDEN = 0.618  # its multiples spread evenly: refused callers do not all come back at once
+QUANTUM = 64  # tokens that a request may dispatch per turn; what it dispatches beyond is paid for by its next turns
+MIN_SHARERS = 4  # requests that fit into a batch even when each of them uses its whole quantum
+RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
+MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
+BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
+GOLDEN_RATIO = 0.618  # its multiples are spread evenly, so that rejected clients do not all retry at the same time
 
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request in the line. Its sequences leave in order, a few at a turn; `rows` fills up in any order."""
+    """Queued or running. Its sequences are dispatched in order, a few per turn; `rows` fills up in any order."""
 
     work: Sequence[Tokens]
     arrived: float  # seconds
     deadline: float
-    alone: bool = False  # leaves in a batch of its own
-    left: int = 0  # sequences that have gone into a batch
-    answered: int = 0
-    deficit: int = 0  # tokens; see QUANTUM
-    size: int = field(init=False)  # tokens of all its sequences
-    waiting_tokens: int = field(init=False)  # of the sequences that have not left
+    exclusive: bool = False  # dispatched in a batch of its own
+    dispatched: int = 0  # sequences
+    answered: int = 0  # sequences
+    deficit: int = 0  # tokens that it may still dispatch in this turn; see QUANTUM
+    forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
+    forward_until: float = -math.inf  # when the last of them ended
+    lengths: list[int] = field(init=False)  # tokens of each sequence
+    size: int = field(init=False)  # tokens of all sequences
+    queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
     longest: int = field(init=False)  # tokens of the longest sequence
-    rows: list[Row | None] = field(init=False)
+    rows: list[Row] = field(init=False)  # empty until computed
+    future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
 
     def __post_init__(self) -> None:
-        lengths = [len(tokens) for tokens in self.work]
-        self.size = self.waiting_tokens = sum(lengths)
-        self.longest = max(lengths)
-        self.rows = [None] * len(self.work)
+        self.lengths = [len(tokens.ids) for tokens in self.work]
+        self.size = self.queued_tokens = sum(self.lengths)
+        self.longest = max(self.lengths)
+        self.rows = [{}] * len(self.lengths)
 
-    @property
-    def next_length(self) -> int:
-        """Tokens of the sequence that leaves next; 0 when all have left."""
-        return len(self.work[self.left]) if self.left < len(self.work) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceJob:
-    """One sequence of one caller, on its way through a run."""
-
-    caller: QueuedRequest
-    index: int
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.caller.work[self.index]
+    def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
+        """The next sequences that the deficit and `room` tokens allow; `always_one`: the first one, however long."""
+        jobs: list[SequenceJob] = []
+        while self.deficit > 0 and self.dispatched < len(self.lengths):
+            length = self.lengths[self.dispatched]
+            if length > room and (jobs or not always_one):
+                break
+            jobs.append((self, self.dispatched))
+            self.dispatched += 1
+            self.deficit -= length
+            self.queued_tokens -= length
+            room -= length
+        return jobs
 
 
-@dataclass(frozen=True, slots=True)
+SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request and its index there
+
+
+@dataclass(slots=True, eq=False)
 class NextBatch:
-    """What `take` took out of the line: the next batch, and callers whose deadline had passed."""
-
     jobs: Sequence[SequenceJob]
-    late: Sequence[QueuedRequest]
+    expired: Sequence[QueuedRequest]  # taken out of the queue because their deadlines have passed
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RequestQueue:
-    """Callers in turn. `tokens` is always the sum over the callers in the ring of what has not left yet."""
+    """Deficit round robin over requests, measured in tokens; admission by queued tokens and by estimated wait.
+
+    `tokens` is always the sum of what the queued requests have not dispatched yet.
+    """
 
     token_budget: int
     max_tokens: int
     max_wait_seconds: float
-    tokens_per_second: float  # measured; estimates the wait
+    tokens_per_second: float  # measured; for estimates of the wait
+    closed: str = ""  # why no request is admitted any more
     quantum: int = field(init=False)
     tokens: int = 0
-    _round: int = 0  # tokens that leave before a newcomer's first turn: the sum of the callers' turns
-    _lasting: int = 0  # at most so many tokens leave in the round after that
-    _sizes: list[tuple[int, int]] = field(
-        default_factory=lambda: [(0, 0)] * 64
-    )  # callers and their tokens, by the bits of what each still has
+    _first_turn_tokens: int = 0  # the sum of all requests' next turns: dispatched before a new request's first turn
+    _later_tokens: int = 0  # at most so many tokens are dispatched in the round after that
+    _requests_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # by bit length of their queued tokens
+    _tokens_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # the queued tokens of those
     _batches_since_small: int = 10**6
-    _refusals: int = 0
+    _rejections: int = 0
     _ring: OrderedDict[QueuedRequest, None] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self.quantum = max(1, min(QUANTUM, self.token_budget // TURNS))
+        self.quantum = max(1, min(QUANTUM, self.token_budget // MIN_SHARERS))
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -94,150 +103,143 @@ class RequestQueue:
         """Whether the next batch would not grow by waiting."""
         return self.tokens >= self.token_budget
 
-    def wait_seconds(self, size: int) -> float:
-        """Estimated time that a request of `size` tokens would wait for others: whoever has more to do counts only with as much as it."""
-        return max(self._round, self._ahead(size)) / self.tokens_per_second
-
     @property
     def oldest(self) -> float | None:
-        """When the caller that waits longest arrived."""
-        return min((caller.arrived for caller in self._ring), default=None)
+        """When the request that has waited longest arrived."""
+        return min((request.arrived for request in self._ring), default=None)
 
-    def admit(self, caller: QueuedRequest) -> None:
-        """Takes the whole request into the line or raises: TooLarge where it could never fit, Overloaded where it does not fit now."""
-        size = caller.waiting_tokens
-        if size > self._room(size):
-            limit = f"the line takes at most {self._room(size)} at once (BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        self.check_admission(size, patience=max(0.0, caller.deadline - caller.arrived))
-        self._join(caller)
+    def wait_seconds(self, size: int) -> float:
+        """Estimated wait of a new request of `size` tokens. A larger request counts with only `size` tokens."""
+        return max(self._first_turn_tokens, self._tokens_ahead(size)) / self.tokens_per_second
 
     def check_admission(self, size: int, *, patience: float = math.inf) -> None:
-        """Raises Overloaded where `size` tokens do not fit now, or would wait too long: cheap, so also for a guess before anything is tokenized."""
-        over, patience = self.tokens + size - self._room(size), min(patience, self.max_wait_seconds)
+        """Cheap, so that it can also be called with an estimate before anything is tokenized.
+
+        Raises Unavailable when closed, TooLarge where `size` tokens could never fit, Overloaded where they do not fit
+        now or would wait longer than `patience` or `max_wait_seconds`.
+        """
+        if self.closed:
+            raise Unavailable(self.closed)
+        capacity = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
+        if size > capacity:
+            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
+            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
+        over, patience = self.tokens + size - capacity, min(patience, self.max_wait_seconds)
         wait = self.wait_seconds(size)
         if over <= 0 and wait <= patience:
             return
-        seconds = (
-            max(over / self.tokens_per_second, self._seconds_until(size, patience))
-            + self.token_budget / self.tokens_per_second
-        )
-        self._refusals += 1
-        retry = max(1.0, seconds) * (1.0 + self._refusals * GOLDEN % 1.0 / 2)
-        raise Overloaded(
-            f"{self.tokens} tokens are waiting, {wait:.1f} s of them before this request; try again in {retry:.0f} s",
-            retry_after=retry,
-        )
+        seconds = max(over / self.tokens_per_second, self._seconds_until(size, patience))
+        seconds += self.token_budget / self.tokens_per_second
+        self._rejections += 1
+        retry = max(1.0, seconds) * (1.0 + self._rejections * GOLDEN_RATIO % 1.0 / 2)
+        state = f"{self.tokens} tokens, about {wait:.1f} s before this request"
+        raise Overloaded(f"the queue is full ({state}); retry in {retry:.0f} s", retry_after=retry)
 
-    def admit_exclusive(self, caller: QueuedRequest) -> None:
-        """Past everyone and every limit, in a batch of its own: for the canary, whose fate must be nobody else's."""
-        caller.alone = True
-        self._join_first(caller)
+    def admit(self, request: QueuedRequest) -> None:
+        """Appends the whole request, or raises as `check_admission`."""
+        self.check_admission(request.size, patience=max(0.0, request.deadline - request.arrived))
+        self._append(request)
+
+    def admit_exclusive(self, request: QueuedRequest) -> None:
+        """Bypasses the queue and all limits, in its own batch: the canary must not fail together with user requests."""
+        if self.closed:
+            raise Unavailable(self.closed)
+        request.exclusive = True
+        self._prepend(request)
 
     def next_batch(self, now: float, share: int | None = None) -> NextBatch:
-        """The next batch: callers in turn until the budget, or a smaller `share` in tokens, is full. Empty when nobody waits.
+        """Requests take turns until the token budget, or a smaller `share` of tokens, is used up.
 
-        At its turn a caller sends until its credit is used up: round robin in tokens, not in texts. The first in turn always
-        leaves, however long; one that does not fit the rest keeps its turn for the next batch, so that nothing starves and
-        nothing short waits behind it. While somebody small has been here lately, who came with more than a batch fills half of one,
-        no more: the next small one neither waits for a full batch to end nor shares one.
+        The first sequence is always dispatched, however long. A request whose next sequence does not fit the rest keeps
+        its turn for the next batch, so that it cannot starve and shorter ones do not wait for it. For RECENT_BATCHES
+        batches after a small request, a bulk request (larger than a batch) may use only half of each batch: the next
+        small request neither waits for a full batch to end nor shares one.
         """
         jobs: list[SequenceJob] = []
-        late: list[QueuedRequest] = []
-        passed: list[QueuedRequest] = []
+        expired: list[QueuedRequest] = []
+        skipped: list[QueuedRequest] = []
         room = self.token_budget if share is None else min(share, self.token_budget)
-        kept = room // 2
-        self._batches_since_small += 1
-        while self._ring and room > 0 and len(passed) < LOOK_PAST:
-            caller = next(iter(self._ring))
-            self._leave(caller)
-            if caller.deadline <= now:
-                late.append(caller)
+        reserved = room // 2
+        while self._ring and room > 0 and len(skipped) < MAX_SKIPPED:
+            request = next(iter(self._ring))
+            self.remove(request)
+            if request.deadline <= now:
+                expired.append(request)
                 continue
-            if caller.alone:
-                return NextBatch([_send(caller) for _ in caller.work], late)
-            if caller.deficit <= 0:
-                caller.deficit += self.quantum
-            bulk = caller.size > self.token_budget  # to its end: the rest of a bulk request is nobody small
-            reserved = kept if bulk and self._batches_since_small < LATELY else 0
-            while caller.deficit > 0 and caller.next_length > 0 and (not jobs or caller.next_length <= room - reserved):
-                room -= caller.next_length
-                jobs.append(_send(caller))
+            if request.exclusive:
+                request.deficit = request.size
+                jobs = request.dispatch(request.size, always_one=True)
+                break
+            if request.deficit <= 0:
+                request.deficit += self.quantum
+            bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
+            kept_free = reserved if bulk and self._batches_since_small < RECENT_BATCHES else 0
+            queued = request.queued_tokens
+            jobs += request.dispatch(room - kept_free, always_one=not jobs)
+            room -= queued - request.queued_tokens
             if not bulk:
                 self._batches_since_small = 0
-            if not caller.next_length:
+            if not request.queued_tokens:
                 continue
-            if caller.deficit > 0:
-                passed.append(caller)
+            if request.deficit > 0:
+                skipped.append(request)
             else:
-                self._join(caller)
-        for caller in reversed(passed):
-            self._join_first(caller)
-        return NextBatch(jobs, late)
+                self._append(request)
+        for request in reversed(skipped):
+            self._prepend(request)
+        if jobs:
+            self._batches_since_small += 1
+        return NextBatch(jobs, expired)
 
-    def remove(self, caller: QueuedRequest) -> bool:
-        """Drops what a caller still has in the line; False where nothing was left of it."""
-        if caller not in self._ring:
+    def remove(self, request: QueuedRequest) -> bool:
+        """Drops what the request has not dispatched; False where it is not queued."""
+        if request not in self._ring:
             return False
-        self._leave(caller)
+        del self._ring[request]
+        self._count(request, -1)
         return True
 
-    def clear(self) -> list[QueuedRequest]:
-        """Removes and returns everyone."""
-        everyone = list(self._ring)
-        for caller in everyone:
-            self._leave(caller)
-        return everyone
+    def close(self, reason: str) -> list[QueuedRequest]:
+        """Admits no request from now on; removes and returns the queued ones."""
+        self.closed = reason
+        requests = list(self._ring)
+        for request in requests:
+            self.remove(request)
+        return requests
 
     def shrink(self, tokens: int) -> None:
         """A batch of `tokens` did not fit the memory: from now on at most half of it."""
         self.token_budget = max(1, min(self.token_budget, tokens // 2))
 
-    def _join(self, caller: QueuedRequest) -> None:
-        self._ring[caller] = None
-        self._count(caller, 1)
+    def _append(self, request: QueuedRequest) -> None:
+        self._ring[request] = None
+        self._count(request, 1)
 
-    def _join_first(self, caller: QueuedRequest) -> None:
-        self._join(caller)
-        self._ring.move_to_end(caller, last=False)
+    def _prepend(self, request: QueuedRequest) -> None:
+        self._append(request)
+        self._ring.move_to_end(request, last=False)
 
-    def _leave(self, caller: QueuedRequest) -> None:
-        del self._ring[caller]
-        self._count(caller, -1)
+    def _count(self, request: QueuedRequest, sign: int) -> None:
+        queued = request.queued_tokens
+        turn = min(queued, max(self.quantum, request.longest))  # an upper bound: the wait never grows meanwhile
+        self.tokens += sign * queued
+        self._first_turn_tokens += sign * turn
+        self._later_tokens += sign * min(queued - turn, self.quantum + request.longest)
+        bits = queued.bit_length()
+        self._requests_by_bits[bits] += sign
+        self._tokens_by_bits[bits] += sign * queued
 
-    def _count(self, caller: QueuedRequest, sign: int) -> None:
-        turn = min(
-            caller.waiting_tokens, max(self.quantum, caller.longest)
-        )  # at most: so the wait never grows while work is done
-        self.tokens += sign * caller.waiting_tokens
-        self._round += sign * turn
-        self._lasting += sign * min(caller.waiting_tokens - turn, self.quantum + caller.longest)
-        count, tokens = self._sizes[caller.waiting_tokens.bit_length()]
-        self._sizes[caller.waiting_tokens.bit_length()] = count + sign, tokens + sign * caller.waiting_tokens
-
-    def _room(self, size: int) -> int:
-        return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
-
-    def _ahead(self, size: int) -> int:
-        """Tokens that leave before `size` tokens that come now have left, as all take turns; at most twice too many, never too few."""
-        smaller = self._sizes[: size.bit_length()]
-        return sum(tokens for _, tokens in smaller) + size * (len(self._ring) - sum(count for count, _ in smaller))
+    def _tokens_ahead(self, size: int) -> int:
+        """Tokens dispatched before a new request of `size` tokens ends; at most twice too many, never too few."""
+        bits = size.bit_length()
+        return sum(self._tokens_by_bits[:bits]) + size * (len(self._ring) - sum(self._requests_by_bits[:bits]))
 
     def _seconds_until(self, size: int, patience: float) -> float:
-        """How long, if nobody else comes, until the wait is down to `patience`: 0 where it is."""
-        if self.wait_seconds(size) <= patience:
+        """How long, if no other request arrives, until the estimated wait is down to `patience`: 0 where it is."""
+        wait = self.wait_seconds(size)
+        if wait <= patience:
             return 0.0
-        lasting = self._lasting / self.tokens_per_second
-        if (
-            self._ahead(size) <= self._round and lasting <= patience
-        ):  # enough leave for good in this round, while the others have their turn
-            return self.wait_seconds(size) + lasting - patience
+        later = self._later_tokens / self.tokens_per_second
+        if self._tokens_ahead(size) <= self._first_turn_tokens and later <= patience:
+            return wait + later - patience  # enough requests end in this round, while the others have their turns
         return self.tokens / self.tokens_per_second - patience / 2
-
-
-def _send(caller: QueuedRequest) -> SequenceJob:
-    length = caller.next_length
-    caller.deficit -= length
-    caller.waiting_tokens -= length
-    caller.left += 1
-    return SequenceJob(caller, caller.left - 1)

@@ -1,11 +1,11 @@
-"""Facts about the line, for whoever counts them: what a run did, how requests ended."""
+"""What the batcher counts: batches that were run, requests by outcome, failures."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One run that went well."""
+    """One successful run."""
 
     sequences: int
     tokens: int
@@ -16,7 +16,7 @@ class BatchReport:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests by how they ended. received = all the others + those still in the batcher, at any moment. Canaries count too."""
+    """Requests by outcome. At any moment received = all the others + those still in the batcher. Canaries count too."""
 
     received: int = 0
     answered: int = 0
@@ -32,7 +32,5 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class RunFailures:
-    """What went wrong in runs."""
-
-    failed_runs: int = 0  # raised, or gave no finite answer
+    failed_runs: int = 0  # raised an exception, or gave no finite answer
     out_of_memory: int = 0  # of those

@@ -1,16 +1,19 @@
-"""The request and answer bodies, with their examples. Requests are checked strictly: an unknown field is an error, not a shrug."""
+"""Request and response bodies, with examples. Requests are validated strictly: an unknown field is an error."""
 
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from service.tasks.tokenizer import Direction
+
 T = TypeVar("T")
-FailFastList = Annotated[
-    list[T], Field(fail_fast=True)
-]  # ends at its first fault: a list of millions may have millions of them
+FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
+StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "pooler", "mean"]
-Lowered = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
-Side = Annotated[Literal["right", "left"], Lowered]
+Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
+Strategy = Literal["none", "simple"]
+PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
+TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
 
 class Body(BaseModel):
@@ -18,33 +21,31 @@ class Body(BaseModel):
 
 
 class TruncationFields(Body):
-    truncate: bool | None = Field(None, description="cut what is too long; null: as the server is set (BERT_TRUNCATE)")
-    truncation_direction: Side = Field("right", description="the side that is cut away")
+    truncate: bool | None = Field(None, description="cut inputs that are too long; null: the server's BERT_TRUNCATE")
+    truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
 
 class EmbedRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["my dog is hairy"])
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
     pooling: Pooling = Field(
-        "cls", description="cls: raw last-layer [CLS]; pooler: tanh(W h[CLS] + b); mean: over all tokens"
+        "cls", description="cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens"
     )
-    normalize: bool = Field(False, description="to unit length")
-    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers (before normalizing)")
-    prompt_name: None = Field(None, description="accepted from TEI clients when null")
+    normalize: bool = Field(False, description="scale each vector to unit length")
+    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
+    prompt_name: None = Field(None, description="null only; accepted because TEI clients send it")
 
 
 class FillMaskParameters(Body):
     top_k: int | None = Field(None, ge=0)
-    targets: str | FailFastList[str] | None = None
+    targets: StringOrList | None = None
 
 
 class FillMaskRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["Paris is the capital of [MASK]."])
-    parameters: FillMaskParameters | None = Field(
-        None, description="as in the Hugging Face API; the same keys at the top level do the same"
-    )
+    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
+    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
-    targets: str | FailFastList[str] | None = Field(
-        None, description="score these words only, with their share of the whole vocabulary"
+    targets: StringOrList | None = Field(
+        None, description="score only these words; probabilities are over the vocabulary"
     )
 
 
@@ -60,16 +61,14 @@ class NspRequest(TruncationFields):
 
 
 class EmbeddingsRequest(TruncationFields):
-    """OpenAI's request; `pooling`, `normalize` and what cuts long texts are ours."""
+    """OpenAI's request; `pooling`, `normalize`, `truncate` and `truncation_direction` are extensions."""
 
-    input: str | FailFastList[str] = Field(examples=["my dog is hairy"])
+    input: StringOrList = Field(examples=["my dog is hairy"])
     model: str | None = None
     user: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling | None = Field(
-        None, description="null: as the checkpoint's sentence-transformers modules say, [CLS] without them (/info)"
-    )
+    pooling: Pooling | None = Field(None, description="null: as the checkpoint declares (/info); cls if it does not")
     normalize: bool = True
 
 
@@ -78,21 +77,32 @@ class PredictRequest(TruncationFields):
         examples=["I like tea."],
         description='a text; ["a", "b"] is one pair; [["a"], ["a", "b"]] is a batch of texts and pairs',
     )
-    raw_scores: bool = Field(False, description="the logits themselves")
+    raw_scores: bool = Field(False, description="return logits instead of probabilities")
 
 
 class TagParameters(Body):
-    aggregation_strategy: Literal["none", "simple"] | None = None
+    aggregation_strategy: Strategy | None = None
 
 
 class TagRequest(TruncationFields):
-    inputs: str | FailFastList[str] = Field(examples=["My name is Clara and I live in Berkeley."])
-    parameters: TagParameters | None = Field(
-        None, description="as in the Hugging Face API; the same key at the top level does the same"
-    )
-    aggregation_strategy: Literal["none", "simple"] | None = Field(
-        None, description="none (default): single tokens; simple: groups"
-    )
+    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
+    parameters: TagParameters | None = Field(None, description=PARAMETERS)
+    aggregation_strategy: Strategy | None = Field(None, description="none (default): single tokens; simple: groups")
+
+
+class Candidate(BaseModel):
+    score: float = Field(description="probability over the whole vocabulary at the mask", examples=[0.41])
+    token: int = Field(examples=[2605])
+    token_str: str = Field(examples=["france"])
+    sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
+
+
+class PairScore(BaseModel):
+    """Probabilities under the names of /info's pair_labels: in_order and swapped if the head learned sentence order."""
+
+    label: str = Field(examples=["is_next"])
+    is_next: float = Field(examples=[0.98])
+    not_next: float = Field(examples=[0.02])
 
 
 class Label(BaseModel):
@@ -104,41 +114,15 @@ class Tag(BaseModel):
     entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
     entity_group: str = Field("", description="with aggregation_strategy simple", examples=["PER"])
     score: float = Field(examples=[0.99])
-    index: int = Field(0, description="of the token, with aggregation_strategy none", examples=[4])
+    index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
     word: str = Field(examples=["clara"])
-    start: int = Field(description="character of the text", examples=[11])
-    end: int = Field(examples=[16])
-
-
-class Candidate(BaseModel):
-    score: float = Field(description="softmax over the whole vocabulary at the mask", examples=[0.41])
-    token: int = Field(examples=[2605])
-    token_str: str = Field(examples=["france"])
-    sequence: str = Field(examples=["paris is the capital of france."])
-
-
-class PairScore(BaseModel):
-    """Under the two names of /info's pair_labels: is_next and not_next, or in_order and swapped where the head was trained on sentence order."""
-
-    label: str = Field(examples=["is_next"])
-    is_next: float = Field(examples=[0.98])
-    not_next: float = Field(examples=[0.02])
-
-
-class ErrorBody(BaseModel):
-    error: str = Field(
-        examples=["input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"]
-    )
-    code: str = Field(examples=["too_long"])
-    index: int | None = Field(None, description="of the input that is to blame", examples=[3])
-    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+    start: int = Field(description="first character in the text", examples=[11])
+    end: int = Field(description="one past the last character", examples=[16])
 
 
 class Embedding(BaseModel):
     object: Literal["embedding"]
-    embedding: list[float] | str = Field(
-        description="base64 of little-endian float32 where encoding_format says so", examples=[[0.1, -0.2, 0.3]]
-    )
+    embedding: list[float] | str = Field(description="base64: of little-endian float32", examples=[[0.1, -0.2, 0.3]])
     index: int = Field(examples=[0])
 
 
@@ -147,8 +131,8 @@ class Usage(BaseModel):
     total_tokens: int = Field(examples=[7])
 
 
-class Embeddings(BaseModel):
-    """OpenAI's answer."""
+class EmbeddingsResponse(BaseModel):
+    """OpenAI's response."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -156,12 +140,25 @@ class Embeddings(BaseModel):
     usage: Usage
 
 
+EmbedResponse = Annotated[list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
+MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
+FillMaskResponse = MaskCandidates | list[MaskCandidates]
+NspResponse = PairScore | list[PairScore]
+PredictResponse = list[Label] | list[list[Label]]
+TagResponse = list[Tag] | list[list[Tag]]
+
+
+class ErrorBody(BaseModel):
+    error: str = Field(examples=[TOO_LONG])
+    code: str = Field(examples=["too_long"])
+    index: int | None = Field(None, description="index of the input with the error", examples=[3])
+    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+
+
 class OpenAIError(BaseModel):
-    message: str = Field(
-        examples=["input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"]
-    )
+    message: str = Field(examples=[TOO_LONG])
     type: Literal["invalid_request_error", "server_error"]
-    param: str | None = Field(description="the input that is to blame", examples=["input.3"])
+    param: str | None = Field(description="the input with the error", examples=["input.3"])
     code: str = Field(examples=["too_long"])
 
 

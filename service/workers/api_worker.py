@@ -1,20 +1,103 @@
-"""An API process: HTTP on a port that it shares with the others, in front of an engine in another process."""
+"""An API worker: HTTP and tokenizing in this process, the queue and the model in the engine's process."""
 
+import asyncio
+import logging
 import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
 
 from service.artifact import Artifact
+from service.backend import Backend
+from service.errors import SHUTTING_DOWN, Unavailable
 from service.http.server import build, run
-from service.metrics import Metrics
+from service.metrics import Metrics, aggregate
 from service.settings import Settings
-from service.workers.child import WorkerSpec, run_child
-from service.workers.remote_backend import RemoteBackend
+from service.workers.child import WorkerSpec, metrics_dir, run_child
+from service.workers.client import EngineClient
+from service.workers.heartbeat import send_heartbeats
+
+CONNECT_GRACE_SECONDS = 2.0  # for a running engine to answer; one that is loading may take minutes
+log = logging.getLogger("service")
 
 
-def work(post: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    return run(
-        build(settings, RemoteBackend(post, settings, artifact, Metrics())), [socket.socket(fileno=post.listener)]
-    )
+class RemoteBackend(Backend):
+    """A backend whose engine is another process."""
+
+    startup_grace_seconds = 2 * CONNECT_GRACE_SECONDS  # other API workers accept connections meanwhile
+    queue: EngineClient
+
+    def __init__(self, spec: WorkerSpec, settings: Settings, artifact: Artifact, metrics: Metrics) -> None:
+        super().__init__(artifact, settings, metrics)
+        self.spec = spec
+        self.queue = EngineClient(
+            spec.socket,
+            artifact.digest,
+            grace_seconds=settings.run_timeout_seconds,
+            on_other_artifact=self._restart_for_artifact,
+        )
+        self._background: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        self._background.append(asyncio.create_task(self.queue.keep_connected()))
+        await self._open_tokenizer()
+        self._background.append(asyncio.create_task(send_heartbeats(self.spec.heartbeat)))
+        self._serve_tasks()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.queue.connected_once.wait(), CONNECT_GRACE_SECONDS)
+
+    async def close(self) -> None:
+        self.drain()
+        self.cancel_pending()
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
+        self._close_tokenizer()
+
+    def cancel_pending(self) -> None:
+        self.queue.close(SHUTTING_DOWN)
+
+    async def ready(self) -> str:
+        if self.draining or self._tasks is None:
+            return "draining" if self.draining else "loading"
+        try:
+            return (await self.queue.query("ready")).decode()
+        except Unavailable as error:
+            return error.message
+
+    async def info(self) -> dict[str, Any]:
+        """What the engine says of itself, with what only this process knows."""
+        try:
+            engine: dict[str, Any] = orjson.loads(await self.queue.query("info"))
+        except Unavailable as error:
+            engine = {
+                "model": self.artifact.manifest.name,
+                "artifact": self.artifact.digest,
+                "status": error.message,
+            }
+        mask_token = self.tokenizer.mask_token if self._tasks else None
+        return engine | {"mask_token": mask_token, "api_processes": self.settings.api_processes}
+
+    async def render_metrics(self) -> bytes:
+        """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
+        sums = await asyncio.to_thread(aggregate, metrics_dir(Path(self.spec.folder)))
+        try:
+            return sums + await self.queue.query("metrics")
+        except Unavailable:
+            return sums
+
+    def _restart_for_artifact(self) -> None:
+        log.error("engine now serves a different artifact: exiting so that the restarted worker loads it")
+        self.on_fatal()
+
+
+def serve(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
+    backend = RemoteBackend(spec, settings, artifact, Metrics())
+    return run(build(settings, backend), [socket.socket(fileno=spec.listener)])
 
 
 if __name__ == "__main__":
-    run_child(work)
+    run_child(serve)

@@ -1,6 +1,7 @@
-"""What the processes of one service have in common: what a supervisor tells its children, and that a child does not outlive it.
+"""What all workers have in common: a specification, metrics in shared files, and an end no later than the supervisor's.
 
-Knows processes and file descriptors; knows nothing of engines or HTTP.
+Knows processes and file descriptors. The supervisor imports this module too, so it imports neither NumPy, ONNX Runtime
+nor anything of HTTP.
 """
 
 import logging
@@ -15,22 +16,22 @@ from typing import NoReturn
 import msgspec
 
 from service.artifact import Artifact, read_artifact
-from service.metrics import share
 from service.settings import Settings
 
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
+METRICS_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A child's place: its one argument, as JSON."""
+    """A worker's only command-line argument, as JSON."""
 
     name: str  # engine, api-0, api-1, ...
-    folder: str  # private to this service: the engine's socket and everyone's counts
-    device: str  # whose artifact is served
+    folder: str  # private to this service: the engine's socket and the metrics of all workers
+    device: str  # selects the artifact
     degraded: str  # why the CPU is used though there is an artifact for the GPU
-    listener: int  # file descriptor of the socket to accept on
-    lifeline: int  # file descriptor of a pipe that ends with the supervisor
-    pulse: int  # file descriptor of a pipe that tells the supervisor that the child's loop turns
+    listener: int  # file descriptor of the socket to accept connections on
+    lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
+    heartbeat: int  # file descriptor of the write end of the heartbeat pipe
 
     @property
     def argument(self) -> str:
@@ -38,10 +39,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def socket(self) -> Path:
-        return socket_in(Path(self.folder))
+        return engine_socket(Path(self.folder))
 
 
-def socket_in(folder: Path) -> Path:
+def engine_socket(folder: Path) -> Path:
     return folder / "engine.sock"
 
 
@@ -50,23 +51,30 @@ def metrics_dir(folder: Path) -> Path:
 
 
 def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn:
-    """`work` at the place that the command line tells, then the end of the process with its exit code, whatever still hangs."""
-    post = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
-    threading.Thread(target=_end_with_supervisor, args=(post,), daemon=True, name="lifeline").start()
+    """Runs `work`, then ends the process with the exit code that it returns, even where a thread still runs."""
+    spec = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
+    threading.Thread(target=_end_with_supervisor, args=(spec,), daemon=True, name="lifeline").start()
     settings = Settings.from_environment()
-    logging.basicConfig(
-        level=settings.log_level.upper(), format=f"%(asctime)s %(levelname)s {post.name} %(name)s %(message)s"
-    )
-    share(post.name)
-    code = work(post, settings, read_artifact(settings.artifact, post.device))
+    log_format = f"%(asctime)s %(levelname)s {spec.name} %(name)s %(message)s"
+    logging.basicConfig(level=settings.log_level.upper(), format=log_format)
+    _store_metrics_in_files(spec.name)
+    code = work(spec, settings, read_artifact(settings.artifact, spec.device))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _end_with_supervisor(post: WorkerSpec) -> None:
-    """A supervisor that was killed could not clean up or end its children."""
-    os.read(post.lifeline, 1)
-    shutil.rmtree(post.folder, ignore_errors=True)
+def _store_metrics_in_files(name: str) -> None:
+    """In the folder of METRICS_DIR_VARIABLE, under the worker's name, so that a restarted worker continues the counts.
+    Has to be called before the first Metrics is created."""
+    from prometheus_client import values  # here, because it costs the supervisor 1.9 MiB
+
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+
+
+def _end_with_supervisor(spec: WorkerSpec) -> None:
+    """Also removes the private folder: a supervisor that was killed could neither do that nor end its workers."""
+    os.read(spec.lifeline, 1)
+    shutil.rmtree(spec.folder, ignore_errors=True)
     os._exit(1)

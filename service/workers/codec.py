@@ -1,49 +1,50 @@
-"""Requests and answers packed for the wire and unpacked again: sequences of many requests as a few flat arrays, rows as one block per output.
+"""Requests and results, encoded as messages of a few flat arrays and decoded again.
 
-What is unpacked has been checked: nothing in it can hurt the engine or be taken for another request's.
+Decoding checks all fields against each other and against the model's bounds, so that a malformed message can neither
+crash the engine nor mix up requests. Knows messages and tokens; knows nothing of connections or queues.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens
-from service.workers.messages import MAX_FRAME_BYTES, Block, OutputSpec, ProtocolError, ResultBatch, SubmitBatch
+from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
+from service.workers.messages import MAX_FRAME_BYTES, OutputBlock, OutputSpec, ProtocolError, ResultBatch, SubmitBatch
 
 MESSAGE_BYTES = 4 * 2**20
 DTYPES = ("<f4", "<f8", "<i4", "<i8")
 Ints = NDArray[np.int32]
-_Kind = tuple[frozenset[str], int, tuple[int, ...]]  # outputs, top_k, targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RemoteRequest:
-    """A request on its way to the engine."""
+    """A request for the engine worker."""
 
-    number: int
+    id: int
     deadline: float  # seconds on the machine's monotonic clock
-    work: Sequence[Tokens]
+    sequences: Sequence[Tokens]
 
     @property
     def tokens(self) -> int:
-        return sum(map(len, self.work))
+        return sum(map(len, self.sequences))
 
     @property
     def size(self) -> int:
-        """Bytes of its tokens, about."""
+        """Approximate bytes of its token ids and type ids."""
         return 8 * self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RemoteResult:
-    """An answer on its way back."""
+    """The result of a RemoteRequest, with the same id."""
 
-    number: int
-    rows: Sequence[Row]
+    id: int
+    rows: list[Row]
     forward_seconds: float
 
     @property
@@ -57,190 +58,166 @@ P = TypeVar("P", RemoteRequest, RemoteResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What the model's tokens keep within."""
+    """Limits that the tokens of a request must keep."""
 
     vocabulary: int
     segments: int
     max_tokens: int
 
 
-def chunk_by_bytes(parts: Sequence[P]) -> list[list[P]]:
-    """Groups for one message each: of a few megabytes, or a single larger one."""
+def chunk_by_bytes(items: Sequence[P]) -> list[list[P]]:
+    """Groups for one message each: MESSAGE_BYTES at most, or a single larger item."""
     groups: list[list[P]] = []
     room = 0
-    for part in parts:
-        if part.size > room:
+    for item in items:
+        size = item.size
+        if size > room:
             groups.append([])
             room = MESSAGE_BYTES
-        groups[-1].append(part)
-        room -= part.size
+        groups[-1].append(item)
+        room -= size
     return groups
 
 
-def encode_requests(parcels: Sequence[RemoteRequest]) -> SubmitBatch:
-    sequences = [tokens for parcel in parcels for tokens in parcel.work]
-    kinds: dict[_Kind, int] = {}
-    asks = [kinds.setdefault((tokens.outputs, tokens.top_k, tokens.targets), len(kinds)) for tokens in sequences]
+def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
+    sequences = [tokens for request in requests for tokens in request.sequences]
+    specs: dict[tuple[frozenset[str], int, tuple[int, ...]], int] = {}
+    spec_index = [specs.setdefault((tokens.outputs, tokens.top_k, tokens.targets), len(specs)) for tokens in sequences]
     return SubmitBatch(
-        numbers=tuple(parcel.number for parcel in parcels),
-        deadlines=tuple(parcel.deadline for parcel in parcels),
-        sequences=tuple(len(parcel.work) for parcel in parcels),
-        asked=tuple(OutputSpec(tuple(sorted(outputs)), top_k, _ints(targets)) for outputs, top_k, targets in kinds),
-        asks=_ints(asks),
-        lengths=_ints([len(tokens) for tokens in sequences]),
-        ids=_flat([tokens.ids for tokens in sequences]),
-        types=_flat([tokens.types for tokens in sequences]),
-        mask_counts=_ints([len(tokens.masks) for tokens in sequences]),
-        masks=_ints([position for tokens in sequences for position in tokens.masks]),
+        request_ids=tuple(request.id for request in requests),
+        deadlines=tuple(request.deadline for request in requests),
+        sequence_counts=tuple(len(request.sequences) for request in requests),
+        specs=tuple(OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets)) for outputs, top_k, targets in specs),
+        spec_index=_to_bytes(spec_index),
+        lengths=_to_bytes([len(tokens) for tokens in sequences]),
+        token_ids=_to_bytes(np.concatenate([tokens.ids for tokens in sequences])),
+        type_ids=_to_bytes(np.concatenate([tokens.types for tokens in sequences])),
+        mask_counts=_to_bytes([len(tokens.masks) for tokens in sequences]),
+        masks=_to_bytes([position for tokens in sequences for position in tokens.masks]),
     )
 
 
-def decode_requests(said: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
-    """Raises WireError where the parts contradict each other or leave the model's bounds."""
-    asks, lengths, ids, types = (_read(part) for part in (said.asks, said.lengths, said.ids, said.types))
-    mask_counts, masks = _read(said.mask_counts), _read(said.masks)
-    count = _check_requests(said)
-    _check(len(asks) == len(lengths) == len(mask_counts) == count, "lists of different lengths")
-    _check(_within(lengths, 1, bounds.max_tokens) and _within(mask_counts, 0, len(masks)), "a length out of bounds")
-    _check(int(lengths.sum(dtype=np.int64)) == len(ids) == len(types), "tokens and lengths that differ")
-    _check(int(mask_counts.sum(dtype=np.int64)) == len(masks), "masks and their counts that differ")
-    _check(
-        _within(ids, 0, bounds.vocabulary - 1) and _within(types, 0, max(1, bounds.segments) - 1),
-        "an id or a type out of bounds",
-    )
-    _check(bool(np.all((masks >= 0) & (masks < np.repeat(lengths, mask_counts)))), "a mask outside its sequence")
-    _check(_within(asks, 0, len(said.asked) - 1), "a reference to nothing")
-    kinds = [_kind(asked, bounds) for asked in said.asked]
-    scored = np.array([any(OUTPUTS[name] in (MASK, TARGET) for name in outputs) for outputs, _, _ in kinds], bool)
-    _check(not np.any(scored[asks] & (mask_counts == 0)), "scores asked for no mask")
-    ends, mask_ends = np.cumsum(lengths).tolist(), np.cumsum(mask_counts).tolist()
-    work = [
-        _tokens(kinds[ask], ids[end - length : end], types[end - length : end], masks[mask_end - mask_count : mask_end])
-        for ask, length, end, mask_count, mask_end in zip(
-            asks.tolist(), lengths.tolist(), ends, mask_counts.tolist(), mask_ends, strict=True
-        )
+def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
+    """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
+    counts = message.sequence_counts
+    _check(len(message.request_ids) == len(message.deadlines) == len(counts), "lists of different lengths")
+    _check(min(counts, default=0) >= 1, "a request without sequences")
+    _check(len(set(message.request_ids)) == len(counts), "a repeated request id")
+    _check(all(map(math.isfinite, message.deadlines)), "a deadline that is not finite")
+    spec_index = _to_ints(message.spec_index, "a spec index", 0, len(message.specs) - 1)
+    lengths = _to_ints(message.lengths, "a length", 1, bounds.max_tokens)
+    ids = _to_ints(message.token_ids, "a token id", 0, bounds.vocabulary - 1)
+    types = _to_ints(message.type_ids, "a type id", 0, max(1, bounds.segments) - 1)
+    masks = _to_ints(message.masks, "a mask position", 0, bounds.max_tokens - 1)
+    mask_counts = _to_ints(message.mask_counts, "a mask count", 0, len(masks))
+    _check(len(spec_index) == len(lengths) == len(mask_counts) == sum(counts), "lists of different lengths")
+    _check(_total(lengths) == len(ids) == len(types), "lengths that do not sum to the tokens")
+    _check(_total(mask_counts) == len(masks), "mask counts that do not sum to the masks")
+    _check(bool(np.all(masks < np.repeat(lengths, mask_counts))), "a mask outside its sequence")
+    specs = [_decode_spec(spec, bounds) for spec in message.specs]
+    scored = np.array([not kinds_of(spec["outputs"]).isdisjoint((MASK, TARGET)) for spec in specs], bool)
+    _check(not np.any(scored[spec_index] & (mask_counts == 0)), "vocabulary scores without a mask")
+    positions = tuple(masks.tolist())
+    sequences = [
+        Tokens(ids=ids[own], types=types[own], masks=positions[own_masks], **specs[index])
+        for own, own_masks, index in zip(_slices(lengths), _slices(mask_counts), spec_index.tolist(), strict=True)
     ]
     return [
-        RemoteRequest(number=number, deadline=deadline, work=part) for number, deadline, part in _by_request(said, work)
+        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own])
+        for request_id, deadline, own in zip(message.request_ids, message.deadlines, _slices(counts), strict=True)
     ]
 
 
-def encode_results(replies: Sequence[RemoteResult]) -> ResultBatch:
-    """Rows of one output and shape lie together, whichever request they belong to."""
-    together: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, NDArray[np.generic]]]] = {}
-    for owner, row in enumerate(row for reply in replies for row in reply.rows):
+def encode_results(results: Sequence[RemoteResult]) -> ResultBatch:
+    """Rows of one output, dtype and shape form one block, over all requests."""
+    blocks: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, NDArray[np.generic]]]] = {}
+    for owner, row in enumerate(row for result in results for row in result.rows):
         for output, array in row.items():
-            together.setdefault((output, array.dtype.newbyteorder("<").str, array.shape[1:]), []).append((owner, array))
+            key = (output, array.dtype.newbyteorder("<").str, array.shape[1:])
+            blocks.setdefault(key, []).append((owner, array))
     return ResultBatch(
-        numbers=tuple(reply.number for reply in replies),
-        sequences=tuple(len(reply.rows) for reply in replies),
-        forward_seconds=tuple(reply.forward_seconds for reply in replies),
+        request_ids=tuple(result.id for result in results),
+        sequence_counts=tuple(len(result.rows) for result in results),
+        forward_seconds=tuple(result.forward_seconds for result in results),
         blocks=tuple(
-            Block(
-                output=output,
-                dtype=dtype,
-                tail=tail,
-                owners=_ints([owner for owner, _ in parts]),
-                counts=_ints([len(array) for _, array in parts]),
-                values=_bytes(np.concatenate([array for _, array in parts]).astype(dtype, copy=False)),
+            OutputBlock(
+                *key,
+                owners=_to_bytes([owner for owner, _ in parts]),
+                row_counts=_to_bytes([len(array) for _, array in parts]),
+                values=_to_bytes(np.concatenate([array for _, array in parts]), key[1]),
             )
-            for (output, dtype, tail), parts in together.items()
+            for key, parts in blocks.items()
         ),
     )
 
 
-def decode_results(said: ResultBatch) -> list[RemoteResult]:
-    """Raises WireError where the parts contradict each other."""
-    count = sum(said.sequences)
-    _check(len(said.numbers) == len(said.sequences) == len(said.forward_seconds), "lists of different lengths")
-    _check(min(said.sequences, default=1) >= 1, "an answer of nothing")
-    _check(count <= sum(block.owners.nbytes // 4 for block in said.blocks), "a sequence without rows")
-    rows: list[Row] = [{} for _ in range(count)]
-    for block in said.blocks:
-        owners, counts = _read(block.owners), _read(block.counts)
-        array = _values(block)
-        _check(
-            len(owners) == len(counts) and _within(owners, 0, count - 1) and _within(counts, 0, len(array)),
-            "an owner or a count out of bounds",
-        )
-        _check(int(counts.sum(dtype=np.int64)) == len(array), "rows and counts that differ")
-        for owner, size, end in zip(owners.tolist(), counts.tolist(), np.cumsum(counts).tolist(), strict=True):
-            rows[owner][block.output] = array[end - size : end]
+def decode_results(message: ResultBatch) -> list[RemoteResult]:
+    """Raises ProtocolError where the fields contradict each other."""
+    counts = message.sequence_counts
+    total = sum(counts)
+    _check(len(message.request_ids) == len(counts) == len(message.forward_seconds), "lists of different lengths")
+    _check(min(counts, default=1) >= 1, "a result without sequences")
+    # before `total` dicts are created
+    _check(total <= sum(block.owners.nbytes // 4 for block in message.blocks), "a sequence without rows")
+    rows: list[Row] = [{} for _ in range(total)]
+    for block in message.blocks:
+        values = _decode_values(block)
+        owners = _to_ints(block.owners, "an owner", 0, total - 1)
+        row_counts = _to_ints(block.row_counts, "a row count", 0, len(values))
+        _check(len(owners) == len(row_counts), "lists of different lengths")
+        _check(_total(row_counts) == len(values), "row counts that do not sum to the rows")
+        for owner, own in zip(owners.tolist(), _slices(row_counts), strict=True):
+            rows[owner][block.output] = values[own]
     _check(all(rows), "a sequence without rows")
-    ends = np.cumsum(said.sequences).tolist()
     return [
-        RemoteResult(number=number, rows=rows[end - size : end], forward_seconds=seconds)
-        for number, size, end, seconds in zip(said.numbers, said.sequences, ends, said.forward_seconds, strict=True)
+        RemoteResult(id=request_id, rows=rows[own], forward_seconds=seconds)
+        for request_id, seconds, own in zip(message.request_ids, message.forward_seconds, _slices(counts), strict=True)
     ]
 
 
-def _check_requests(said: SubmitBatch) -> int:
-    """How many sequences the requests have together."""
-    _check(len(said.numbers) == len(said.deadlines) == len(said.sequences), "lists of different lengths")
-    _check(
-        min(said.sequences, default=0) >= 1 and len(set(said.numbers)) == len(said.numbers),
-        "a request of nothing, or twice the same",
-    )
-    _check(all(map(math.isfinite, said.deadlines)), "a deadline that is no time")
-    return sum(said.sequences)
+def _decode_spec(spec: OutputSpec, bounds: ModelBounds) -> dict[str, Any]:
+    """The fields of Tokens that it stands for."""
+    targets = _to_ints(spec.targets, "a target", 0, bounds.vocabulary - 1)
+    outputs = frozenset(spec.outputs)
+    _check(bool(outputs) and outputs <= OUTPUTS.keys(), "an unknown output")
+    _check(1 <= spec.top_k <= bounds.vocabulary, "top_k out of bounds")
+    _check(len(targets) > 0 or TARGET not in kinds_of(outputs), "target scores without a target")
+    return {"outputs": outputs, "top_k": spec.top_k, "targets": tuple(targets.tolist())}
 
 
-def _by_request(said: SubmitBatch, work: Sequence[Tokens]) -> list[tuple[int, float, Sequence[Tokens]]]:
-    ends = np.cumsum(said.sequences).tolist()
-    return [
-        (number, deadline, work[end - size : end])
-        for number, deadline, size, end in zip(said.numbers, said.deadlines, said.sequences, ends, strict=True)
-    ]
-
-
-def _kind(asked: OutputSpec, bounds: ModelBounds) -> _Kind:
-    targets = _read(asked.targets)
-    _check(bool(asked.outputs) and set(asked.outputs) <= set(OUTPUTS), "an unknown output")
-    _check(
-        1 <= asked.top_k <= bounds.vocabulary and _within(targets, 0, bounds.vocabulary - 1), "candidates out of bounds"
-    )
-    _check(len(targets) > 0 or all(OUTPUTS[name] != TARGET for name in asked.outputs), "scores asked for no target")
-    return frozenset(asked.outputs), asked.top_k, tuple(targets.tolist())
-
-
-def _tokens(kind: _Kind, ids: Ints, types: Ints, masks: Ints) -> Tokens:
-    outputs, top_k, targets = kind
-    return Tokens(ids=ids, types=types, outputs=outputs, masks=tuple(masks.tolist()), top_k=top_k, targets=targets)
-
-
-def _values(block: Block) -> NDArray[np.generic]:
-    """[rows, *tail]"""
-    _check(
-        block.dtype in DTYPES and block.output in OUTPUTS and min(block.tail, default=1) >= 1,
-        "an unknown output, type or shape",
-    )
+def _decode_values(block: OutputBlock) -> NDArray[np.generic]:
+    """[rows, *row_shape]"""
+    _check(block.output in OUTPUTS and block.dtype in DTYPES, "an unknown output or dtype")
+    _check(min(block.row_shape, default=1) >= 1, "a row shape out of bounds")
     dtype = np.dtype(block.dtype)
-    width = dtype.itemsize * math.prod(block.tail)
-    _check(block.values.nbytes % width == 0 and width < MAX_FRAME_BYTES, "a part of a row")
-    return np.frombuffer(block.values, dtype).reshape(-1, *block.tail)
-
-
-def _within(values: Ints, smallest: int, largest: int) -> bool:
-    return not len(values) or (int(values.min()) >= smallest and int(values.max()) <= largest)
+    row_bytes = dtype.itemsize * math.prod(block.row_shape)
+    _check(block.values.nbytes % row_bytes == 0 and row_bytes < MAX_FRAME_BYTES, "an incomplete row")
+    return np.frombuffer(block.values, dtype).reshape(-1, *block.row_shape)
 
 
 def _check(holds: bool, fault: str) -> None:
     if not holds:
-        raise ProtocolError(f"a frame with {fault}")
+        raise ProtocolError(f"a message with {fault}")
 
 
-def _ints(values: Sequence[int]) -> memoryview:
-    return _bytes(np.array(values, "<i4"))
+def _total(counts: Ints) -> int:
+    return int(counts.sum(dtype=np.int64))
 
 
-def _flat(arrays: Sequence[Ints]) -> memoryview:
-    return _bytes(np.concatenate(arrays).astype("<i4", copy=False))
+def _slices(sizes: Ints | Sequence[int]) -> list[slice]:
+    """Consecutive slices of the given sizes."""
+    numbers = sizes.tolist() if isinstance(sizes, np.ndarray) else sizes
+    return list(map(slice, accumulate(numbers, initial=0), accumulate(numbers)))
 
 
-def _bytes(array: NDArray[np.generic]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def _to_bytes(values: ArrayLike, dtype: str = "<i4") -> memoryview:
+    return np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8).data
 
 
-def _read(part: memoryview) -> Ints:
-    _check(part.nbytes % 4 == 0, "a part of a number")
-    return np.frombuffer(part, "<i4").astype(np.int32, copy=False)
+def _to_ints(content: memoryview, name: str, smallest: int, largest: int) -> Ints:
+    """[numbers] int32, each within the bounds."""
+    _check(content.nbytes % 4 == 0, "an incomplete number")
+    values = np.frombuffer(content, "<i4").astype(np.int32, copy=False)
+    if len(values) and (int(values.min()) < smallest or int(values.max()) > largest):
+        raise ProtocolError(f"a message with {name} out of bounds")
+    return values

@@ -1,4 +1,5 @@
-"""The engine as a process of its own: requests of all API processes join one line; answers that are ready together leave together.
+"""The engine as a process of its own: requests of all API workers join one queue; results that are ready together leave
+in one message.
 
 Knows connections and an engine; knows nothing of HTTP or texts.
 """
@@ -16,10 +17,11 @@ from typing import Any
 import orjson
 
 from service.artifact import Artifact
-from service.engine.engine import Engine
+from service.engine.engine import ModelEngine
 from service.errors import Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
+from service.workers import messages
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.codec import (
     ModelBounds,
@@ -30,166 +32,144 @@ from service.workers.codec import (
     encode_results,
 )
 from service.workers.heartbeat import send_heartbeats
-from service.workers.messages import (
-    MAX_HELLO_BYTES,
-    VERSION,
-    Cancel,
-    FromApi,
-    Hello,
-    ProtocolError,
-    Query,
-    QueryReply,
-    RejectedLocally,
-    SubmitBatch,
-    Welcome,
-    frame,
-    read_from_api,
-    refusal,
-)
 
-READ_BYTES = 2**20  # that are read ahead
-MAX_UNREAD_BYTES = 512 * 2**20  # of answers that an API process has not taken: it is not worth waiting for
-FLUSH_SECONDS = 1.0  # for the last answers, when the engine ends
-KEPT: Mapping[str, Any] = (
-    {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-)  # the socket's file: the successor accepts on it too
+READ_AHEAD_BYTES = 2**20
+MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
+FLUSH_SECONDS = 1.0  # for the last results, when the engine ends
+# the socket's file has to stay, because the replacement accepts on it too
+KEEP_SOCKET_FILE: Mapping[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False)
 class ApiConnection:
-    """One API process, or whoever else has connected, as the engine sees it."""
+    """One connection to the engine's socket, normally of an API worker."""
 
-    engine: Engine
+    engine: ModelEngine
     bounds: ModelBounds
     writer: asyncio.StreamWriter
     _running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     _outbox: list[RemoteResult] = field(default_factory=list)
-    _was_full: bool = False  # it has been told so
+    _reported_full: bool = False  # the API worker may reject requests by itself only after it has heard so
 
     def __repr__(self) -> str:
-        return f"<Peer {len(self._running)} requests>"
+        return f"<ApiConnection {len(self._running)} requests>"
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Until it leaves; then what it still waits for leaves the line. Raises WireError where it does not speak as an API process does."""
+        """Until the connection ends; then its pending requests are cancelled. Raises as `read_message` does."""
         try:
-            hello = await read_from_api(reader, limit=MAX_HELLO_BYTES)
-            if not isinstance(hello, Hello) or hello.version != VERSION:
-                raise ProtocolError("no hello")
-            self.writer.write(frame(Welcome(VERSION, self.engine.artifact.digest)))
+            await messages.read_hello(reader, messages.FROM_API)
+            self.writer.write(messages.frame(messages.Hello(messages.VERSION, self.engine.artifact.digest)))
             while True:
-                self._take(await read_from_api(reader))
+                self._handle(await messages.read_message(reader, messages.FROM_API))
         finally:
             for task in self._running.values():
                 task.cancel()
 
-    async def leave(self) -> None:
-        """Ends the connection when the last answer has been taken, or will not be."""
-        self._send()
+    async def close(self) -> None:
+        """Closes the connection when the last result has been read, or after FLUSH_SECONDS."""
+        self._flush()
         self.writer.close()
         try:
             await asyncio.wait_for(self.writer.wait_closed(), FLUSH_SECONDS)
         except (OSError, TimeoutError):
-            log.warning("an API process did not take its last answers")
+            log.warning("an API worker did not read its last results")
 
-    def _take(self, said: FromApi) -> None:
-        if isinstance(said, SubmitBatch):
-            for parcel in decode_requests(said, self.bounds):
-                if parcel.number in self._running:
-                    raise ProtocolError("a request with a number that is in use")
-                self._running[parcel.number] = asyncio.create_task(self._answer(parcel))
-        elif isinstance(said, Cancel):
-            if said.number in self._running:
-                self._running[said.number].cancel()
-        elif isinstance(said, RejectedLocally):
-            if not self._was_full:
-                raise ProtocolError("refusals for a line that was not full")
-            self.engine.batcher.counts.refuse(said.requests)
-        elif isinstance(said, Query):
-            self._write(frame(QueryReply(said.number, self._told(said.about))))
+    def _handle(self, message: messages.FromApi) -> None:
+        if isinstance(message, messages.SubmitBatch):
+            for request in decode_requests(message, self.bounds):
+                if request.id in self._running:
+                    raise messages.ProtocolError("a request id that is in use")
+                self._running[request.id] = asyncio.create_task(self._answer(request))
+        elif isinstance(message, messages.Cancel):
+            if message.request_id in self._running:
+                self._running[message.request_id].cancel()
+        elif isinstance(message, messages.RejectedLocally):
+            if not self._reported_full:
+                raise messages.ProtocolError("rejections although the queue was not full")
+            self.engine.batcher.counts.refuse(message.requests)
+        elif isinstance(message, messages.Query):
+            self._write(messages.frame(messages.QueryReply(message.query_id, self._reply_to(message.topic))))
         else:
-            raise ProtocolError("a second hello")
+            raise messages.ProtocolError("a second hello")
 
-    async def _answer(self, parcel: RemoteRequest) -> None:
+    async def _answer(self, request: RemoteRequest) -> None:
         try:
-            answer = await self.engine.tasks.batcher.submit(
-                parcel.work, timeout_seconds=parcel.deadline - time.monotonic()
+            self.engine.check_open()
+            result = await self.engine.batcher.submit(
+                request.sequences, timeout_seconds=request.deadline - time.monotonic()
             )
         except ServiceError as error:
-            self._write(
-                frame(
-                    refusal(
-                        parcel.number, error, full_for=self._full_for(parcel) if isinstance(error, Overloaded) else 0
-                    )
-                )
-            )
+            rejected = self._min_rejected_tokens(request) if isinstance(error, Overloaded) else 0
+            self._write(messages.frame(messages.to_error_reply(request.id, error, min_rejected_tokens=rejected)))
         else:
-            self._put(RemoteResult(number=parcel.number, rows=answer.rows, forward_seconds=answer.forward_seconds))
+            self._enqueue(RemoteResult(id=request.id, rows=result.rows, forward_seconds=result.forward_seconds))
         finally:
-            del self._running[parcel.number]
+            del self._running[request.id]
 
-    def _full_for(self, parcel: RemoteRequest) -> int:
-        """The tokens of `parcel`, where they would be refused whatever its deadline; 0 where not."""
+    def _min_rejected_tokens(self, request: RemoteRequest) -> int:
+        """The tokens of `request`, where the queue would reject them with any deadline; else 0."""
         try:
-            self.engine.batcher.waiting.check_admission(parcel.tokens)
+            self.engine.batcher.queue.check_admission(request.tokens)
         except Overloaded:
-            self._was_full = True
-            return parcel.tokens
+            self._reported_full = True
+            return request.tokens
         return 0
 
-    def _told(self, about: str) -> bytes:
-        if about == "ready":
+    def _reply_to(self, topic: messages.Topic) -> bytes:
+        if topic == "ready":
             return self.engine.readiness().encode()
-        return orjson.dumps(self.engine.describe()) if about == "info" else self.engine.metrics.line_text()
+        return orjson.dumps(self.engine.info()) if topic == "info" else self.engine.metrics.queue_text()
 
-    def _put(self, reply: RemoteResult) -> None:
+    def _enqueue(self, result: RemoteResult) -> None:
         if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._outbox.append(reply)
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(result)
 
-    def _send(self) -> None:
-        replies, self._outbox = self._outbox, []
-        for together in chunk_by_bytes(replies):
+    def _flush(self) -> None:
+        results, self._outbox = self._outbox, []
+        for chunk in chunk_by_bytes(results):
             try:
-                self._write(frame(encode_results(together)))
+                self._write(messages.frame(encode_results(chunk)))
             except TooLarge as error:
-                for reply in together:
-                    self._write(frame(refusal(reply.number, error)))
+                for result in chunk:
+                    self._write(messages.frame(messages.to_error_reply(result.id, error)))
 
-    def _write(self, message: bytes) -> None:
-        self.writer.write(message)
+    def _write(self, content: bytes) -> None:
+        self.writer.write(content)
         if self.writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            log.error("%r does not take its answers: it is dropped", self)
+            log.error("dropping a connection that does not read its results: %r", self)
             self.writer.transport.abort()
 
 
 @dataclass(slots=True, eq=False)
 class EngineWorker:
-    """`run` until a signal or a failure ends it."""
+    """Accepts connections of API workers; `run` returns after a signal or a failure."""
 
-    engine: Engine
-    pulse: int  # tells the supervisor that the loop turns
-    _peers: set[ApiConnection] = field(default_factory=set)
-    _connections: set["asyncio.Task[None]"] = field(default_factory=set)
+    engine: ModelEngine
+    heartbeat: int  # write end of the pipe
+    _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
-    _beating: "asyncio.Task[None] | None" = None
+    _heartbeats: "asyncio.Task[None] | None" = None
     _code: int = 0
 
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        self.engine.on_failure = lambda: self._finish(1)
+        self.engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
-        server = await asyncio.start_unix_server(self._connected, sock=listener, limit=READ_BYTES, **KEPT)
+        server = await asyncio.start_unix_server(
+            self._on_connect, sock=listener, limit=READ_AHEAD_BYTES, **KEEP_SOCKET_FILE
+        )
         loading = asyncio.create_task(self._load())
         await self._end.wait()
         server.close()
         loading.cancel()
         await self.engine.close()
-        await asyncio.gather(*(peer.leave() for peer in self._peers))
-        if self._beating is not None:
-            self._beating.cancel()
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
         return self._code
 
     async def _load(self) -> None:
@@ -199,31 +179,31 @@ class EngineWorker:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
         else:
-            self._beating = asyncio.create_task(send_heartbeats(self.pulse))
+            self._heartbeats = asyncio.create_task(send_heartbeats(self.heartbeat))
 
     def _finish(self, code: int) -> None:
         self._code = self._code or code
         self._end.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         manifest = self.engine.artifact.manifest
         sizes = manifest.sizes
         bounds = ModelBounds(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=manifest.max_tokens)
-        peer = ApiConnection(self.engine, bounds, writer)
-        self._peers.add(peer)
+        connection = ApiConnection(self.engine, bounds, writer)
+        self._connections.add(connection)
         try:
-            await peer.serve(reader)
+            await connection.serve(reader)
         except (OSError, asyncio.IncompleteReadError):
-            log.info("an API process has left: %r", peer)
-        except ProtocolError as error:
-            log.error("a connection sent %s: it is dropped, and nobody else is concerned", error)
+            log.info("an API worker has disconnected: %r", connection)
+        except messages.ProtocolError as error:
+            log.error("dropping a connection that sent %s", error)
         finally:
-            self._peers.discard(peer)
+            self._connections.discard(connection)
             writer.close()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one for this platform, as uvicorn does: a single text costs the engine 21 us of its own work in place of 25."""
+    """uvloop where it is installed, as in uvicorn: the engine's own work for a single text takes 21 us, not 25."""
     try:
         import uvloop
     except ImportError:
@@ -231,12 +211,11 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def work(post: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = Engine(artifact, settings, Metrics(), degraded=post.degraded)
-    runner = asyncio.Runner(
-        loop_factory=new_loop
-    )  # never closed: that would wait for a thread that still loads, or a run that hangs
-    return runner.run(EngineWorker(engine, post.pulse).run(socket.socket(fileno=post.listener)))
+def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
+    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded)
+    # never closed: that would wait for a thread that still loads, or for a run that hangs
+    runner = asyncio.Runner(loop_factory=new_loop)
+    return runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
 
 
 if __name__ == "__main__":

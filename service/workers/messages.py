@@ -1,9 +1,10 @@
-"""What an API process and the engine say to each other: frames of msgpack in which tokens and rows are raw little-endian arrays.
+"""Messages between the API workers and the engine worker, and their frames.
 
-Knows bytes and what they may hold; knows nothing of connections, callers or queues. Never pickle.
-
-A frame is its length (4 bytes, little-endian) and one message. The API process says Hello, Work, Cancel, Refused and Question; the engine says
-Welcome, Rows, Refusal and Told. One Work holds the requests, one Rows the answers, that were ready in the same turn of the loop.
+A frame is the length of its body (4 bytes, little-endian) and one msgpack message, in which token ids and rows are raw
+little-endian arrays; never pickle. Both sides send Hello first. Then an API worker sends SubmitBatch, Cancel,
+RejectedLocally and Query; the engine worker sends ResultBatch, ErrorReply and QueryReply. One SubmitBatch holds all
+requests, one ResultBatch all results, that became ready in the same turn of the event loop.
+Knows the types of the messages; knows nothing of connections, queues or the model's bounds.
 """
 
 import asyncio
@@ -12,33 +13,21 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from service.errors import (
-    DeadlineExceeded,
-    InferenceFailed,
-    Invalid,
-    NotFinite,
-    OutOfMemory,
-    Overloaded,
-    ServiceError,
-    TooLarge,
-    Unavailable,
-)
+from service import errors
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 256 * 2**20
-MAX_HELLO_BYTES = 4096  # before a connection has said who it is
+MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
-ERRORS = {
-    kind.__name__: kind
-    for kind in (DeadlineExceeded, Invalid, NotFinite, OutOfMemory, Overloaded, InferenceFailed, TooLarge, Unavailable)
-}
-
-About = Literal["ready", "info", "metrics"]
+QUEUE_ERRORS = (errors.DeadlineExceeded, errors.Overloaded, errors.TooLarge, errors.Unavailable, errors.Invalid)
+RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
+ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
+Topic = Literal["ready", "info", "metrics"]
 M = TypeVar("M")
 
 
 class ProtocolError(Exception):
-    """The other side sent what is no message: the connection is not worth keeping."""
+    """The other side sent a frame or message that the protocol does not allow: the connection has to be closed."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -47,15 +36,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 class Hello(Message, frozen=True):
     version: int
-
-
-class Welcome(Message, frozen=True):
-    version: int
-    artifact: str  # its digest: whose tokens the engine takes
+    artifact: str  # digest of the artifact that the sender has opened
 
 
 class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is asked of a sequence; sequences that ask for the same share one."""
+    """What is computed for a sequence; all sequences of a message with equal values share one."""
 
     outputs: tuple[str, ...]
     top_k: int
@@ -63,126 +48,113 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class SubmitBatch(Message, frozen=True):
-    numbers: tuple[int, ...]  # [requests], by which the answers are told apart
+    request_ids: tuple[int, ...]  # [requests]
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
-    sequences: tuple[int, ...]  # [requests], how many of them
-    asked: tuple[OutputSpec, ...]
-    asks: memoryview  # [sequences] int32, into `asked`
+    sequence_counts: tuple[int, ...]  # [requests]
+    specs: tuple[OutputSpec, ...]
+    spec_index: memoryview  # [sequences] int32, into `specs`
     lengths: memoryview  # [sequences] int32
-    ids: memoryview  # [tokens] int32
-    types: memoryview  # [tokens] int32
+    token_ids: memoryview  # [tokens] int32
+    type_ids: memoryview  # [tokens] int32
     mask_counts: memoryview  # [sequences] int32
     masks: memoryview  # [masks] int32, positions in their sequences
 
 
 class Cancel(Message, frozen=True):
-    number: int
+    request_id: int
 
 
 class RejectedLocally(Message, frozen=True):
-    """So many requests the API process has refused by itself, since the line was full a moment ago; the engine counts them."""
+    """Number of requests that the API worker rejected without asking the engine, so that the engine counts them."""
 
     requests: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Query(Message, frozen=True):
-    number: int
-    about: About
+    query_id: int
+    topic: Topic
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class OutputBlock(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One output of many sequences: their rows, one after another."""
 
     output: str
     dtype: str
-    tail: tuple[int, ...]  # the shape of a row
-    owners: memoryview  # [owners] int32, sequences of the message, counted through all its requests
-    counts: memoryview  # [owners] int32, rows of each
-    values: memoryview  # [rows, *tail]
+    row_shape: tuple[int, ...]
+    owners: memoryview  # [owners] int32, index of the sequence in the message
+    row_counts: memoryview  # [owners] int32
+    values: memoryview  # [rows, *row_shape]
 
 
 class ResultBatch(Message, frozen=True):
-    numbers: tuple[int, ...]  # [requests]
-    sequences: tuple[int, ...]  # [requests]
+    request_ids: tuple[int, ...]  # [requests]
+    sequence_counts: tuple[int, ...]  # [requests]
     forward_seconds: tuple[float, ...]  # [requests]
-    blocks: tuple[Block, ...]
+    blocks: tuple[OutputBlock, ...]
 
 
 class ErrorReply(Message, frozen=True):
-    """A request that was not answered; `kind` is a class of service.errors."""
-
-    number: int
-    kind: str
+    request_id: int
+    error_type: str  # a key of ERROR_TYPES
     message: str
     code: str
     index: int | None
     retry_after: float | None
-    full_for: int  # so many tokens would be refused to anyone at this moment; 0: it is this request's own fault
+    min_rejected_tokens: int  # any request of so many tokens is rejected at this moment; 0: no such statement
 
 
 class QueryReply(Message, frozen=True):
-    """The answer to a Question."""
-
-    number: int
+    query_id: int
     content: bytes
 
 
-_encoder = msgspec.msgpack.Encoder()
 FromApi = Hello | SubmitBatch | Cancel | RejectedLocally | Query
-FromEngine = Welcome | ResultBatch | ErrorReply | QueryReply
-_from_api: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
-_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+FromEngine = Hello | ResultBatch | ErrorReply | QueryReply
+FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
+FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+_encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: Message) -> bytes:
-    """Raises TooLarge where the other side would not take it."""
+    """Raises TooLarge where the body exceeds MAX_FRAME_BYTES."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
-        raise TooLarge(
-            f"the request or its answer has {len(body)} bytes; at most {MAX_FRAME_BYTES} pass between the processes: send it in parts"
-        )
+        limit = f"at most {MAX_FRAME_BYTES} pass between the processes"
+        raise errors.TooLarge(f"the request or its answer has {len(body)} bytes; {limit}: send it in parts")
     return PREFIX.pack(len(body)) + body
 
 
-async def read_from_api(reader: asyncio.StreamReader, *, limit: int = MAX_FRAME_BYTES) -> FromApi:
-    """Raises WireError on what is no message, IncompleteReadError or OSError at the end."""
-    return _decoded(_from_api, await _body(reader, limit))
-
-
-async def read_from_engine(reader: asyncio.StreamReader, *, limit: int = MAX_FRAME_BYTES) -> FromEngine:
-    """As `read_from_api`."""
-    return _decoded(_from_engine, await _body(reader, limit))
-
-
-def refusal(number: int, error: ServiceError, *, full_for: int = 0) -> ErrorReply:
-    kind = type(error).__name__
-    return ErrorReply(
-        number,
-        kind if kind in ERRORS else "InferenceFailed",
-        error.message,
-        error.code,
-        error.index,
-        error.retry_after,
-        full_for,
-    )
-
-
-def to_exception(said: ErrorReply) -> ServiceError:
-    """Raises WireError where its kind is unknown."""
-    if said.kind not in ERRORS:
-        raise ProtocolError(f"an error of unknown kind {said.kind[:40]!r}")
-    return ERRORS[said.kind](said.message, code=said.code, index=said.index, retry_after=said.retry_after)
-
-
-async def _body(reader: asyncio.StreamReader, limit: int) -> bytes:
+async def read_message(
+    reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]", *, limit: int = MAX_FRAME_BYTES
+) -> M:
+    """Raises ProtocolError on an invalid frame, IncompleteReadError or OSError at the end of the connection."""
     (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
     if not 0 < size <= limit:
-        raise ProtocolError(f"a frame of {size} bytes; at most {limit} are taken")
-    return await reader.readexactly(size)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[M], body: bytes) -> M:
+        raise ProtocolError(f"a frame of {size} bytes; at most {limit} are accepted")
+    body = await reader.readexactly(size)
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a frame that is no message: {error}") from None
+        raise ProtocolError(f"a frame that is not a message: {error}") from None
+
+
+async def read_hello(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> Hello:
+    """As `read_message`; raises ProtocolError where the first message is not a Hello of this version."""
+    hello = await read_message(reader, decoder, limit=MAX_HELLO_BYTES)
+    if not isinstance(hello, Hello) or hello.version != VERSION:
+        raise ProtocolError(f"no hello of version {VERSION}")
+    return hello
+
+
+def to_error_reply(request_id: int, error: errors.ServiceError, *, min_rejected_tokens: int = 0) -> ErrorReply:
+    name = type(error).__name__
+    fields = (error.message, error.code, error.index, error.retry_after, min_rejected_tokens)
+    return ErrorReply(request_id, name if name in ERROR_TYPES else "InferenceFailed", *fields)
+
+
+def to_exception(reply: ErrorReply) -> errors.ServiceError:
+    """Raises ProtocolError where the error's type is unknown."""
+    if reply.error_type not in ERROR_TYPES:
+        raise ProtocolError(f"an error of unknown type {reply.error_type[:40]!r}")
+    error_type = ERROR_TYPES[reply.error_type]
+    return error_type(reply.message, code=reply.code, index=reply.index, retry_after=reply.retry_after)

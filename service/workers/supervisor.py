@@ -1,7 +1,7 @@
-"""One engine process and several API processes behind one port: starts them, starts them again when they die, ends them in order.
+"""Starts, restarts and stops the workers of one service: one engine worker, and several API workers on one port.
 
-Knows processes, signals and sockets; serves nobody itself. All sockets are bound once and stay open as long as the service: a connection
-that arrives while a child is being replaced waits for its successor.
+Knows processes, signals and sockets; answers no requests. It binds all sockets once and keeps them open, so that a
+connection that arrives while a worker restarts waits for the replacement.
 """
 
 import asyncio
@@ -12,80 +12,70 @@ import socket
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.metrics import COUNTS_VARIABLE
 from service.settings import Settings, variables_with
-from service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir, socket_in
-from service.workers.heartbeat import BEAT_SECONDS, MISSED, pipe, wait_for_loss
+from service.workers.child import LOAD_FAILED, METRICS_DIR_VARIABLE, WorkerSpec, engine_socket, metrics_dir
+from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, wait_for_loss
 
-ENGINE = "engine"
 BACKLOG = 2048
-STEADY_SECONDS = 10.0  # who lives that long is not in a crash loop
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 30.0
-LONGEST_API_PAUSE_SECONDS = 2.0  # connections wait for it meanwhile
-GRACE_SECONDS = 10.0  # beyond the drain, for a child to end by itself
+STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
+FIRST_DELAY_SECONDS = 0.25
+MAX_DELAY_SECONDS = 30.0
+MAX_API_DELAY_SECONDS = 2.0  # shorter, because connections wait in the worker's backlog
+STOP_GRACE_SECONDS = 10.0  # beyond the drain time, before SIGKILL
 log = logging.getLogger("service")
 
 
 @dataclass(slots=True)
 class Backoff:
-    """How long a child's successor has to wait: not at all after a long life, longer and longer after short ones."""
+    """The delay before a restart: none after a long run or the first short one, then doubling with each short run."""
 
-    longest_seconds: float = LONGEST_PAUSE_SECONDS
-    short_lives: int = 0  # in a row
+    max_seconds: float = MAX_DELAY_SECONDS
+    short_runs: int = 0  # in a row
 
-    def after(self, lived_seconds: float) -> float:
-        if lived_seconds >= STEADY_SECONDS:
-            self.short_lives = 0
-            return 0.0
-        self.short_lives += 1
-        return (
-            0.0
-            if self.short_lives == 1
-            else min(self.longest_seconds, FIRST_PAUSE_SECONDS * 2.0 ** (self.short_lives - 2))
-        )
+    def next_delay(self, ran_seconds: float) -> float:
+        self.short_runs = 0 if ran_seconds >= STABLE_AFTER_SECONDS else self.short_runs + 1
+        return 0.0 if self.short_runs < 2 else min(self.max_seconds, FIRST_DELAY_SECONDS * 2.0 ** (self.short_runs - 2))
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A place and the process that holds it."""
+    """A worker and its current process."""
 
     module: str
-    post: WorkerSpec
-    pulse: int  # the other end of the post's
+    spec: WorkerSpec
+    heartbeat: int  # read end of the pipe
     backoff: Backoff
     process: asyncio.subprocess.Process | None = None
 
     def __repr__(self) -> str:
-        return f"{self.post.name} (process {self.process.pid})" if self.process else self.post.name
+        return f"{self.spec.name} (process {self.process.pid})" if self.process else self.spec.name
 
-    async def live(self) -> int:
-        """One life of it; its exit code, negative where a signal ended it. Raises OSError where the machine has no room for a process."""
+    async def run_once(self) -> int:
+        """The exit code of one process, negative where a signal ended it. Raises OSError where it cannot be started."""
+        spec = self.spec
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            self.module,
-            self.post.argument,
-            pass_fds=(self.post.listener, self.post.lifeline, self.post.pulse),
-            env=variables_with(**{COUNTS_VARIABLE: str(metrics_dir(Path(self.post.folder)))}),
-            start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
+            *(sys.executable, "-m", self.module, spec.argument),
+            pass_fds=(spec.listener, spec.lifeline, spec.heartbeat),
+            env=variables_with(**{METRICS_DIR_VARIABLE: str(metrics_dir(Path(spec.folder)))}),
+            start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers in order
         )
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._kill_when_hung())
         try:
             return await self.process.wait()
         finally:
             watch.cancel()
 
-    async def _watch(self) -> None:
-        """A loop that does not turn would never heed SIGTERM."""
-        await wait_for_loss(self.pulse)
-        log.error("%r hangs: nothing was heard of it for %g s; it is killed", self, MISSED * BEAT_SECONDS)
-        self.signal(signal.SIGKILL)
+    async def _kill_when_hung(self) -> None:
+        """SIGKILL, because an event loop that hangs does not handle SIGTERM."""
+        await wait_for_loss(self.heartbeat)
+        log.error("%r sent no heartbeat for %g s: sending SIGKILL", self, MAX_MISSED * INTERVAL_SECONDS)
+        self.send_signal(signal.SIGKILL)
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
@@ -96,141 +86,124 @@ class Supervisor:
     apis: list[Child]
     listeners: list[socket.socket]
     drain_seconds: float
-    _ending: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _code: int = 0
 
     async def run(self) -> int:
-        """The exit code: 0 after a signal, 1 where the model could not be loaded or a child had to be killed."""
+        """The exit code: 0 after a signal, 1 where the model could not be loaded or a worker had to be killed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
-        keepers = {child: asyncio.create_task(self._keep(child)) for child in (self.engine, *self.apis)}
-        await self._ending.wait()
+            loop.add_signal_handler(number, self._on_signal, number)
+        tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
+        await self._stopping.wait()
         for listener in self.listeners:
             listener.close()
-        await self._end([(child, keepers[child]) for child in self.apis], self.drain_seconds + GRACE_SECONDS)
-        await self._end([(self.engine, keepers[self.engine])], GRACE_SECONDS)
+        await self._stop({child: tasks[child] for child in self.apis}, self.drain_seconds + STOP_GRACE_SECONDS)
+        await self._stop({self.engine: tasks[self.engine]}, STOP_GRACE_SECONDS)
         return self._code
 
-    def _signalled(self, number: int) -> None:
-        """The first signal ends everything in order; another one is passed on, and the API processes end now."""
-        if self._ending.is_set():
+    def _on_signal(self, number: int) -> None:
+        """The first signal stops everything in order; a further one is passed on, and the API workers end at once."""
+        if self._stopping.is_set():
             for child in self.apis:
-                child.signal(number)
-        self._ending.set()
+                child.send_signal(number)
+        self._stopping.set()
 
-    async def _keep(self, child: Child) -> None:
-        """A process in its place until the end."""
+    async def _restart_loop(self, child: Child) -> None:
+        """Keeps a process of `child` running until the supervisor stops."""
         first = True
-        while not self._ending.is_set():
+        while not self._stopping.is_set():
             started = time.monotonic()
             try:
-                code = await child.live()
+                code = await child.run_once()
             except OSError as error:
                 log.error("%r cannot be started: %s", child, error)
                 code = 1
-            if self._ending.is_set():
+            if self._stopping.is_set():
                 return
             if first and child is self.engine and code == LOAD_FAILED:
                 self._fail()
                 return
             first = False
-            pause = child.backoff.after(time.monotonic() - started)
-            log.error("%r has ended with code %d; its successor starts in %.2f s", child, code, pause)
-            await self._pause(pause)
+            delay = child.backoff.next_delay(time.monotonic() - started)
+            log.error("%r has ended with code %d: restarting in %.2f s", child, code, delay)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
 
-    async def _pause(self, seconds: float) -> None:
-        """Shorter where the end comes first."""
-        await asyncio.wait((asyncio.ensure_future(self._ending.wait()),), timeout=seconds)
-
-    async def _end(self, children: list[tuple[Child, "asyncio.Task[None]"]], patience_seconds: float) -> None:
-        """SIGTERM, and SIGKILL for who does not heed it."""
-        for child, _ in children:
-            child.signal(signal.SIGTERM)
-        _, late = await asyncio.wait([keeper for _, keeper in children], timeout=patience_seconds)
-        for child, keeper in children:
-            if keeper in late:
-                log.error("%r does not end: it is killed", child)
-                child.signal(signal.SIGKILL)
+    async def _stop(self, children: "dict[Child, asyncio.Task[None]]", timeout_seconds: float) -> None:
+        """SIGTERM to all, then SIGKILL to those that have not ended in time."""
+        for child in children:
+            child.send_signal(signal.SIGTERM)
+        _, late = await asyncio.wait(children.values(), timeout=timeout_seconds)
+        for child, task in children.items():
+            if task in late:
+                log.error("%r does not end: sending SIGKILL", child)
+                child.send_signal(signal.SIGKILL)
                 self._fail()
         if late:
             await asyncio.wait(late)
 
     def _fail(self) -> None:
         self._code = 1
-        self._ending.set()
+        self._stopping.set()
 
 
 def supervise(settings: Settings, *, device: str, degraded: str) -> int:
-    """The exit code."""
-    lifeline, held = os.pipe()  # `held` is closed when this process ends, however it ends
+    """Runs the service until a signal or a failure ends it; the exit code."""
     try:
-        listeners = listen(settings.host, settings.port, settings.api_processes)
+        listeners = bind_listeners(settings.host, settings.port, settings.api_processes)
     except OSError as error:
         log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", settings.host, settings.port, error)
         return 1
-    try:
-        private = tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True)  # for this user only
-    except OSError as error:
-        log.error("cannot make a folder for what the processes share: %s (TMPDIR)", error)
-        return 1
-    with private as folder:
+    with ExitStack() as stack:
         try:
-            engine_listener = private_listener(Path(folder))
+            private = tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True)  # mode 0700
+            folder = stack.enter_context(private)
+            engine_listener = bind_engine_socket(Path(folder))
         except OSError as error:
-            log.error("cannot make the engine's socket in %s: %s (TMPDIR)", folder, error)
+            log.error("cannot create a folder with the engine's socket (TMPDIR): %s", error)
             return 1
+        lifeline, lifeline_write_end = os.pipe()  # the system closes the write end, however this process ends
 
-        def child(module: str, name: str, accepts_on: socket.socket, longest: float) -> Child:
-            heard, pulse = pipe()
-            post = WorkerSpec(
-                name=name,
-                folder=folder,
-                device=device,
-                degraded=degraded,
-                listener=accepts_on.fileno(),
-                lifeline=lifeline,
-                pulse=pulse,
-            )
-            return Child(module, post, heard, Backoff(longest))
+        def create_child(module: str, name: str, listener: socket.socket, max_delay_seconds: float) -> Child:
+            read_end, write_end = open_pipe()
+            descriptors = {"listener": listener.fileno(), "lifeline": lifeline, "heartbeat": write_end}
+            spec = WorkerSpec(name=name, folder=folder, device=device, degraded=degraded, **descriptors)
+            return Child(f"service.workers.{module}", spec, read_end, Backoff(max_delay_seconds))
 
-        engine = child("service.workers.engine_worker", ENGINE, engine_listener, LONGEST_PAUSE_SECONDS)
+        engine = create_child("engine_worker", "engine", engine_listener, MAX_DELAY_SECONDS)
         apis = [
-            child("service.workers.api_worker", f"api-{number}", listener, LONGEST_API_PAUSE_SECONDS)
+            create_child("api_worker", f"api-{number}", listener, MAX_API_DELAY_SECONDS)
             for number, listener in enumerate(listeners)
         ]
-        log.info(
-            "serving on http://%s:%d in %d API processes and an engine",
-            settings.host,
-            listeners[0].getsockname()[1],
-            len(apis),
-        )
+        port = listeners[0].getsockname()[1]
+        log.info("serving on http://%s:%d with %d API workers and an engine worker", settings.host, port, len(apis))
         code = asyncio.run(Supervisor(engine, apis, listeners, settings.drain_seconds).run())
-    os.close(held)
+    os.close(lifeline_write_end)
     return code
 
 
-def private_listener(folder: Path) -> socket.socket:
-    """The engine's socket, in a folder that holds everyone's counts as well."""
+def bind_engine_socket(folder: Path) -> socket.socket:
+    """The engine's socket, in a folder that also receives the metrics of all workers."""
     metrics_dir(folder).mkdir()
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(socket_in(folder)))
+    listener.bind(str(engine_socket(folder)))
     listener.listen(BACKLOG)
     return listener
 
 
-def listen(host: str, port: int, number: int) -> list[socket.socket]:
-    """So many sockets on one port, for one API process each: the kernel deals connections out to them evenly.
+def bind_listeners(host: str, port: int, count: int) -> list[socket.socket]:
+    """One socket for each API worker, all on one port: the kernel distributes new connections evenly among them.
 
-    On one shared socket whoever wakes first accepts all that wait: of 32 connections opened at once, one of two processes got nearly all.
+    On one shared socket, the first process to wake accepts all waiting connections: of 32 connections opened at once,
+    one of two processes got nearly all.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server(
-        (host, port), family=family
-    ) as taken:  # without SO_REUSEPORT: another service's port is not shared
-        port = port or taken.getsockname()[1]
+    # without SO_REUSEPORT, so that binding fails where another service has the port
+    with socket.create_server((host, port), family=family) as probe:
+        port = port or probe.getsockname()[1]
     listeners = [
-        socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(number)
+        socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)
     ]
     for listener in listeners:
         listener.setblocking(False)

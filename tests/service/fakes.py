@@ -1,4 +1,4 @@
-"""The outside of the line, faked: a clock that never waits, a runtime that does as it is told."""
+"""Fakes around the queue: a clock that never waits, a model runner that answers, fails or hangs on request."""
 
 import asyncio
 import selectors
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class FakeTime(selectors.DefaultSelector):
-    """A loop with this selector never waits: where it would, the clock goes on by that much. Where it would wait for ever, it raises."""
+    """A loop with this selector never waits: the clock goes on instead. It raises where it would wait for ever."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
         if timeout is None and not events:
-            raise RuntimeError("everyone waits, and nothing will ever happen")
+            raise RuntimeError("every task waits, and no event or timer is left")
         if not events:
             self.now += timeout or 0.0
         return events
@@ -50,29 +50,29 @@ def play(story: Callable[[FakeTime], Coroutine[Any, Any, T]]) -> T:
 
 
 async def settle() -> None:
-    """Until everyone who can go on has gone on."""
+    """Until every task that can go on has gone on."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def sequence(number: int, length: int = 4) -> Tokens:
-    """Its ids are its number, so that its answer can be told from any other."""
+    """Its ids are its number, so that its answer is different from any other."""
     return Tokens(ids=np.full(length, number, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
 
 
 class FakeRunner:
-    """Answers each sequence with its own number; `held` runs wait until `release`; `poisoned` numbers make their run raise."""
+    """Answers each sequence with its number; `held` runs wait for `release`; `poisoned` numbers fail their run."""
 
     def __init__(self, *, seconds_per_token: float = 0.0, held: bool = False, per_core: int = 1) -> None:
         self.seconds_per_token = seconds_per_token
         self.poisoned: set[int] = set()
         self.not_finite: set[int] = set()
-        self.sick = False  # every run raises
-        self.forgetful = False  # every run loses its last row
-        self.most_tokens = 10**9  # beyond, memory cannot be had
+        self.always_fails = False  # every run raises
+        self.drops_last_row = False  # every run loses its last row
+        self.max_tokens = 10**9  # a larger batch is out of memory
         self.batches: list[list[int]] = []
         self.lengths: list[int] = []
-        self._device = asyncio.Semaphore(per_core)  # has so many runs at a time, however many are under way
+        self._device = asyncio.Semaphore(per_core)  # so many runs at a time, however many are in flight
         self.all_cores: list[bool] = []  # of each batch
         self._free = asyncio.Event()
         if not held:
@@ -102,18 +102,18 @@ class FakeRunner:
         rows: list[Row | None] = [
             None if number in self.not_finite else {"cls": np.array([number])} for number in numbers
         ]
-        return rows[:-1] if self.forgetful else rows, Batch(
+        return rows[:-1] if self.drops_last_row else rows, Batch(
             feeds={}, outputs=frozenset(), spans={}, tokens=size, slots=size, owners=sequences
         )
 
     def _fail(self, numbers: Sequence[int], size: int) -> None:
-        if size > self.most_tokens:
+        if size > self.max_tokens:
             raise OutOfMemory("no memory")
-        if self.sick or self.poisoned & set(numbers):
+        if self.always_fails or self.poisoned & set(numbers):
             raise RuntimeError("the run failed")
 
 
-def line(
+def make_queue(
     *, token_budget: int = 8, max_tokens: int = 1000, max_wait_seconds: float = 1000.0, tokens_per_second: float = 100.0
 ) -> RequestQueue:
     return RequestQueue(

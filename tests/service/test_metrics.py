@@ -4,11 +4,12 @@ import asyncio
 import re
 
 from service import errors
+from service.errors import ServiceError
 from service.metrics import REASONS, TASKS, Metrics
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
 from service.scheduling.watchdog import Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, line, play, sequence, settle
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
 
 
 def render_metrics(metrics: Metrics) -> dict[str, float]:
@@ -37,7 +38,9 @@ def test_names_follow_the_conventions():
 
 
 def test_every_kind_of_error_has_a_reason_of_its_own():
-    assert {kind.code for kind in vars(errors).values() if isinstance(kind, type)} <= set(REASONS)
+    assert {
+        kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServiceError)
+    } <= set(REASONS)
     assert errors.Unavailable("the model is loading", code="loading").reason == "unavailable"
 
 
@@ -62,7 +65,10 @@ def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there():
         runner = FakeRunner(held=True)
         runner.poisoned = {2}
         batcher = Batcher(
-            run=runner.run, waiting=line(token_budget=8, max_tokens=20), clock=time.clock, watchdog=Watchdog(time.clock)
+            run=runner.run,
+            queue=make_queue(token_budget=8, max_tokens=20),
+            clock=time.clock,
+            watchdog=Watchdog(time.clock),
         )
         metrics = Metrics()
         metrics.observe_queue(batcher, "CPU", degraded=False)

@@ -1,19 +1,19 @@
 """When the service is ready, and when its process should end."""
 
-from service.engine.canary import CanaryHealth
+from service.engine.canary import Health
 
 
-def health(**calibration: object) -> CanaryHealth:
-    return CanaryHealth(stale_seconds=30, tolerance=0.1, loading=False, **calibration)  # type: ignore[arg-type]
+def health(**calibration: object) -> Health:
+    return Health(stale_seconds=30, tolerance=0.1, loading=False, **calibration)  # type: ignore[arg-type]
 
 
 def test_it_is_ready_when_a_run_went_well_lately():
     assert health().reason(since_answer=29) == ""
-    assert health().reason(since_answer=31) == "no run went well for 31 s"
+    assert health().reason(since_answer=31) == "no run has succeeded for 31 s"
 
 
 def test_it_is_not_ready_while_loading_or_draining():
-    assert CanaryHealth(stale_seconds=30, tolerance=0.1).reason(since_answer=0) == "loading"
+    assert Health(stale_seconds=30, tolerance=0.1).reason(since_answer=0) == "loading"
     assert health(draining=True).reason(since_answer=0) == "draining"
 
 

@@ -1,4 +1,4 @@
-"""The cores that a container may use, not those that its host has."""
+"""The number of cores that a container may use, not that of its host."""
 
 import os
 from pathlib import Path
@@ -10,12 +10,12 @@ from service.engine.cpu import available_cores
 ALLOWED = len(os.sched_getaffinity(0))
 
 
-def group(folder: Path, content: str) -> None:
+def group_v2(folder: Path, content: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cpu.max").write_text(content)
 
 
-def old_group(folder: Path, quota: str) -> None:
+def group_v1(folder: Path, quota: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cpu.cfs_quota_us").write_text(quota)
     (folder / "cpu.cfs_period_us").write_text("100000\n")
@@ -39,26 +39,26 @@ def cores(root: Path, membership: str) -> int:
     ],
 )
 def test_the_quota_limits_the_cores_and_at_least_one_is_left(tmp_path: Path, content: str, expected: int):
-    group(tmp_path, content)
+    group_v2(tmp_path, content)
     assert cores(tmp_path, "0::/\n") == expected
     assert available_cores(tmp_path, tmp_path / "missing") == expected
 
 
 @pytest.mark.parametrize("limited", ["a", "a/b", "a/b/c"])
-def test_the_quota_of_any_group_around_this_process_counts(tmp_path: Path, limited: str):
+def test_the_quota_of_the_group_and_of_each_parent_counts(tmp_path: Path, limited: str):
     for folder in ("a", "a/b", "a/b/c", "a/other"):
-        group(tmp_path / folder, "100000 100000" if folder == limited else "max 100000")
+        group_v2(tmp_path / folder, "100000 100000" if folder == limited else "max 100000")
     assert cores(tmp_path, "0::/a/b/c\n") == 1
     assert cores(tmp_path, "0::/a/other\n") == (1 if limited == "a" else ALLOWED)
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("100000\n", 1), ("-1\n", ALLOWED)])
 @pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct"])
-def test_version_1_of_control_groups_has_quotas_too(tmp_path: Path, controllers: str, quota: str, expected: int):
-    old_group(tmp_path / controllers / "a", quota)
-    old_group(tmp_path / "memory" / "a", "100000\n")
+def test_quotas_of_cgroup_version_1_count_too(tmp_path: Path, controllers: str, quota: str, expected: int):
+    group_v1(tmp_path / controllers / "a", quota)
+    group_v1(tmp_path / "memory" / "a", "100000\n")
     assert cores(tmp_path, f"4:memory:/a\n2:{controllers}:/a/b\n0::/\n") == expected
-    old_group(tmp_path / controllers, quota)  # in a container: its own group is the root, and the path is the host's
+    group_v1(tmp_path / controllers, quota)  # in a container: its own group is the root, and the path is the host's
     assert cores(tmp_path, f"2:{controllers}:/docker/0123\n") == expected
 
 

@@ -1,4 +1,4 @@
-"""No silent fallback: a GPU that was asked for and cannot be used stops the start; one that was hoped for leaves a loud trace."""
+"""No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
 
 import json
 import subprocess
@@ -18,9 +18,11 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import MANIFEST
 from model_export.export import export
 from service.artifact import open_artifact
+from service.engine.calibration import self_test
+from service.engine.cuda import runtime_fault, why_cuda_unavailable
 from service.engine.runner import ModelRunner
-from service.engine.session import CudaSession, DeviceError, runtime_fault, why_cuda_unavailable
-from service.errors import InferenceFailed
+from service.engine.session import CudaSession
+from service.errors import DeviceError, InferenceFailed
 from service.scheduling.concurrency import Concurrency
 from tests.paths import GOLDEN
 
@@ -44,7 +46,7 @@ def runner(both: Path) -> Iterator[ModelRunner]:
 
 
 def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A start that is expected to fail; without a GPU in sight, whatever the machine has."""
+    """A start that is expected to fail; the machine's GPUs are hidden from it."""
     environment = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": ""} | settings
     return subprocess.run(
         [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -58,17 +60,17 @@ def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both
     assert any(word in finished.stderr for word in ("driver", "library", "provider", "device is detected"))
 
 
-def test_a_folder_for_the_gpu_alone_says_what_to_export(tmp_path: Path) -> None:
+def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(tmp_path: Path) -> None:
     export(BERT, tmp_path / "artifact", device="cuda", precision="fp16")
     finished = start({"BERT_ARTIFACT": str(tmp_path / "artifact")})
     assert finished.returncode == 2
     assert "export one with --device cpu too" in finished.stderr
-    asked = start({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
-    assert asked.returncode == 2
-    assert "holds no artifact for cpu, only one for cuda" in asked.stderr
+    explicit = start({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
+    assert explicit.returncode == 2
+    assert "holds no artifact for cpu, only one for cuda" in explicit.stderr
 
 
-def test_auto_falls_back_loudly(both: Path) -> None:
+def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:
     settings = {"BERT_ARTIFACT": str(both), "CUDA_VISIBLE_DEVICES": ""}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
         info = client.get("/info").json()
@@ -80,7 +82,7 @@ def test_auto_falls_back_loudly(both: Path) -> None:
         assert "DEGRADED: serving on the CPU" in process.output()
 
 
-def test_the_reason_is_a_sentence_or_nothing() -> None:
+def test_the_reason_is_a_sentence_or_empty() -> None:
     fault = why_cuda_unavailable()
     assert fault == "" or len(fault) > 20
 
@@ -98,34 +100,32 @@ def cuda_runtime(code: int, gpus: int) -> Any:
     return SimpleNamespace(cudaGetDeviceCount=count, cudaGetErrorString=say)
 
 
-def test_a_driver_too_old_for_the_runtime_is_a_fault_in_the_runtimes_own_words() -> None:
+def test_a_driver_too_old_for_the_cuda_runtime_is_reported_with_its_message() -> None:
     fault = runtime_fault(cuda_runtime(35, 0))
     assert "answers with error 35: CUDA driver version is insufficient for CUDA runtime version" in fault
-    assert runtime_fault(cuda_runtime(0, 0)) == "CUDA knows no GPU"
+    assert runtime_fault(cuda_runtime(0, 0)) == "CUDA finds no GPU"
     assert runtime_fault(cuda_runtime(0, 1)) == ""
 
 
-class RejectedLocally:
+class InvalidOption:
     """The value of an option that no provider takes."""
 
     def __str__(self) -> str:
         raise ValueError("no such device")
 
 
-def test_a_provider_that_cannot_be_made_is_no_session_on_the_cpu(both: Path) -> None:
-    """ONNX Runtime's Python would try again on the CPU, and raise what is missing there."""
+def test_a_failing_gpu_provider_does_not_fall_back_to_the_cpu(both: Path) -> None:
+    """By default ONNX Runtime's Python would retry on the CPU, and raise that error."""
     with pytest.raises(ValueError, match="no such device"):
-        CudaSession(both / "cuda" / "model.onnx", {"device_id": RejectedLocally()})  # type: ignore[dict-item]
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": InvalidOption()})  # type: ignore[dict-item]
 
 
-def test_a_session_loads_the_libraries_of_wheels_in_whatever_process_it_is(
-    both: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_a_gpu_session_loads_the_libraries_of_wheels(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With API processes, the supervisor chooses the GPU and the engine opens the session."""
     loaded = []
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append("libraries"))
     with pytest.raises(ValueError, match="no such device"):
-        CudaSession(both / "cuda" / "model.onnx", {"device_id": RejectedLocally()})  # type: ignore[dict-item]
+        CudaSession(both / "cuda" / "model.onnx", {"device_id": InvalidOption()})  # type: ignore[dict-item]
     assert loaded
 
 
@@ -140,11 +140,11 @@ def test_an_index_outside_its_table_never_reaches_the_device(
         runner.run_sync([tokens])
 
 
-def test_the_self_test_passes_on_what_was_exported(runner: ModelRunner) -> None:
-    assert runner.self_test() > 0.99999
+def test_the_self_test_passes_on_an_exported_artifact(runner: ModelRunner) -> None:
+    assert self_test(runner) > 0.99999
 
 
-def test_the_self_test_looks_at_the_session_of_the_lanes_too(tmp_path: Path) -> None:
+def test_the_self_test_covers_the_per_core_session(tmp_path: Path) -> None:
     """Each of the two sessions in turn is another model's."""
     export(BERT, tmp_path / "artifact")
     export(BERT.with_name("ernie"), tmp_path / "other")
@@ -155,10 +155,10 @@ def test_the_self_test_looks_at_the_session_of_the_lanes_too(tmp_path: Path) -> 
     for runner in opened.values():
         runner.open()
     changed, other = opened["artifact"], opened["other"]
-    assert changed.self_test() > 0.99999
-    changed._lane_session = other._lane_session
+    assert self_test(changed) > 0.99999
+    changed._per_core_session = other._per_core_session
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):
-        changed.self_test()
+        self_test(changed)
     for runner in opened.values():
         runner.close()
 
@@ -172,5 +172,5 @@ def test_the_self_test_fails_on_another_models_vectors(tmp_path: Path) -> None:
     changed = ModelRunner(open_artifact(tmp_path / "artifact"), threads=1)
     changed.open()
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):
-        changed.self_test()
+        self_test(changed)
     changed.close()

@@ -1,4 +1,4 @@
-"""The runtime on a real graph: rows that are not finite, memory that cannot be had, the budget found by measuring."""
+"""The runner and its calibration on a real graph: rows that are not finite, out of memory, the token budget."""
 
 import asyncio
 import dataclasses
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from benchmarks.harness.poison import poison_word
 from model_export.artifact.batch import Batch, Row, Tokens
 from service.artifact import Artifact, open_artifact
-from service.engine.calibration import BUDGETS, best_seconds, smallest_batch_near_peak
-from service.engine.runner import SMALL_BYTES, ModelRunner, concurrency_for, out_of_memory
-from service.engine.session import Arrays, DeviceError, Session
-from service.errors import InferenceFailed
+from service.engine.calibration import BUDGETS, best_seconds, self_test, smallest_batch_near_peak
+from service.engine.device import MAX_COPIED_BYTES, concurrency_for
+from service.engine.runner import ModelRunner, is_out_of_memory
+from service.engine.session import Arrays, Session
+from service.errors import DeviceError, InferenceFailed
 from service.scheduling.concurrency import Concurrency
 
 
-class Heavy(Artifact):
-    """An artifact with more weights than are kept twice."""
+class LargeArtifact(Artifact):
+    """An artifact with more weights than are copied for per-core sessions."""
 
-    weights_bytes = SMALL_BYTES + 1  # type: ignore[assignment]
+    weights_bytes = MAX_COPIED_BYTES + 1  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def tokens(*ids: int) -> Tokens:
     return Tokens(ids=np.array(ids, np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls", "mean"}))
 
 
-def test_each_sequence_gets_the_row_it_gets_alone(runner: ModelRunner):
+def test_each_sequence_gets_the_same_row_as_alone(runner: ModelRunner):
     work = [tokens(2, n, n + 1, 3) for n in range(10, 30)]
     together, batch = asyncio.run(runner.run(work))
     assert batch.tokens == 80
@@ -52,10 +53,10 @@ def test_each_sequence_gets_the_row_it_gets_alone(runner: ModelRunner):
 
 
 @pytest.mark.parametrize("concurrency", [Concurrency(2), Concurrency(2, per_core=True)])
-def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(
+def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
     runner: ModelRunner, bert_artifact: Path, concurrency: Concurrency
 ):
-    """On a CPU nothing is prepared ahead; the code that does it on a GPU is the same."""
+    """On a CPU the service prepares no batch ahead; the code is the same as on a GPU."""
     several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     several.open()
     work = [
@@ -79,7 +80,7 @@ def test_batches_under_way_at_once_get_the_rows_that_they_get_one_by_one(
 
 
 @pytest.mark.parametrize(("ids", "types"), [([170], [0]), ([5], [2]), ([5] * 145, [0] * 145)])
-def test_the_first_index_outside_its_table_is_refused(runner: ModelRunner, ids: list[int], types: list[int]):
+def test_an_index_outside_its_table_is_rejected(runner: ModelRunner, ids: list[int], types: list[int]):
     """The golden model has 170 words, two segments and 144 positions."""
     outside = Tokens(ids=np.array(ids, np.int32), types=np.array(types, np.int32), outputs=frozenset({"cls"}))
     with pytest.raises(InferenceFailed, match="this model has 0 to"):
@@ -89,24 +90,24 @@ def test_the_first_index_outside_its_table_is_refused(runner: ModelRunner, ids: 
 
 
 def test_the_self_test_fails_where_a_later_vector_is_not_finite(bert_artifact: Path):
-    class Spoilt(ModelRunner):
+    class NonFinite(ModelRunner):
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             rows, batch = super().run_sync(sequences, all_cores=all_cores)
             return ([*rows[:-1], None] if len(rows) > 1 else rows), batch
 
-    spoilt = Spoilt(open_artifact(bert_artifact), threads=1)
-    spoilt.open()
+    non_finite = NonFinite(open_artifact(bert_artifact), threads=1)
+    non_finite.open()
     with pytest.raises(DeviceError, match="the self-test failed: cosine nan"):
-        spoilt.self_test()
-    spoilt.close()
+        self_test(non_finite)
+    non_finite.close()
 
 
 @pytest.mark.parametrize(("concurrency", "max_in_flight"), [(Concurrency(2), 1), (Concurrency(2, per_core=True), 2)])
-def test_the_device_has_one_batch_at_a_time_however_many_are_under_way_and_each_lane_has_one(
+def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
     bert_artifact: Path, concurrency: Concurrency, max_in_flight: int
 ):
     class Counting:
-        """Runs for a while, so that another run beside it would be seen."""
+        """Runs for 50 ms, so that a run at the same time would be counted."""
 
         def __init__(self, session: Session) -> None:
             self.session, self.inputs = session, session.inputs
@@ -121,7 +122,7 @@ def test_the_device_has_one_batch_at_a_time_however_many_are_under_way_and_each_
 
     several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     several.open()
-    counting = several._session = several._lane_session = Counting(several._session)  # type: ignore[assignment]
+    counting = several._session = several._per_core_session = Counting(several._session)  # type: ignore[assignment]
 
     async def all_at_once() -> None:
         await asyncio.gather(*(several.run([tokens(2, n, 3)], all_cores=False) for n in range(10, 20)))
@@ -131,39 +132,39 @@ def test_the_device_has_one_batch_at_a_time_however_many_are_under_way_and_each_
     several.close()
 
 
-def test_what_was_measured_is_told_as_it_was(runner: ModelRunner):
-    """A canary whose known vector is off by 0.01, and an answer that changes in company."""
+def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: ModelRunner):
+    """A canary whose reference is off by 0.01, and an answer that depends on the batch."""
     manifest = runner.artifact.manifest
     first, *others = manifest.golden
     off = dataclasses.replace(first, cls=[first.cls[0] + 0.01, *first.cls[1:]])
 
-    class Swayed(ModelRunner):
+    class Noisy(ModelRunner):
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             rows, batch = super().run_sync(sequences, all_cores=all_cores)
             return [row and row | {"cls": row["cls"] + np.float32(1e-5 * (len(rows) - 1))} for row in rows], batch
 
-    swayed = Swayed(Artifact(runner.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
-    swayed.open()
-    calibration = swayed.measure(token_budget=128)
-    swayed.close()
+    noisy = Noisy(Artifact(runner.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
+    noisy.open()
+    calibration = noisy.measure(token_budget=128)
+    noisy.close()
     assert calibration.canary_error == pytest.approx(0.01, abs=1e-4)
     assert not calibration.batch_invariant
 
 
-def test_lanes_are_for_cores_and_models_that_gain_by_them(runner: ModelRunner):
+def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner: ModelRunner):
     folder, manifest = runner.artifact.folder, runner.artifact.manifest
     assert concurrency_for(runner.artifact, 4) == Concurrency(max_in_flight=4, per_core=True)
     assert concurrency_for(runner.artifact, 1) == Concurrency()
-    assert concurrency_for(Heavy(folder, manifest), 4) == Concurrency()
-    assert concurrency_for(Heavy(folder, dataclasses.replace(manifest, precision="int8")), 4) == Concurrency(
+    assert concurrency_for(LargeArtifact(folder, manifest), 4) == Concurrency()
+    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, precision="int8")), 4) == Concurrency(
         max_in_flight=4, per_core=True
     )
-    assert concurrency_for(Heavy(folder, dataclasses.replace(manifest, device="cuda")), 4) == Concurrency(
+    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, device="cuda")), 4) == Concurrency(
         max_in_flight=2
     )
 
 
-def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(bert_artifact: Path, tmp_path: Path):
+def test_a_nan_embedding_makes_only_its_own_sequence_non_finite(bert_artifact: Path, tmp_path: Path):
     _, bad = poison_word(bert_artifact, tmp_path / "poisoned")
     poisoned = ModelRunner(open_artifact(tmp_path / "poisoned"), threads=1)
     poisoned.open()
@@ -181,18 +182,19 @@ def test_an_embedding_that_is_not_a_number_spoils_its_own_sequence_and_is_told(b
     poisoned.close()
 
 
-def test_an_error_that_is_not_about_memory_keeps_its_name(runner: ModelRunner):
+def test_an_error_that_is_not_about_memory_keeps_its_type(runner: ModelRunner):
     with pytest.raises(InferenceFailed, match="this model has 0 to 169"):
         runner.run_sync([tokens(10**6)])
 
 
 @pytest.mark.parametrize(
-    ("error", "is_memory"),
+    ("error", "expected"),
     [
         (MemoryError(), True),
         (
             RuntimeError(
-                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 9"
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : ... bfc_arena.cc:376 "
+                "Failed to allocate memory for requested buffer of size 9"
             ),
             True,
         ),
@@ -201,11 +203,11 @@ def test_an_error_that_is_not_about_memory_keeps_its_name(runner: ModelRunner):
         (RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : indices element out of data bounds"), False),
     ],
 )
-def test_memory_that_ran_out_is_known_by_its_message(error: Exception, is_memory: bool):
-    assert out_of_memory(error) == is_memory
+def test_out_of_memory_is_recognized_by_its_message(error: Exception, expected: bool):
+    assert is_out_of_memory(error) == expected
 
 
-def test_a_run_whose_memory_cannot_be_had_says_so_and_the_next_one_runs(bert_artifact: Path):
+def test_a_run_out_of_memory_raises_and_the_next_one_succeeds(bert_artifact: Path):
     """In a process of its own, whose address space is limited after the model has been loaded."""
     program = f"""
 import resource, numpy as np
@@ -223,10 +225,10 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, resource.RLIM_INFINITY))
 try:
     runner.run_sync([one] * 2000)
 except OutOfMemory:
-    print("told", len(runner.run_sync([one])[0]))
+    print("out of memory", len(runner.run_sync([one])[0]))
 """
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert finished.stdout == "told 1\n", finished.stderr
+    assert finished.stdout == "out of memory 1\n", finished.stderr
 
 
 def test_the_smallest_budget_within_five_percent_of_the_best_is_taken():
@@ -234,7 +236,7 @@ def test_the_smallest_budget_within_five_percent_of_the_best_is_taken():
     assert smallest_batch_near_peak({32: 1000}) == 32
 
 
-def test_measuring_finds_a_budget_in_time(runner: ModelRunner):
+def test_measuring_finds_a_token_budget(runner: ModelRunner):
     calibration = runner.measure(token_budget=0)
     assert calibration.token_budget in BUDGETS
     assert calibration.tokens_per_second > 0
@@ -242,14 +244,14 @@ def test_measuring_finds_a_budget_in_time(runner: ModelRunner):
     assert calibration.canary_error < 1e-5
 
 
-def test_a_budget_that_is_set_is_taken(runner: ModelRunner):
+def test_a_configured_token_budget_is_used(runner: ModelRunner):
     assert runner.measure(token_budget=77).token_budget == 77
 
 
 @pytest.mark.parametrize(("concurrency", "rate"), [(Concurrency(), 1280), (Concurrency(2, per_core=True), 2560)])
-def test_the_rate_is_that_of_all_lanes_together(bert_artifact: Path, concurrency: Concurrency, rate: float):
+def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency, rate: float):
     class Steady(ModelRunner):
-        """64 tokens in 50 ms, in each lane."""
+        """64 tokens in 50 ms, on each core."""
 
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             time.sleep(0.05)
@@ -262,7 +264,7 @@ def test_the_rate_is_that_of_all_lanes_together(bert_artifact: Path, concurrency
 
 
 class Machine:
-    """Takes 0.2 ms for a run and 1 us for a token, and now and then three times as long."""
+    """Takes 0.2 ms per run and 1 us per token, and three times as long in some runs."""
 
     def __init__(self, *, busy_every: int, slowness: float = 1.0) -> None:
         self.busy_every, self.slowness = busy_every, slowness
@@ -277,13 +279,13 @@ class Machine:
 
 
 @pytest.mark.parametrize("busy_every", [2, 3, 4, 5, 7, 1000])
-def test_busy_moments_while_measuring_do_not_change_the_budget(busy_every: int):
+def test_other_load_during_measuring_does_not_change_the_budget(busy_every: int):
     seconds = best_seconds(Machine(busy_every=busy_every).run, BUDGETS, within=1.5)
     assert smallest_batch_near_peak({budget: budget / one for budget, one in seconds.items()}) == 4096
 
 
 @pytest.mark.parametrize("slowness", [1, 10, 100, 1000, 10_000])
-def test_measuring_takes_no_longer_than_it_may_and_tries_the_smallest_at_least(slowness: float):
+def test_measuring_stays_within_its_time_and_tries_at_least_the_smallest_budget(slowness: float):
     machine = Machine(busy_every=10**9, slowness=slowness)
     seconds = best_seconds(machine.run, BUDGETS, within=1.5)
     assert BUDGETS[0] in seconds

@@ -1,4 +1,4 @@
-"""The HTTP contract, against a real server process on the golden BERT: answers equal to transformers, and one shape for errors."""
+"""The HTTP API of a real server process with the golden BERT: results equal to transformers, one format for errors."""
 
 import base64
 import io
@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
+from service.http.openapi import InfoResponse
 from tests.pipelines import same
 
 GOLDEN_HIDDEN = 32
@@ -36,7 +37,7 @@ def test_fill_mask_equals_the_pipeline(server: httpx.Client, bert_answers: dict[
         assert post(server, "/fill-mask", {"inputs": case["inputs"]} | case["parameters"]).json() == nested
 
 
-def test_fill_mask_lists_as_the_pipeline_does(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
+def test_fill_mask_nests_lists_as_the_pipeline_does(server: httpx.Client, bert_answers: dict[str, Any]) -> None:
     plain = [case for case in bert_answers["fill_mask"] if not case["parameters"].get("targets")]
     texts = [case["inputs"] for case in plain]
     found = post(server, "/fill-mask", {"inputs": texts, "top_k": 1}).json()
@@ -47,7 +48,7 @@ def test_fill_mask_lists_as_the_pipeline_does(server: httpx.Client, bert_answers
     )  # a list of one is unwrapped
 
 
-def test_fill_mask_scores_are_shares_of_the_whole_vocabulary(server: httpx.Client) -> None:
+def test_fill_mask_scores_are_probabilities_over_the_whole_vocabulary(server: httpx.Client) -> None:
     vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
     everything = post(server, "/fill-mask", {"inputs": "the [MASK] is big", "top_k": vocabulary}).json()
     assert len(everything) == vocabulary
@@ -57,7 +58,7 @@ def test_fill_mask_scores_are_shares_of_the_whole_vocabulary(server: httpx.Clien
         assert one["score"] == by_word[one["token"]]
 
 
-def test_fill_mask_with_no_candidates_asked_for_gives_none(server: httpx.Client) -> None:
+def test_fill_mask_with_top_k_0_gives_no_candidates(server: httpx.Client) -> None:
     assert post(server, "/fill-mask", {"inputs": "the [MASK]", "top_k": 0}).json() == []
 
 
@@ -72,7 +73,7 @@ def test_nsp_equals_transformers(server: httpx.Client, bert_answers: dict[str, A
     assert post(server, "/nsp", {"inputs": [[p["text"], p["text_pair"]] for p in pairs]}).json() == answers
 
 
-def test_embed_gives_a_list_of_vectors_in_order_whatever_their_company(server: httpx.Client) -> None:
+def test_embed_gives_vectors_in_order_and_independent_of_the_other_inputs(server: httpx.Client) -> None:
     texts = ["the cat", "我爱北京。", "a " * 100, "it"]
     together = post(server, "/embed", {"inputs": texts}).json()
     assert [post(server, "/embed", {"inputs": text}).json()[0] for text in texts] == together
@@ -85,7 +86,7 @@ def test_embed_normalizes_after_shortening(server: httpx.Client) -> None:
     np.testing.assert_allclose(short, raw[:8] / np.linalg.norm(raw[:8]), atol=1e-6)
 
 
-def test_embed_pools_as_asked(server: httpx.Client) -> None:
+def test_embed_applies_the_requested_pooling(server: httpx.Client) -> None:
     answers = {
         pooling: post(server, "/embed", {"inputs": "the cat", "pooling": pooling}).json()[0]
         for pooling in ("cls", "pooler", "mean")
@@ -106,44 +107,44 @@ def test_npy_and_base64_hold_the_same_numbers_as_json(server: httpx.Client) -> N
     assert openai["usage"] == {"prompt_tokens": 8, "total_tokens": 8}
 
 
-def test_many_rows_are_encoded_the_same_as_few(server: httpx.Client) -> None:
+def test_many_rows_are_encoded_in_the_same_format_as_few(server: httpx.Client) -> None:
     one = post(server, "/embed", {"inputs": "the cat"}).json()[0]
     assert post(server, "/embed", {"inputs": ["the cat"] * 100}).json() == [one] * 100
 
 
-def test_answers_tell_their_timing_and_the_request_its_id(server: httpx.Client) -> None:
+def test_responses_carry_timing_and_the_request_id(server: httpx.Client) -> None:
     response = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
     parts = dict(part.split(";dur=") for part in response.headers["server-timing"].split(", "))
     assert list(parts) == ["tokenize", "queue", "forward", "format"]
     assert all(float(value) >= 0 and len(value.split(".")[1]) == 3 for value in parts.values())
-    insane = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "x" * 200}).headers["x-request-id"]
-    assert len(insane) == 16
+    invalid = post(server, "/embed", {"inputs": "the cat"}, **{"x-request-id": "x" * 200}).headers["x-request-id"]
+    assert len(invalid) == 16
 
 
-def test_truncation_is_refused_or_told(server: httpx.Client) -> None:
+def test_truncation_is_rejected_or_reported(server: httpx.Client) -> None:
     texts = ["the cat", "cat " * 600]
-    refused = error(post(server, "/embed", {"inputs": texts}), 422, "too_long")
-    assert refused["index"] == 1
-    told = post(server, "/embed", {"inputs": texts, "truncate": True})
-    assert told.headers["x-truncated-inputs"] == "1"
+    rejected = error(post(server, "/embed", {"inputs": texts}), 422, "too_long")
+    assert rejected["index"] == 1
+    truncated = post(server, "/embed", {"inputs": texts, "truncate": True})
+    assert truncated.headers["x-truncated-inputs"] == "1"
     assert "x-truncated-inputs" not in post(server, "/embed", {"inputs": texts[:1], "truncate": True}).headers
 
 
-def test_openais_route_cuts_what_is_too_long_where_asked_and_names_it_where_not(server: httpx.Client) -> None:
+def test_openais_route_truncates_if_requested_and_otherwise_names_the_long_input(server: httpx.Client) -> None:
     texts = ["the cat", "cat " * 600 + "dog"]
-    refused = post(server, "/v1/embeddings", {"input": texts})
-    assert refused.status_code == 422
-    assert refused.json()["error"]["param"] == "input.1"
-    told = post(
+    rejected = post(server, "/v1/embeddings", {"input": texts})
+    assert rejected.status_code == 422
+    assert rejected.json()["error"]["param"] == "input.1"
+    truncated = post(
         server, "/v1/embeddings", {"input": texts, "truncate": True, "truncation_direction": "left", "normalize": False}
     )
-    assert told.headers["x-truncated-inputs"] == "1"
-    vectors = [one["embedding"] for one in told.json()["data"]]
+    assert truncated.headers["x-truncated-inputs"] == "1"
+    vectors = [one["embedding"] for one in truncated.json()["data"]]
     assert vectors == post(server, "/embed", {"inputs": texts, "truncate": True, "truncation_direction": "left"}).json()
 
 
-def test_a_mask_that_was_cut_off_is_an_error_of_its_input(server: httpx.Client) -> None:
+def test_a_truncated_mask_is_an_error_of_its_input(server: httpx.Client) -> None:
     body = error(
         post(server, "/fill-mask", {"inputs": ["the [MASK]", "cat " * 600 + "[MASK]"], "truncate": True}),
         422,
@@ -178,7 +179,7 @@ def test_a_mask_that_was_cut_off_is_an_error_of_its_input(server: httpx.Client) 
         ("/nsp", {"inputs": "a"}, "invalid"),
     ],
 )
-def test_what_cannot_be_answered_is_a_422_that_says_why(server: httpx.Client, path: str, body: Any, code: str) -> None:
+def test_an_invalid_body_gets_422_with_the_reason(server: httpx.Client, path: str, body: Any, code: str) -> None:
     error(post(server, path, body), 422, code)
 
 
@@ -187,24 +188,24 @@ def test_what_cannot_be_answered_is_a_422_that_says_why(server: httpx.Client, pa
     [b"", b"{", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"[" * 100_000, "{}".encode("utf-16")],
     ids=["empty", "cut", "not UTF-8", "surrogate", "deep", "UTF-16"],
 )
-def test_a_body_that_is_not_json_is_a_400(server: httpx.Client, content: bytes) -> None:
+def test_a_body_that_is_not_json_gets_400(server: httpx.Client, content: bytes) -> None:
     error(server.post("/embed", content=content), 400, "bad_request")
 
 
 @pytest.mark.parametrize(
     "content", [b'{"inputs": NaN}', b'{"inputs": "a", "dimensions": 1e999}', b'{"inputs": "a", "dimensions": Infinity}']
 )
-def test_numbers_that_are_none_are_a_422(server: httpx.Client, content: bytes) -> None:
+def test_numbers_that_are_not_finite_get_422(server: httpx.Client, content: bytes) -> None:
     error(server.post("/embed", content=content), 422, "invalid")
 
 
-def test_more_inputs_than_the_limit_are_a_413(server: httpx.Client) -> None:
+def test_more_inputs_than_the_limit_get_413(server: httpx.Client) -> None:
     assert (
         "101 inputs; at most 100" in error(post(server, "/embed", {"inputs": ["a"] * 101}), 413, "too_large")["error"]
     )
 
 
-def test_an_answer_that_nobody_could_take_is_a_413(server: httpx.Client) -> None:
+def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
     many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
     message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
     assert "100 candidates for each of 3600 masks" in message
@@ -212,28 +213,28 @@ def test_an_answer_that_nobody_could_take_is_a_413(server: httpx.Client) -> None
     assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
 
 
-def test_targets_are_as_long_as_a_text_at_most(server: httpx.Client) -> None:
+def test_targets_are_limited_to_the_length_of_a_text(server: httpx.Client) -> None:
     message = error(
         post(server, "/fill-mask", {"inputs": "[MASK]", "targets": ["cat", "a " * 60_000]}), 422, "targets"
     )["error"]
     assert "targets hold 120003 characters; at most 100000" in message
 
 
-def test_unknown_paths_and_methods_have_the_same_shape(server: httpx.Client) -> None:
+def test_unknown_paths_and_methods_get_the_standard_error_body(server: httpx.Client) -> None:
     assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
     assert (
         "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]
-    )  # and no redirect to wherever the Host header says
+    )  # no redirect, which would use the Host header
     assert error(server.get("/embed"), 405, "method_not_allowed")
     assert server.post("/v1/embeddings", content=b"{").json()["error"]["code"] == "bad_request"
 
 
 @pytest.mark.parametrize("value", ["0", "-5", "soon", "99999999", "1.5", "9" * 5000])
-def test_a_deadline_that_is_no_number_of_milliseconds_is_refused(server: httpx.Client, value: str) -> None:
+def test_a_timeout_that_is_not_a_number_of_milliseconds_gets_422(server: httpx.Client, value: str) -> None:
     error(post(server, "/embed", {"inputs": "a"}, **{"x-request-timeout-ms": value}), 422, "timeout")
 
 
-def test_info_tells_what_is_in_use(server: httpx.Client) -> None:
+def test_info_describes_the_running_model(server: httpx.Client) -> None:
     info = server.get("/info").json()
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
@@ -243,7 +244,7 @@ def test_info_tells_what_is_in_use(server: httpx.Client) -> None:
     assert info["measured"]["batch_invariant"] is True
 
 
-def test_health_ready_and_docs_answer(server: httpx.Client) -> None:
+def test_health_ready_and_docs_respond(server: httpx.Client) -> None:
     assert server.get("/health").json() == {"status": "ok"}
     assert server.get("/ready").json() == {"status": "ready"}
     page = server.get("/docs").text
@@ -254,49 +255,71 @@ def test_health_ready_and_docs_answer(server: httpx.Client) -> None:
     assert server.get(script[1]).status_code == 200
 
 
-def observe_queue(page: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """The schema itself where there is a reference to it."""
+def resolve(page: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """The schema that a reference points to, or the schema itself."""
     return page["components"]["schemas"][schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
 
 
-def test_the_documentation_lists_every_task_with_its_errors(server: httpx.Client) -> None:
+def test_openapi_documents_every_task_with_its_errors(server: httpx.Client) -> None:
     page = server.get("/openapi.json").json()
     for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/v1/embeddings"):
         task = page["paths"][path]["post"]
         assert {"200", "400", "401", "408", "413", "422", "429", "431", "500", "501", "503"} <= set(task["responses"])
-        assert observe_queue(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
+        assert resolve(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
 
 
-def test_the_documentation_tells_the_shape_of_every_error(server: httpx.Client) -> None:
+def test_openapi_names_every_operation_and_documents_its_response(server: httpx.Client) -> None:
+    page = server.get("/openapi.json").json()
+    operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
+    assert " ".join(operation["operationId"] for operation in operations.values()) == (
+        "embed fill_mask nsp embeddings predict tag health ready info metrics"
+    )
+    for path, operation in operations.items():
+        content = operation["responses"]["200"]["content"]
+        assert all(one["schema"] for one in content.values()), path
+    assert set(operations["/embed"]["responses"]["200"]["content"]) == {"application/json", "application/x-npy"}
+    assert set(operations["/metrics"]["responses"]["200"]["content"]) == {"text/plain"}
+    (timeout,) = operations["/embed"]["parameters"]
+    assert (timeout["in"], timeout["name"], timeout["required"]) == ("header", "x-request-timeout-ms", False)
+
+
+def test_openapi_documents_every_field_of_info(server: httpx.Client) -> None:
+    schema = server.get("/openapi.json").json()["components"]["schemas"]["InfoResponse"]
+    info = server.get("/info").json()
+    assert set(schema["properties"]) == set(info)
+    InfoResponse.model_validate(info)
+
+
+def test_openapi_documents_the_error_bodies(server: httpx.Client) -> None:
     page = server.get("/openapi.json").json()
     for path in ("/embed", "/v1/embeddings"):
         answer = server.post(path, content=b"{}")
-        told: Any = observe_queue(
+        schema: Any = resolve(
             page, page["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
         )
         body: Any = answer.json()
         if path == "/v1/embeddings":
-            told, body = observe_queue(page, told["properties"]["error"]), body["error"]
-        assert set(told["required"]) <= set(body) <= set(told["properties"])
+            schema, body = resolve(page, schema["properties"]["error"]), body["error"]
+        assert set(schema["required"]) <= set(body) <= set(schema["properties"])
 
 
-def test_the_documentation_tells_every_shape_of_fill_masks_answers(server: httpx.Client) -> None:
+def test_openapi_documents_every_nesting_of_fill_mask_responses(server: httpx.Client) -> None:
     page = server.get("/openapi.json").json()
 
     def fits(schema: dict[str, Any], answer: Any) -> bool:
-        schema = observe_queue(page, schema)
+        schema = resolve(page, schema)
         if "anyOf" in schema:
             return any(fits(one, answer) for one in schema["anyOf"])
         if schema["type"] == "array":
             return isinstance(answer, list) and all(fits(schema["items"], one) for one in answer)
         return isinstance(answer, dict) and set(schema["required"]) <= set(answer)
 
-    told = page["paths"]["/fill-mask"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    documented = page["paths"]["/fill-mask"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
     for inputs in ("the [MASK]", "[MASK] [MASK]", ["the [MASK]", "[MASK]"], ["the [MASK]", "[MASK] [MASK]"]):
-        assert fits(told, post(server, "/fill-mask", {"inputs": inputs}).json()), inputs
+        assert fits(documented, post(server, "/fill-mask", {"inputs": inputs}).json()), inputs
 
 
-def test_metrics_exist_before_anything_happened_and_count_what_did(server: httpx.Client) -> None:
+def test_metrics_exist_from_the_start_and_count_requests(server: httpx.Client) -> None:
     def read(name: str) -> float:
         return float(
             next(line for line in server.get("/metrics").text.splitlines() if line.startswith(name)).split()[-1]

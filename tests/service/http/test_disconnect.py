@@ -1,4 +1,4 @@
-"""Callers who leave: what is being done for them ends at once, and nothing is left over."""
+"""A request's work is cancelled when its client disconnects, and at no other time."""
 
 import asyncio
 
@@ -8,72 +8,59 @@ from service.http.disconnect import ClientConnection, ClientDisconnected
 from tests.service.fakes import FakeTime, play, settle
 
 
-def test_a_caller_who_leaves_ends_the_work_at_once():
+def test_a_disconnect_cancels_the_work_at_once():
     async def story(time: FakeTime) -> None:
-        presence, ends = ClientConnection(), []
-
-        async def work() -> None:
-            try:
-                await asyncio.sleep(1000)
-            finally:
-                ends.append(time.now)
-
-        asyncio.get_running_loop().call_later(3, presence.leave)
-        with pytest.raises(ClientDisconnected):
-            await presence.run_until_disconnect(work())
-        assert ends == [3.0]
+        connection = ClientConnection()
+        asyncio.get_running_loop().call_later(3, connection.on_disconnect)
+        with pytest.raises(ClientDisconnected), connection.cancel_on_disconnect():
+            await asyncio.sleep(1000)
+        assert time.now == 3.0
         assert len(asyncio.all_tasks()) == 1
-        await asyncio.sleep(1)  # the cancellation is used up: whoever answers goes on
+        await asyncio.sleep(1)  # the task itself is no longer cancelled, and can send its response
 
     play(story)
 
 
-def test_work_for_a_caller_who_has_left_before_never_begins():
+def test_work_does_not_start_after_a_disconnect():
     async def story(_: FakeTime) -> None:
-        presence, begun = ClientConnection(), []
-
-        async def work() -> None:
-            begun.append(1)
-
-        presence.leave()
-        with pytest.raises(ClientDisconnected):
-            await presence.run_until_disconnect(work())
-        assert not begun
+        connection, started = ClientConnection(), []
+        connection.on_disconnect()
+        with pytest.raises(ClientDisconnected), connection.cancel_on_disconnect():
+            started.append(1)
+        assert not started
 
     play(story)
 
 
-def test_work_that_is_done_is_handed_over_and_leaving_after_it_does_nothing():
+def test_a_disconnect_after_the_work_cancels_nothing():
     async def story(_: FakeTime) -> None:
-        presence = ClientConnection()
-
-        async def work() -> int:
-            return 7
-
-        assert await presence.run_until_disconnect(work()) == 7
-        presence.leave()
+        connection = ClientConnection()
+        with connection.cancel_on_disconnect():
+            await settle()
+        connection.on_disconnect()
         await settle()
 
     play(story)
 
 
-def test_work_that_fails_tells_why():
+def test_an_error_of_the_work_is_raised():
     async def story(_: FakeTime) -> None:
-        async def work() -> int:
+        with pytest.raises(ValueError, match="why"), ClientConnection().cancel_on_disconnect():
             raise ValueError("why")
 
-        with pytest.raises(ValueError, match="why"):
-            await ClientConnection().run_until_disconnect(work())
-
     play(story)
 
 
-def test_a_task_that_is_cancelled_though_its_caller_is_there_is_cancelled():
+def test_a_cancellation_without_a_disconnect_stays_a_cancellation():
     async def story(_: FakeTime) -> None:
-        attending = asyncio.create_task(ClientConnection().run_until_disconnect(asyncio.sleep(1000)))
+        async def work() -> None:
+            with ClientConnection().cancel_on_disconnect():
+                await asyncio.sleep(1000)
+
+        task = asyncio.create_task(work())
         await settle()
-        attending.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await attending
+            await task
 
     play(story)

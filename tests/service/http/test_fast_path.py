@@ -1,53 +1,119 @@
-"""The door as plain ASGI: every answer carries its request's id, and a task's POSTs do not go through the pages."""
+"""The fast path sends task POSTs past FastAPI, with the same result as FastAPI's own routes."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from service.http.app import create_app
+from service.http.endpoints import TASKS
 from service.http.fast_path import TaskFastPath
+from service.metrics import Metrics
+from service.settings import Settings
+from service.tasks.base import TaskResult
+
+Sent = list[dict[str, Any]]
 
 
-class Visit:
-    """One request through the door; both sides of it answer 204."""
+async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> Sent:
+    sent: Sent = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    await app(scope, receive, send)
+    return sent
+
+
+class FakeApps:
+    """A fast path between a FastAPI application and an endpoint that both respond with 204."""
 
     def __init__(self, path: str = "/health", method: str = "GET", **headers: bytes) -> None:
-        self.scope: dict[str, Any] = {"type": "http", "path": path, "method": method}
-        self.scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-        self.seen = ""
-        self.sent: list[Any] = []
-        asyncio.run(TaskFastPath(self.pages, {"/embed": self.task})(self.scope, self.receive, self.send))
+        scope: dict[str, Any] = {"type": "http", "path": path, "method": method}
+        scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+        self.request_id = self.called = ""
+        self.sent = asyncio.run(call(TaskFastPath(self.fallback, {"/embed": self.endpoint}), scope))
 
-    async def pages(self, scope: Any, _: Any, send: Any) -> None:
-        self.seen = scope["state"]["request_id"]
+    async def fallback(self, scope: Any, _: Any, send: Any) -> None:
+        self.called, self.request_id = "fallback", scope["state"]["request_id"]
         await send({"type": "http.response.start", "status": 204, "headers": [(b"x", b"y")]})
 
-    async def task(self, _: Any, __: Any, send: Any) -> None:
-        self.seen = "the task"
+    async def endpoint(self, _: Any, __: Any, send: Any) -> None:
+        self.called = "endpoint"
         await send({"type": "http.response.start", "status": 204, "headers": []})
 
-    async def receive(self) -> Any: ...
 
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-
-@pytest.mark.parametrize("stated", [b"my-id_1", b"x" * 128])
-def test_a_sane_id_of_the_callers_own_is_kept(stated: bytes):
-    visit = Visit(x_request_id=stated)
-    assert visit.seen == stated.decode()
-    assert visit.sent[0]["headers"] == [(b"x", b"y"), (b"x-request-id", stated)]
+@pytest.mark.parametrize("sent", [b"my-id_1", b"x" * 128])
+def test_a_valid_request_id_of_the_client_is_kept(sent: bytes):
+    apps = FakeApps(x_request_id=sent)
+    assert apps.request_id == sent.decode()
+    assert apps.sent[0]["headers"] == [(b"x", b"y"), (b"x-request-id", sent)]
 
 
-@pytest.mark.parametrize("stated", [b"", b"a b", b"a\r\nset-cookie: x", b"x" * 129, "é".encode()])
-def test_an_id_that_could_harm_a_log_or_a_header_is_replaced(stated: bytes):
-    visit = Visit(x_request_id=stated)
-    assert len(visit.seen) == 16
-    assert visit.seen != Visit().seen
+@pytest.mark.parametrize("sent", [b"", b"a b", b"a\r\nset-cookie: x", b"a\n", b"x" * 129, "é".encode()])
+def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes):
+    apps = FakeApps(x_request_id=sent)
+    assert len(apps.request_id) == 16
+    assert apps.request_id != FakeApps().request_id
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "straight"), [("/embed", "POST", True), ("/embed", "GET", False), ("/embed/", "POST", False)]
+    ("path", "method", "called"),
+    [("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "fallback")],
 )
-def test_only_posts_to_a_tasks_own_path_go_straight_to_it(path: str, method: str, straight: bool):
-    assert (Visit(path, method).seen == "the task") is straight
+def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, method: str, called: str):
+    assert FakeApps(path, method).called == called
+
+
+class FakeBackend:
+    """Admits every request; `TASKS` with `run` replaced need no more."""
+
+    draining = False
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
+        self.metrics = Metrics()
+
+    def admit(self, _: int) -> "FakeBackend":
+        return self
+
+
+BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embeddings": b'{"input": "a"}'}
+
+
+@pytest.mark.parametrize("path", TASKS)
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (None, {}, 200),
+        (None, {b"accept": b"application/x-npy"}, 200),
+        (None, {b"content-type": b"text/plain"}, 200),
+        (b"{", {}, 400),
+        (b"{}", {}, 422),
+        (None, {b"x-request-timeout-ms": b"0"}, 422),
+        (b"x" * 1001, {}, 413),
+    ],
+    ids=["valid", "npy", "no content type", "not JSON", "missing field", "timeout", "too large"],
+)
+def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
+    path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
+):
+    async def run(*_: Any, timeout_seconds: float) -> TaskResult:
+        """A value that none of the response models accepts: they must not validate it."""
+        seconds = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}
+        value = np.full((2, 3), 0.5, np.float32)
+        return TaskResult(value=value, sequences=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
+
+    monkeypatch.setitem(TASKS, path, replace(TASKS[path], run=run))
+    app = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
+    sent_headers = [(b"x-request-id", b"mine"), *headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": sent_headers}
+    content = BODIES.get(path, b'{"inputs": "a"}') if body is None else body
+    fast, declared = (asyncio.run(call(one, dict(scope), content)) for one in (app, app.fallback))
+    assert fast == declared
+    assert fast[0]["status"] == status

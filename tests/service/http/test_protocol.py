@@ -1,4 +1,4 @@
-"""How a request arrives: its head's size, its time, and the last answers of a connection, on a fake transport and a fake clock."""
+"""Limits of a connection: time to arrive, size of the head, unread responses, draining; on a fake transport."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from service.http import protocol
 from service.http.protocol import ConnectionLimits, LimitedHttpProtocol
 from tests.service.fakes import FakeTime, play, settle
 
@@ -23,7 +24,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__({"socket": self.sockets[0]})
         self.written = b""
         self.closed = self.aborted = False
-        self.unread = 0  # bytes that are written and not taken
+        self.unread = 0  # bytes that are written and that the client has not read
 
     def write(self, data: Any) -> None:
         if not self.closed:
@@ -47,17 +48,17 @@ class FakeTransport(asyncio.Transport):
 
 
 class Connection:
-    """A protocol in front of an application that echoes how many bytes the body has, when `free` is set."""
+    """A protocol in front of an application that echoes how many bytes the body has, once `may_respond` is set."""
 
-    def __init__(self, gate: ConnectionLimits) -> None:
-        self.asked: list[str] = []
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.paths: list[str] = []
         self.headers: list[tuple[bytes, bytes]] = []  # of the first request
-        self.free = asyncio.Event()
-        self.free.set()
+        self.may_respond = asyncio.Event()
+        self.may_respond.set()
         config = uvicorn.Config(
             self.app,
             interface="asgi3",
-            http=LimitedHttpProtocol.bind(gate),
+            http=LimitedHttpProtocol.bind(limits),
             ws="none",
             lifespan="off",
             date_header=False,
@@ -65,7 +66,7 @@ class Connection:
         )
         config.load()
         self.transport = FakeTransport()
-        self.protocol = LimitedHttpProtocol.bind(gate)(
+        self.protocol = LimitedHttpProtocol.bind(limits)(
             config=config, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
         )
         self.protocol.connection_made(self.transport)
@@ -73,7 +74,7 @@ class Connection:
     async def app(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        self.asked.append(scope["path"])
+        self.paths.append(scope["path"])
         self.headers = self.headers or scope["headers"]
         size, more = 0, True
         while more:
@@ -81,7 +82,7 @@ class Connection:
             if message["type"] == "http.disconnect":
                 return
             size, more = size + len(message["body"]), message["more_body"]
-        await self.free.wait()
+        await self.may_respond.wait()
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(size)))]}
         )
@@ -103,22 +104,26 @@ class Connection:
         return content
 
 
-def meet(story: Callable[[Connection, FakeTime], Awaitable[None]], *, refusals: Sequence[tuple[int, str]] = ()) -> None:
+def play_connection(
+    story: Callable[[Connection, FakeTime], Awaitable[None]], *, rejections: Sequence[tuple[int, str]] = ()
+) -> None:
     async def played(time: FakeTime) -> None:
-        told: list[tuple[int, str]] = []
-        gate = ConnectionLimits(
-            client_timeout_seconds=5.0, max_header_bytes=1000, refused=lambda status, code: told.append((status, code))
+        counted: list[tuple[int, str]] = []
+        limits = ConnectionLimits(
+            client_timeout_seconds=5.0,
+            max_header_bytes=1000,
+            on_rejected=lambda status, code: counted.append((status, code)),
         )
-        connection = Connection(gate)
+        connection = Connection(limits)
         await story(connection, time)
         for one in connection.transport.sockets:
             one.close()
-        assert told == list(refusals)
+        assert counted == list(rejections)
 
     play(played)
 
 
-def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays():
+def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_open():
     async def story(connection: Connection, time: FakeTime) -> None:
         for _ in range(3):
             await connection.send(POST, b"12345")
@@ -128,7 +133,7 @@ def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays():
         assert not connection.transport.closed
         assert time.now == 12
 
-    meet(story)
+    play_connection(story)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +141,7 @@ def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays():
     [(b"P", b""), (b"GET / HTTP/1.1\r\nx-slow: ", b"a"), (POST, b""), (POST + b"1", b"2")],
     ids=["line", "header", "no body", "body"],
 )
-def test_a_request_that_trickles_in_is_cut_at_the_deadline_with_408(start: bytes, trickle: bytes):
+def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes, trickle: bytes):
     async def story(connection: Connection, time: FakeTime) -> None:
         await connection.send(start)
         while not connection.transport.closed:
@@ -146,28 +151,28 @@ def test_a_request_that_trickles_in_is_cut_at_the_deadline_with_408(start: bytes
         assert connection.statuses == [408]
         assert connection.error()["code"] == "slow"
 
-    meet(story, refusals=[(408, "slow")])
+    play_connection(story, rejections=[(408, "slow")])
 
 
-def test_a_connection_on_which_nothing_comes_is_closed_without_a_word():
+def test_a_connection_without_a_request_is_closed_without_a_response():
     async def story(connection: Connection, _: FakeTime) -> None:
         await asyncio.sleep(6)
         assert connection.transport.closed
         assert connection.transport.written == b""
 
-    meet(story)
+    play_connection(story)
 
 
-def test_time_in_the_line_is_not_time_to_arrive():
+def test_time_in_the_queue_does_not_count_as_time_to_arrive():
     async def story(connection: Connection, _: FakeTime) -> None:
-        connection.free.clear()
+        connection.may_respond.clear()
         await connection.send(GET)
         await asyncio.sleep(60)
-        connection.free.set()
+        connection.may_respond.set()
         await settle()
         assert connection.statuses == [200]
 
-    meet(story)
+    play_connection(story)
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 200], ids=lambda n: f"{n} pieces")
@@ -176,82 +181,82 @@ def test_time_in_the_line_is_not_time_to_arrive():
     [b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n"],
     ids=["url", "header"],
 )
-def test_a_head_over_the_limit_is_refused_with_431_before_the_application_sees_it(head: bytes, pieces: int):
+def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: bytes, pieces: int):
     async def story(connection: Connection, _: FakeTime) -> None:
         size = len(head) // pieces
         await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
         assert connection.statuses == [431]
         assert connection.error()["code"] == "headers_too_large"
         assert connection.transport.closed
-        assert connection.asked == []
+        assert connection.paths == []
 
-    meet(story, refusals=[(431, "headers_too_large")])
+    play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_many_headers_count_together():
+def test_the_limit_holds_for_the_sum_of_all_headers():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n")
         assert connection.statuses == [431]
 
-    meet(story, refusals=[(431, "headers_too_large")])
+    play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_a_body_is_no_part_of_the_head():
+def test_a_body_does_not_count_as_head():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n", b"x" * 5000 + GET[:10], GET[10:]
         )
         assert connection.statuses == [200, 200]
 
-    meet(story)
+    play_connection(story)
 
 
-def test_what_is_not_http_gets_400_in_the_one_shape():
+def test_bytes_that_are_not_http_get_400_with_the_standard_error_body():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"\x16\x03\x01 hello\r\n\r\n")
         assert connection.statuses == [400]
         assert connection.error()["code"] == "malformed"
         assert connection.transport.closed
 
-    meet(story, refusals=[(400, "malformed")])
+    play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_a_smuggled_request_is_refused():
+def test_a_smuggled_request_is_rejected():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
         )
         assert connection.statuses == [400]
-        assert "/smuggled" not in connection.asked
+        assert "/smuggled" not in connection.paths
 
-    meet(story, refusals=[(400, "malformed")])
+    play_connection(story, rejections=[(400, "malformed")])
 
 
 CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
 
 
 @pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
-def test_trailers_without_end_are_refused_as_a_head_without_end_is(trailer: bytes):
+def test_endless_trailers_get_431(trailer: bytes):
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
         assert connection.statuses == [431]
         assert connection.transport.closed
 
-    meet(story, refusals=[(431, "headers_too_large")])
+    play_connection(story, rejections=[(431, "headers_too_large")])
 
 
-def test_trailers_are_no_headers():
+def test_trailers_are_not_passed_on_as_headers():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
         assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
         assert connection.statuses == [200, 200]
 
-    meet(story)
+    play_connection(story)
 
 
 @pytest.mark.parametrize("size", [1, 0x1000])
 @pytest.mark.parametrize("cut", range(6))
-def test_a_body_in_chunks_is_no_head_without_end(size: int, cut: int):
+def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int):
     async def story(connection: Connection, _: FakeTime) -> None:
         chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
         chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
@@ -259,15 +264,15 @@ def test_a_body_in_chunks_is_no_head_without_end(size: int, cut: int):
         await connection.send(head + chunks[:cut], *pieces, b"0\r\n\r\n")
         assert connection.transport.written.endswith(b"\r\n\r\n%d" % (400 * size))
 
-    meet(story)
+    play_connection(story)
 
 
-def test_the_head_of_the_next_request_is_measured_alone():
+def test_the_head_of_each_request_is_measured_separately():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
         assert connection.statuses == [200, 200]
 
-    meet(story)
+    play_connection(story)
 
 
 UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
@@ -288,57 +293,55 @@ UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-setting
     ],
     ids=["length", "chunked"],
 )
-def test_a_request_that_asks_for_another_protocol_is_answered_in_this_one_with_its_body(
-    request_bytes: bytes, pieces: int
-):
+def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: bytes, pieces: int):
     async def story(connection: Connection, _: FakeTime) -> None:
         both = request_bytes + GET
         step = -(-len(both) // pieces)
         await connection.send(*(both[start : start + step] for start in range(0, len(both), step)))
-        assert connection.asked == ["/embed", "/health"]
+        assert connection.paths == ["/embed", "/health"]
         assert connection.transport.written.endswith(b"\r\n\r\n0")
         assert b"\r\n\r\n46HTTP/1.1 200" in connection.transport.written
         assert not connection.transport.closed
 
-    meet(story)
+    play_connection(story)
 
 
-def test_connect_is_refused_and_what_follows_is_not_read():
+def test_connect_gets_400_and_later_bytes_are_ignored():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
         assert connection.statuses == [400]
-        assert connection.asked == []
+        assert connection.paths == []
         assert connection.transport.closed
 
-    meet(story, refusals=[(400, "malformed")])
+    play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_rubbish_behind_a_request_does_not_harm_its_answer():
+def test_garbage_after_a_request_does_not_lose_its_response():
     async def story(connection: Connection, _: FakeTime) -> None:
-        connection.free.clear()
+        connection.may_respond.clear()
         await connection.send(GET + b"\x00rubbish\r\n\r\n")
-        connection.free.set()
+        connection.may_respond.set()
         await settle()
         assert connection.statuses == [200]
         assert connection.transport.closed
 
-    meet(story, refusals=[(400, "malformed")])
+    play_connection(story, rejections=[(400, "malformed")])
 
 
-def test_nothing_is_written_to_who_left_with_requests_in_the_pipeline():
+def test_nothing_is_written_after_a_disconnect_with_pipelined_requests():
     async def story(connection: Connection, _: FakeTime) -> None:
-        connection.free.clear()
+        connection.may_respond.clear()
         await connection.send(GET + GET)
         connection.protocol.connection_lost(ConnectionResetError())
-        connection.free.set()
+        connection.may_respond.set()
         await settle()
         assert connection.transport.written == b""
-        assert connection.asked == ["/health"]
+        assert connection.paths == ["/health"]
 
-    meet(story)
+    play_connection(story)
 
 
-def test_an_answer_of_which_nothing_is_taken_is_given_up_and_a_slow_reader_is_not():
+def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not():
     async def story(connection: Connection, _: FakeTime) -> None:
         transport = connection.transport
         transport.unread = 1000
@@ -350,10 +353,10 @@ def test_an_answer_of_which_nothing_is_taken_is_given_up_and_a_slow_reader_is_no
         await asyncio.sleep(11)
         assert transport.aborted
 
-    meet(story)
+    play_connection(story)
 
 
-def test_an_answer_that_is_taken_in_the_end_leaves_its_connection_alone():
+def test_a_response_that_is_read_before_the_timeout_keeps_its_connection():
     async def story(connection: Connection, _: FakeTime) -> None:
         connection.transport.unread = 1000
         connection.protocol.pause_writing()
@@ -362,30 +365,37 @@ def test_an_answer_that_is_taken_in_the_end_leaves_its_connection_alone():
         await asyncio.sleep(60)
         assert not connection.transport.aborted
 
-    meet(story)
+    play_connection(story)
 
 
-def test_while_draining_each_connection_closes_after_its_next_answer():
+def test_while_draining_each_connection_closes_after_its_next_response():
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(GET)
         assert not connection.transport.closed
-        type(connection.protocol).gate.draining = True
+        type(connection.protocol).limits.draining = True
         await connection.send(GET)
         assert connection.statuses == [200, 200]
         assert connection.transport.written.count(b"connection: close") == 1
         assert connection.transport.closed
 
-    meet(story)
+    play_connection(story)
 
 
-def test_an_answer_under_way_when_draining_starts_is_the_connections_last():
+def test_a_connection_closes_after_the_response_pending_when_draining_began():
     async def story(connection: Connection, _: FakeTime) -> None:
-        connection.free.clear()
+        connection.may_respond.clear()
         await connection.send(GET)
-        connection.protocol.close_after_answer()
-        connection.free.set()
+        connection.protocol.close_after_response()
+        connection.may_respond.set()
         await settle()
         assert connection.statuses == [200]
         assert b"connection: close" in connection.transport.written
 
-    meet(story)
+    play_connection(story)
+
+
+def test_a_uvicorn_without_a_required_member_is_refused_with_the_supported_versions(monkeypatch: pytest.MonkeyPatch):
+    protocol.check_uvicorn()
+    monkeypatch.setattr(protocol, "UVICORN_MEMBERS", (*protocol.UVICORN_MEMBERS, "_renamed_in_a_later_version"))
+    with pytest.raises(ImportError, match=r"uvicorn>=0\.45,<0\.55 .*_renamed_in_a_later_version"):
+        protocol.check_uvicorn()

@@ -1,4 +1,4 @@
-"""Answers as bytes: what is long is written in pieces, with turns of the loop in between; an error has the shape of its path."""
+"""Response bodies: long ones are encoded in chunks, between which the event loop runs; errors depend on the path."""
 
 import asyncio
 import json
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.http.responses import ROWS_AT_ONCE, error_bytes, json_bytes, openai_embeddings
+from service.http.responses import ROWS_PER_CHUNK, build_openai_embeddings, error_bytes, json_bytes
 
-VECTORS = np.arange(20 * ROWS_AT_ONCE * 4, dtype=np.float32).reshape(-1, 4)
+VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
 
 
 def encoded(work: Coroutine[Any, Any, bytes]) -> tuple[Any, int]:
-    """What the bytes say, and how often the loop turned while they were made."""
+    """The decoded bytes, and how many iterations of the event loop it took to make them."""
 
     async def story() -> tuple[Any, int]:
         task, turns = asyncio.create_task(work), 0
@@ -26,19 +26,23 @@ def encoded(work: Coroutine[Any, Any, bytes]) -> tuple[Any, int]:
     return asyncio.run(story())
 
 
-def test_many_vectors_are_written_in_pieces() -> None:
+def test_many_vectors_are_encoded_in_chunks() -> None:
     found, turns = encoded(json_bytes(VECTORS))
     assert found == VECTORS.tolist()
     assert turns >= 20
 
 
-@pytest.mark.parametrize("base64_encoded", [False, True])
-def test_many_vectors_in_openais_shape_are_too(base64_encoded: bool) -> None:
-    found, turns = encoded(openai_embeddings(VECTORS, model="m", tokens=7, base64_encoded=base64_encoded))
+@pytest.mark.parametrize("as_base64", [False, True])
+def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -> None:
+    async def respond() -> bytes:
+        value = await build_openai_embeddings(VECTORS, "m", 7, as_base64=as_base64)
+        return await json_bytes(value)
+
+    found, turns = encoded(respond())
     assert list(found) == ["object", "data", "model", "usage"]
     assert [one["index"] for one in found["data"]] == list(range(len(VECTORS)))
     assert turns >= 20
-    if not base64_encoded:
+    if not as_base64:
         assert [one["embedding"] for one in found["data"]] == VECTORS.tolist()
 
 
@@ -46,6 +50,6 @@ def test_many_vectors_in_openais_shape_are_too(base64_encoded: bool) -> None:
     ("status", "kind"),
     [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")],
 )
-def test_under_v1_an_error_has_openais_shape(status: int, kind: str):
+def test_an_error_under_v1_has_openais_format(status: int, kind: str):
     content = json.loads(error_bytes("/v1/embeddings", "mine", status, "a sentence", "code", 3))
     assert content == {"error": {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}}

@@ -1,4 +1,4 @@
-"""What a server process asks of the system: as many connections as it may have."""
+"""A server process raises its limit on open files."""
 
 import resource
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 from benchmarks.harness.process import ServiceProcess
 
 
-def test_a_low_soft_limit_on_open_files_is_raised_to_the_hard_one(bert_artifact: Path) -> None:
+def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     service = ServiceProcess({"BERT_ARTIFACT": str(bert_artifact)})
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), most))  # which a child inherits
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), most))  # inherited by the child process
     try:
         with service:
             (limit,) = (

@@ -1,4 +1,4 @@
-"""The line in motion, on a fake runtime and a fake clock: every caller ends, one way, and gets its own rows."""
+"""The batcher on a fake runner and a fake clock: every request ends exactly once and gets its own rows."""
 
 import asyncio
 import gc
@@ -19,61 +19,65 @@ from service.errors import (
     ServiceError,
     Unavailable,
 )
-from service.scheduling.batcher import SICK, Batcher
+from service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from service.scheduling.concurrency import Concurrency
-from service.scheduling.queue import RequestQueue
+from service.scheduling.queue import NextBatch, RequestQueue
 from service.scheduling.results import InferenceResult
 from service.scheduling.stats import BatchReport
 from service.scheduling.watchdog import Watchdog
-from tests.service.fakes import FakeRunner, FakeTime, adds_up, line, play, sequence, settle
+from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
 
-LANES = Concurrency(2, per_core=True)
+PER_CORE = Concurrency(2, per_core=True)
 
 
 @asynccontextmanager
 async def serving(
     runner: FakeRunner,
     time: FakeTime,
-    waiting: RequestQueue | None = None,
+    queue: RequestQueue | None = None,
     watchdog: Watchdog | None = None,
     **more: object,
 ) -> AsyncIterator[Batcher]:
     watchdog = watchdog or Watchdog(time.clock)
     batcher = Batcher(
-        run=runner.run, waiting=line() if waiting is None else waiting, clock=time.clock, watchdog=watchdog, **more
+        run=runner.run, queue=make_queue() if queue is None else queue, clock=time.clock, watchdog=watchdog, **more
     )  # type: ignore[arg-type]
-    loop = asyncio.create_task(batcher.serve())
+    serve = asyncio.create_task(batcher.serve())
     yield batcher
     batcher.close("closed")
-    await loop
+    await serve
     await settle()
     assert adds_up(batcher)
     assert batcher.unanswered == 0
-    assert batcher.waiting.tokens == 0
+    assert batcher.queue.tokens == 0
 
 
 def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[InferenceResult]:
     return asyncio.create_task(batcher.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
 
 
-def told(answer: InferenceResult) -> list[int]:
+def numbers(answer: InferenceResult) -> list[int]:
     return [int(row["cls"][0]) for row in answer.rows]
 
 
-async def ended(*tasks: asyncio.Task[InferenceResult]) -> list[list[int] | type[BaseException]]:
+async def outcomes(*tasks: asyncio.Task[InferenceResult]) -> list[list[int] | type[BaseException]]:
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    return [type(r) if isinstance(r, BaseException) else told(r) for r in results]
+    return [type(r) if isinstance(r, BaseException) else numbers(r) for r in results]
 
 
-def test_each_caller_gets_its_own_rows_in_its_own_order():
+def test_each_request_gets_its_own_rows_in_its_own_order():
     async def story(time: FakeTime) -> None:
         async with serving(FakeRunner(), time) as batcher:
-            assert await ended(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [[1, 2, 3], [7], [9, 8]]
+            assert await outcomes(ask(batcher, 1, 2, 3), ask(batcher, 7), ask(batcher, 9, 8)) == [
+                [1, 2, 3],
+                [7],
+                [9, 8],
+            ]
 
     play(story)
 
 
-def test_an_idle_line_runs_a_request_at_once():
+def test_an_idle_batcher_runs_a_request_at_once():
     async def story(time: FakeTime) -> None:
         async with serving(FakeRunner(seconds_per_token=0.25), time) as batcher:
             answer = await ask(batcher, 1)
@@ -83,7 +87,28 @@ def test_an_idle_line_runs_a_request_at_once():
     play(story)
 
 
-def test_what_arrives_during_a_run_shares_the_next_batch():
+class CountingQueue(RequestQueue):
+    calls = 0
+
+    def next_batch(self, now: float, share: int | None = None) -> NextBatch:
+        self.calls += 1
+        return super().next_batch(now, share)
+
+
+@pytest.mark.parametrize("concurrency", [Concurrency(1), Concurrency(2), PER_CORE])
+def test_a_lone_request_takes_one_call_of_next_batch(concurrency: Concurrency):
+    async def story(time: FakeTime) -> None:
+        queue = CountingQueue(token_budget=8, max_tokens=100, max_wait_seconds=10, tokens_per_second=100)
+        async with serving(FakeRunner(seconds_per_token=0.1), time, queue, concurrency=concurrency) as batcher:
+            for number in range(3):
+                await ask(batcher, number)
+                await settle()
+            assert queue.calls == 3
+
+    play(story)
+
+
+def test_requests_that_arrive_during_a_run_share_the_next_batch():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         async with serving(runner, time) as batcher:
@@ -99,22 +124,22 @@ def test_what_arrives_during_a_run_shares_the_next_batch():
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_failing_batch_fails_its_culprit_alone_and_the_next_request_is_answered(depth: int):
+def test_a_failing_batch_fails_only_the_culprit_and_the_next_request_is_answered(depth: int):
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
         runner.poisoned = {5}
-        async with serving(runner, time, line(token_budget=64), concurrency=Concurrency(depth)) as batcher:
-            assert await ended(*(ask(batcher, n) for n in range(16))) == [
+        async with serving(runner, time, make_queue(token_budget=64), concurrency=Concurrency(depth)) as batcher:
+            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [
                 [n] if n != 5 else InferenceFailed for n in range(16)
             ]
-            assert await ended(ask(batcher, 1)) == [[1]]
-            assert batcher.faults.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
+            assert await outcomes(ask(batcher, 1)) == [[1]]
+            assert batcher.failures.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
         assert len(runner.batches) == 10
 
     play(story)
 
 
-def test_the_error_names_the_input_that_is_to_blame():
+def test_the_error_names_the_failing_input():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
         runner.poisoned = {5}
@@ -126,12 +151,12 @@ def test_the_error_names_the_input_that_is_to_blame():
     play(story)
 
 
-def test_the_error_names_no_input_where_all_failed_together():
+def test_the_error_names_no_input_when_a_batch_is_not_split():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
-        runner.sick = True
-        async with serving(runner, time, line(token_budget=64)) as batcher:
-            batcher.failures_in_a_row = SICK
+        runner.always_fails = True
+        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+            batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
             with pytest.raises(InferenceFailed) as failure:
                 await batcher.submit([sequence(n) for n in (3, 4)], timeout_seconds=9)
         assert failure.value.index is None
@@ -139,20 +164,22 @@ def test_the_error_names_no_input_where_all_failed_together():
     play(story)
 
 
-def test_a_row_that_is_not_finite_fails_its_caller_and_its_neighbours_are_answered_without_another_run():
+def test_a_non_finite_row_fails_its_request_and_the_rest_of_the_batch_is_answered_without_another_run():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
         runner.not_finite = {5}
-        async with serving(runner, time, line(token_budget=64)) as batcher:
-            assert await ended(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+            assert await outcomes(*(ask(batcher, n) for n in range(8))) == [
+                [n] if n != 5 else NotFinite for n in range(8)
+            ]
         assert len(runner.batches) == 1
 
     play(story)
 
 
-def test_neighbours_touched_by_a_row_that_is_not_finite_run_again_without_it():
+def test_sequences_made_non_finite_by_a_neighbour_run_again_without_it():
     class Spreading(FakeRunner):
-        """The culprit's attention row holds its neighbours 4 and 6 as well."""
+        """The culprit 5 shares its attention row with 4 and 6."""
 
         async def run(self, sequences, *, all_cores):  # type: ignore[no-untyped-def]
             self.not_finite = {4, 5, 6} if 5 in {int(tokens.ids[0]) for tokens in sequences} else set()
@@ -160,106 +187,108 @@ def test_neighbours_touched_by_a_row_that_is_not_finite_run_again_without_it():
 
     async def story(time: FakeTime) -> None:
         runner = Spreading()
-        async with serving(runner, time, line(token_budget=64)) as batcher:
-            assert await ended(*(ask(batcher, n) for n in range(8))) == [[n] if n != 5 else NotFinite for n in range(8)]
+        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+            assert await outcomes(*(ask(batcher, n) for n in range(8))) == [
+                [n] if n != 5 else NotFinite for n in range(8)
+            ]
         assert set(runner.batches[1]) | set(runner.batches[2]) <= {4, 5, 6}
 
     play(story)
 
 
-def test_a_runtime_that_returns_too_few_rows_fails_its_callers_and_the_next_request_is_answered():
+def test_too_few_rows_fail_the_batch_and_the_next_request_is_answered():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
-        runner.forgetful = True
+        runner.drops_last_row = True
         async with serving(runner, time) as batcher:
-            assert await ended(ask(batcher, 1), ask(batcher, 2)) == [InferenceFailed, InferenceFailed]
-            runner.forgetful = False
-            assert await ended(ask(batcher, 3)) == [[3]]
+            assert await outcomes(ask(batcher, 1), ask(batcher, 2)) == [InferenceFailed, InferenceFailed]
+            runner.drops_last_row = False
+            assert await outcomes(ask(batcher, 3)) == [[3]]
 
     play(story)
 
 
-def test_a_runtime_that_always_fails_is_not_asked_for_ever():
+def test_splitting_stops_when_every_run_fails():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
-        runner.sick = True
-        async with serving(runner, time, line(token_budget=4000, max_tokens=8000)) as batcher:
-            assert set(map(str, await ended(*(ask(batcher, n) for n in range(900))))) == {str(InferenceFailed)}
+        runner.always_fails = True
+        async with serving(runner, time, make_queue(token_budget=4000, max_tokens=8000)) as batcher:
+            assert set(map(str, await outcomes(*(ask(batcher, n) for n in range(900))))) == {str(InferenceFailed)}
             first = len(runner.batches)
             assert first <= 2 * 16
-            await ended(*(ask(batcher, n) for n in range(900)))
+            await outcomes(*(ask(batcher, n) for n in range(900)))
             assert len(runner.batches) == first + 1
-            runner.sick = False
-            assert await ended(ask(batcher, 3)) == [[3]]
+            runner.always_fails = False
+            assert await outcomes(ask(batcher, 3)) == [[3]]
             assert batcher.failures_in_a_row == 0
 
     play(story)
 
 
-def test_memory_that_runs_out_halves_the_batch_answers_everyone_and_lowers_the_budget():
+def test_out_of_memory_halves_the_batch_answers_all_requests_and_lowers_the_budget():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
-        runner.most_tokens = 20
-        async with serving(runner, time, line(token_budget=64)) as batcher:
-            assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
-            assert batcher.waiting.token_budget == 16
-            assert await ended(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
-            assert batcher.faults.out_of_memory == 3
+        runner.max_tokens = 20
+        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
+            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+            assert batcher.queue.token_budget == 16
+            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
+            assert batcher.failures.out_of_memory == 3
         assert max(runner.lengths[-4:]) <= 16
 
     play(story)
 
 
-def test_a_text_that_does_not_fit_the_memory_even_alone_fails_and_the_budget_stays():
+def test_a_sequence_too_large_for_the_memory_fails_and_the_budget_stays():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner()
-        runner.most_tokens = 20
-        async with serving(runner, time, line(token_budget=18)) as batcher:
-            assert await ended(ask(batcher, 1, length=30)) == [OutOfMemory]
-            assert batcher.waiting.token_budget == 18
+        runner.max_tokens = 20
+        async with serving(runner, time, make_queue(token_budget=18)) as batcher:
+            assert await outcomes(ask(batcher, 1, length=30)) == [OutOfMemory]
+            assert batcher.queue.token_budget == 18
 
     play(story)
 
 
-def test_a_caller_who_leaves_is_left_out_of_the_batch():
+def test_a_cancelled_request_is_left_out_of_the_batch():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         async with serving(runner, time) as batcher:
             first = ask(batcher, 1)
             await settle()
-            gone, stays = ask(batcher, 2), ask(batcher, 3)
+            cancelled, stays = ask(batcher, 2), ask(batcher, 3)
             await settle()
-            gone.cancel()
+            cancelled.cancel()
             await settle()
-            assert batcher.waiting.tokens == 4
+            assert batcher.queue.tokens == 4
             runner.release()
-            assert await ended(first, gone, stays) == [[1], asyncio.CancelledError, [3]]
+            assert await outcomes(first, cancelled, stays) == [[1], asyncio.CancelledError, [3]]
         assert runner.ran == {1: 1, 3: 1}
 
     play(story)
 
 
-def test_a_caller_who_left_during_a_failing_run_is_not_run_again():
+def test_a_request_cancelled_during_a_failing_run_is_not_run_again():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         runner.poisoned = {1}
         async with serving(runner, time) as batcher:
-            poisoned, gone = ask(batcher, 1), ask(batcher, 2)
+            poisoned, cancelled = ask(batcher, 1), ask(batcher, 2)
             await settle()
-            gone.cancel()
+            cancelled.cancel()
             await settle()
             runner.release()
-            await ended(poisoned, gone)
+            await outcomes(poisoned, cancelled)
         assert runner.batches == [[1, 2], [1]]
 
     play(story)
 
 
-def test_expired_work_is_dropped_before_the_run_and_counted():
+def test_an_expired_request_is_dropped_before_the_run_and_counted():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=1.0)
-        async with serving(runner, time, line(token_budget=4)) as batcher:
-            assert await ended(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3)) == [
+        async with serving(runner, time, make_queue(token_budget=4)) as batcher:
+            assert await outcomes(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3)) == [
                 [1],
                 DeadlineExceeded,
                 [3],
@@ -270,14 +299,14 @@ def test_expired_work_is_dropped_before_the_run_and_counted():
     play(story)
 
 
-def test_an_expired_caller_is_answered_at_its_deadline_and_not_when_the_run_ends():
+def test_an_expired_request_is_answered_at_its_deadline_and_not_when_the_run_ends():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=100.0)
         async with serving(runner, time) as batcher:
             running = ask(batcher, 1)
             await settle()
             late = ask(batcher, 2, timeout=3.0)
-            with pytest.raises(DeadlineExceeded, match="nothing of it ran"):
+            with pytest.raises(DeadlineExceeded, match="0 of 1 inputs had been dispatched"):
                 await late
             assert time.now == 3.0
             await running
@@ -285,15 +314,15 @@ def test_an_expired_caller_is_answered_at_its_deadline_and_not_when_the_run_ends
     play(story)
 
 
-def test_a_deadline_that_passes_during_the_run_does_not_take_the_answer_away():
+def test_a_request_whose_deadline_passes_during_its_run_is_answered():
     async def story(time: FakeTime) -> None:
         async with serving(FakeRunner(seconds_per_token=1.0), time) as batcher:
-            assert await ended(ask(batcher, 1, timeout=2.0)) == [[1]]
+            assert await outcomes(ask(batcher, 1, timeout=2.0)) == [[1]]
 
     play(story)
 
 
-def test_closing_lets_what_runs_and_what_is_prepared_be_answered_and_tells_the_others():
+def test_close_answers_running_and_prepared_requests_and_rejects_the_others():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         async with serving(runner, time, concurrency=Concurrency(2)) as batcher:
@@ -301,12 +330,12 @@ def test_closing_lets_what_runs_and_what_is_prepared_be_answered_and_tells_the_o
             await settle()
             batcher.close("shutting down")
             runner.release()
-            assert await ended(*tasks) == [[0], [1], [2], [3], Unavailable]
+            assert await outcomes(*tasks) == [[0], [1], [2], [3], Unavailable]
 
     play(story)
 
 
-def test_closing_answers_everyone_who_waits_and_the_run_in_progress_still_counts():
+def test_close_rejects_queued_and_new_requests_and_the_run_in_progress_still_counts():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
         async with serving(runner, time) as batcher:
@@ -316,31 +345,33 @@ def test_closing_answers_everyone_who_waits_and_the_run_in_progress_still_counts
             tasks.append(ask(batcher, 9))
             await settle()
             runner.release()
-            assert await ended(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
+            assert await outcomes(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
             assert batcher.counts.refused == 1
 
     play(story)
 
 
-def test_a_run_that_hangs_is_noticed_and_its_callers_can_be_given_up():
+def test_a_hanging_run_times_out_and_its_requests_can_be_failed():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
-        stuck: list[float] = []
-        async with serving(runner, time, watchdog=Watchdog(time.clock, 7.0, lambda: stuck.append(time.now))) as batcher:
+        timeouts: list[float] = []
+        async with serving(
+            runner, time, watchdog=Watchdog(time.clock, 7.0, lambda: timeouts.append(time.now))
+        ) as batcher:
             tasks = [ask(batcher, n) for n in range(5)]
             await asyncio.sleep(8)
-            assert stuck == [7.0]
-            batcher.abandon("stuck")
-            assert await ended(*tasks) == [Unavailable] * 5
+            assert timeouts == [7.0]
+            batcher.fail_all("stuck")
+            assert await outcomes(*tasks) == [Unavailable] * 5
             runner.release()
 
     play(story)
 
 
-def test_a_batch_that_is_full_anyway_is_prepared_while_one_runs_and_no_other_is():
+def test_only_a_full_batch_is_prepared_while_another_runs():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
-        async with serving(runner, time, line(token_budget=8), concurrency=Concurrency(2)) as batcher:
+        async with serving(runner, time, make_queue(token_budget=8), concurrency=Concurrency(2)) as batcher:
             tasks = [ask(batcher, 1)]
             await settle()
             tasks.append(ask(batcher, 2))
@@ -350,24 +381,24 @@ def test_a_batch_that_is_full_anyway_is_prepared_while_one_runs_and_no_other_is(
             await settle()
             assert runner.batches == [[1], [2, 3]]
             runner.release()
-            assert await ended(*tasks) == [[n] for n in range(1, 7)]
+            assert await outcomes(*tasks) == [[n] for n in range(1, 7)]
         assert runner.batches == [[1], [2, 3], [4, 5], [6]]
 
     play(story)
 
 
-def test_with_one_prepared_who_leaves_the_line_still_never_runs():
+def test_requests_cancelled_or_expired_in_the_queue_never_run_while_a_batch_is_prepared():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
-        async with serving(runner, time, line(token_budget=8), concurrency=Concurrency(2)) as batcher:
+        async with serving(runner, time, make_queue(token_budget=8), concurrency=Concurrency(2)) as batcher:
             tasks = [ask(batcher, n) for n in range(6)]
             await settle()
-            gone, late = ask(batcher, 7), ask(batcher, 8, timeout=3.0)
+            cancelled, expired = ask(batcher, 7), ask(batcher, 8, timeout=3.0)
             await settle()
-            gone.cancel()
+            cancelled.cancel()
             await asyncio.sleep(4)
             runner.release()
-            assert await ended(*tasks, gone, late) == [[n] for n in range(6)] + [
+            assert await outcomes(*tasks, cancelled, expired) == [[n] for n in range(6)] + [
                 asyncio.CancelledError,
                 DeadlineExceeded,
             ]
@@ -376,7 +407,7 @@ def test_with_one_prepared_who_leaves_the_line_still_never_runs():
     play(story)
 
 
-def test_what_waits_prepared_counts_as_waiting_and_not_as_running():
+def test_the_wait_of_a_prepared_batch_counts_as_queue_time():
     async def story(time: FakeTime) -> None:
         reports: list[BatchReport] = []
         async with serving(
@@ -394,35 +425,38 @@ def test_what_waits_prepared_counts_as_waiting_and_not_as_running():
     play(story)
 
 
-def test_the_wait_of_a_prepared_batch_does_not_make_it_stuck():
+def test_the_wait_of_a_prepared_batch_does_not_count_towards_its_timeout():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=0.5)
-        stuck: list[float] = []
+        timeouts: list[float] = []
         async with serving(
-            runner, time, concurrency=Concurrency(2), watchdog=Watchdog(time.clock, 5.0, lambda: stuck.append(time.now))
+            runner,
+            time,
+            concurrency=Concurrency(2),
+            watchdog=Watchdog(time.clock, 5.0, lambda: timeouts.append(time.now)),
         ) as batcher:
-            assert await ended(*(ask(batcher, n) for n in range(6))) == [[n] for n in range(6)]
-            assert stuck == []
+            assert await outcomes(*(ask(batcher, n) for n in range(6))) == [[n] for n in range(6)]
+            assert timeouts == []
             runner.hold()
             hanging = [ask(batcher, n) for n in range(4)]
             await asyncio.sleep(6)
-            assert stuck == [17.0]
-            batcher.abandon("stuck")
-            assert await ended(*hanging) == [Unavailable] * 4
+            assert timeouts == [17.0]
+            batcher.fail_all("stuck")
+            assert await outcomes(*hanging) == [Unavailable] * 4
             runner.release()
 
     play(story)
 
 
-def test_what_waits_is_shared_between_the_lanes_and_each_is_free_by_itself():
+def test_queued_tokens_are_shared_between_cores_and_each_core_is_free_by_itself():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=0.1, per_core=2)
-        async with serving(runner, time, line(token_budget=100), concurrency=LANES) as batcher:
+        async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
             tasks = [ask(batcher, n, length=64 if n == 1 else 80) for n in (1, 2, 3)]
-            assert await ended(*tasks) == [[1], [2], [3]]
+            assert await outcomes(*tasks) == [[1], [2], [3]]
             assert runner.batches == [[1], [2], [3]]
             assert runner.all_cores == [False, False, False]
-            assert time.now == pytest.approx(6.4 + 8.0)  # the first lane is free after 6.4 s, whatever the other does
+            assert time.now == pytest.approx(6.4 + 8.0)  # the first core is free after 6.4 s, whatever the other does
 
     play(story)
 
@@ -430,7 +464,7 @@ def test_what_waits_is_shared_between_the_lanes_and_each_is_free_by_itself():
 def test_runs_side_by_side_count_once_as_forward_time():
     async def story(time: FakeTime) -> None:
         async with serving(
-            FakeRunner(seconds_per_token=0.1, per_core=2), time, line(token_budget=100), concurrency=LANES
+            FakeRunner(seconds_per_token=0.1, per_core=2), time, make_queue(token_budget=100), concurrency=PER_CORE
         ) as batcher:
             answer = await ask(batcher, 1, 2, 3, length=80)
             assert (answer.queue_seconds, answer.forward_seconds) == (pytest.approx(0.0), pytest.approx(16.0))
@@ -438,23 +472,23 @@ def test_runs_side_by_side_count_once_as_forward_time():
     play(story)
 
 
-def test_a_batch_with_nothing_beside_it_has_all_cores_to_itself():
+def test_a_batch_that_runs_alone_uses_all_cores():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True, per_core=2)
-        async with serving(runner, time, line(token_budget=100), concurrency=LANES) as batcher:
+        async with serving(runner, time, make_queue(token_budget=100), concurrency=PER_CORE) as batcher:
             first = ask(batcher, 1)
             await settle()
             others = [ask(batcher, n, length=70) for n in (2, 3)]
             await settle()
             assert (runner.batches, runner.all_cores) == ([[1]], [True])
             runner.release()
-            assert await ended(first, *others) == [[1], [2], [3]]
+            assert await outcomes(first, *others) == [[1], [2], [3]]
             assert (runner.batches, runner.all_cores) == ([[1], [2], [3]], [True, False, False])
 
     play(story)
 
 
-def test_a_lane_that_hangs_is_noticed_while_the_other_goes_on():
+def test_a_hanging_core_times_out_while_the_other_goes_on():
     class Hanging(FakeRunner):
         async def run(self, sequences, *, all_cores):  # type: ignore[no-untyped-def]
             if sequences[0].ids[0] == 1:
@@ -462,61 +496,67 @@ def test_a_lane_that_hangs_is_noticed_while_the_other_goes_on():
             return await super().run(sequences, all_cores=all_cores)
 
     async def story(time: FakeTime) -> None:
-        stuck: list[float] = []
-        watchdog = Watchdog(time.clock, 5.0, lambda: stuck.append(time.now), side_by_side=True)
+        timeouts: list[float] = []
+        watchdog = Watchdog(time.clock, 5.0, lambda: timeouts.append(time.now), side_by_side=True)
         async with serving(
-            Hanging(seconds_per_token=0.01, per_core=2), time, line(token_budget=64), watchdog, concurrency=LANES
+            Hanging(seconds_per_token=0.01, per_core=2),
+            time,
+            make_queue(token_budget=64),
+            watchdog,
+            concurrency=PER_CORE,
         ) as batcher:
             hanging = ask(batcher, 1, length=64)
             others = [ask(batcher, n, length=64) for n in range(2, 12)]
-            assert await ended(*others) == [[n] for n in range(2, 12)]
+            assert await outcomes(*others) == [[n] for n in range(2, 12)]
             await asyncio.sleep(3)
-            assert stuck == [5.0]
-            batcher.abandon("stuck")
-            assert await ended(hanging) == [Unavailable]
+            assert timeouts == [5.0]
+            batcher.fail_all("stuck")
+            assert await outcomes(hanging) == [Unavailable]
 
     play(story)
 
 
-def test_a_full_line_refuses_and_admits_again_when_drained():
+def test_a_full_queue_rejects_and_admits_again_when_drained():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
-        async with serving(runner, time, line(token_budget=8, max_tokens=16)) as batcher:
+        async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
             tasks = [ask(batcher, n) for n in range(4)]
             await settle()
             tasks += [ask(batcher, n) for n in (4, 5)]
             await settle()
-            assert await ended(ask(batcher, 6)) == [Overloaded]
+            assert await outcomes(ask(batcher, 6)) == [Overloaded]
             with pytest.raises(Overloaded):
                 batcher.check_admission(1)
             runner.release()
-            assert await ended(*tasks) == [[n] for n in range(6)]
-            assert await ended(ask(batcher, 7)) == [[7]]
+            assert await outcomes(*tasks) == [[n] for n in range(6)]
+            assert await outcomes(ask(batcher, 7)) == [[7]]
             assert batcher.counts.refused == 2
 
     play(story)
 
 
-def test_the_canary_runs_next_and_alone_though_the_line_is_full():
+def test_the_canary_runs_next_and_in_its_own_batch_though_the_queue_is_full():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
-        async with serving(runner, time, line(token_budget=8, max_tokens=16)) as batcher:
+        async with serving(runner, time, make_queue(token_budget=8, max_tokens=16)) as batcher:
             tasks = [ask(batcher, n) for n in range(6)]
             await settle()
-            canary = asyncio.create_task(batcher.submit_alone([sequence(99)], timeout_seconds=9))
+            canary = asyncio.create_task(batcher.submit_exclusive([sequence(99)], timeout_seconds=9))
             await settle()
             runner.release()
-            await ended(canary, *tasks)
+            await outcomes(canary, *tasks)
         assert runner.batches[1] == [99]
 
     play(story)
 
 
-def test_a_single_text_waits_for_about_one_batch_beside_a_client_who_posts_bulk_again_and_again():
+def test_a_single_text_waits_for_about_one_batch_beside_a_client_that_posts_bulk_repeatedly():
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=0.001)
         batch = 64 * 0.001
-        async with serving(runner, time, line(token_budget=64, max_tokens=100_000, tokens_per_second=1000)) as batcher:
+        async with serving(
+            runner, time, make_queue(token_budget=64, max_tokens=100_000, tokens_per_second=1000)
+        ) as batcher:
 
             async def bulk() -> None:
                 while True:
@@ -533,7 +573,7 @@ def test_a_single_text_waits_for_about_one_batch_beside_a_client_who_posts_bulk_
     play(story)
 
 
-def test_reports_tell_what_ran():
+def test_reports_hold_the_size_and_the_time_of_a_batch():
     async def story(time: FakeTime) -> None:
         reports: list[BatchReport] = []
         async with serving(FakeRunner(seconds_per_token=0.5), time, report=reports.append) as batcher:
@@ -543,7 +583,7 @@ def test_reports_tell_what_ran():
     play(story)
 
 
-def test_reports_tell_how_long_the_first_who_came_has_waited():
+def test_reports_hold_the_longest_wait_in_the_batch():
     async def story(time: FakeTime) -> None:
         reports: list[BatchReport] = []
         async with serving(FakeRunner(seconds_per_token=0.5), time, report=reports.append) as batcher:
@@ -558,32 +598,36 @@ def test_reports_tell_how_long_the_first_who_came_has_waited():
     play(story)
 
 
-def test_the_rate_is_learned_from_full_batches():
+def test_the_rate_is_measured_on_full_batches():
     async def story(time: FakeTime) -> None:
-        async with serving(FakeRunner(seconds_per_token=0.1), time, line(tokens_per_second=100.0)) as batcher:
+        async with serving(FakeRunner(seconds_per_token=0.1), time, make_queue(tokens_per_second=100.0)) as batcher:
             await ask(batcher, 1, length=2)
-            assert batcher.waiting.tokens_per_second == 100.0
+            assert batcher.queue.tokens_per_second == 100.0
             await asyncio.gather(*(ask(batcher, n) for n in range(100)))
-            assert batcher.waiting.tokens_per_second == pytest.approx(10.0, rel=0.01)
+            assert batcher.queue.tokens_per_second == pytest.approx(10.0, rel=0.01)
 
     play(story)
 
 
 @pytest.mark.parametrize(("texts", "rate"), [(1, 10.0), (2, 20.0)], ids=["one on all cores", "two side by side"])
-def test_the_rate_of_lanes_is_that_of_all_together(texts: int, rate: float):
+def test_the_rate_is_that_of_all_cores_together(texts: int, rate: float):
     async def story(time: FakeTime) -> None:
         watchdog = Watchdog(time.clock, side_by_side=True)
         async with serving(
-            FakeRunner(seconds_per_token=0.1, per_core=2), time, line(token_budget=100), watchdog, concurrency=LANES
+            FakeRunner(seconds_per_token=0.1, per_core=2),
+            time,
+            make_queue(token_budget=100),
+            watchdog,
+            concurrency=PER_CORE,
         ) as batcher:
             for _ in range(40):
                 await asyncio.gather(*(ask(batcher, n, length=80) for n in range(texts)))
-            assert batcher.waiting.tokens_per_second == pytest.approx(rate, rel=0.01)
+            assert batcher.queue.tokens_per_second == pytest.approx(rate, rel=0.01)
 
     play(story)
 
 
-def test_an_answered_request_is_not_kept_until_its_deadline():
+def test_an_answered_request_is_freed_before_its_deadline():
     async def story(time: FakeTime) -> None:
         async with serving(FakeRunner(), time) as batcher:
             work = [sequence(1)]
@@ -597,40 +641,40 @@ def test_an_answered_request_is_not_kept_until_its_deadline():
     play(story)
 
 
-clients = st.tuples(
+request_parameters = st.tuples(
     st.floats(0, 20),  # arrives
     st.lists(st.integers(1, 30), min_size=1, max_size=8),  # lengths
     st.floats(0.01, 30),  # deadline
-    st.one_of(st.none(), st.floats(0, 10)),  # leaves
+    st.one_of(st.none(), st.floats(0, 10)),  # is cancelled
     st.sampled_from(["well", "well", "well", "poisoned", "not finite"]),
 )
 
 
 @given(
-    st.lists(clients, min_size=1, max_size=30),
+    st.lists(request_parameters, min_size=1, max_size=30),
     st.one_of(st.none(), st.floats(0, 30)),
     st.integers(10, 100),
     st.sampled_from(
         [Concurrency(1), Concurrency(2), Concurrency(3), Concurrency(2, per_core=True), Concurrency(3, per_core=True)]
     ),
 )
-def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
-    crowd: Sequence[tuple[float, list[int], float, float | None, str]],
+def test_every_request_ends_exactly_once_and_the_counts_add_up(
+    requests: Sequence[tuple[float, list[int], float, float | None, str]],
     closes: float | None,
     memory: int,
     concurrency: Concurrency,
 ):
-    """Random arrivals, sizes, deadlines, departures, failures, memory and an end: nobody is lost, nobody gets another's rows."""
+    """Random arrivals, sizes, deadlines, cancellations, failures, memory: no request is lost or gets others' rows."""
 
-    async def visit(batcher: Batcher, number: int) -> str:
-        arrives, lengths, deadline, leaves, health = crowd[number]
+    async def send(batcher: Batcher, number: int) -> str:
+        arrives, lengths, deadline, cancelled, health = requests[number]
         await asyncio.sleep(arrives)
         work = [sequence(number, length) for length in lengths]
         task = asyncio.create_task(batcher.submit(work, timeout_seconds=deadline))
-        if leaves is not None:
-            asyncio.get_running_loop().call_later(leaves, task.cancel)
+        if cancelled is not None:
+            asyncio.get_running_loop().call_later(cancelled, task.cancel)
         try:
-            assert told(await task) == [number] * len(lengths)
+            assert numbers(await task) == [number] * len(lengths)
         except (ServiceError, asyncio.CancelledError) as error:
             assert adds_up(batcher)
             if isinstance(error, InferenceFailed):
@@ -642,16 +686,16 @@ def test_whatever_happens_every_caller_ends_one_way_and_the_numbers_add_up(
 
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(seconds_per_token=0.05, per_core=concurrency.max_in_flight if concurrency.per_core else 1)
-        runner.most_tokens = memory
-        runner.poisoned = {n for n, client in enumerate(crowd) if client[4] == "poisoned"}
-        runner.not_finite = {n for n, client in enumerate(crowd) if client[4] == "not finite"}
-        waiting = line(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
-        async with serving(runner, time, waiting, concurrency=concurrency) as batcher:
+        runner.max_tokens = memory
+        runner.poisoned = {n for n, one in enumerate(requests) if one[4] == "poisoned"}
+        runner.not_finite = {n for n, one in enumerate(requests) if one[4] == "not finite"}
+        queue = make_queue(token_budget=40, max_tokens=300, max_wait_seconds=5, tokens_per_second=20)
+        async with serving(runner, time, queue, concurrency=concurrency) as batcher:
             if closes is not None:
                 asyncio.get_running_loop().call_later(closes, batcher.close, "the end")
-            ends = await asyncio.gather(*(visit(batcher, n) for n in range(len(crowd))))
+            ends = await asyncio.gather(*(send(batcher, n) for n in range(len(requests))))
             counts = batcher.counts
-            assert (counts.received, counts.answered) == (len(crowd), ends.count("answered"))
+            assert (counts.received, counts.answered) == (len(requests), ends.count("answered"))
             assert (counts.cancelled, counts.expired) == (ends.count("CancelledError"), ends.count("DeadlineExceeded"))
 
     play(story)

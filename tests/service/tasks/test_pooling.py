@@ -1,4 +1,4 @@
-"""OpenAI's route has no field for pooling: a client that sends none gets the vector that the checkpoint's makers mean."""
+"""/v1/embeddings pools as the checkpoint declares, since OpenAI's clients send no pooling."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ def pooled(client: httpx.Client, pooling: str) -> Any:
     return client.post("/embed", json={"inputs": "the cat", "pooling": pooling, "normalize": True}).json()[0]
 
 
-def test_the_checkpoints_own_pooling_is_openais_default_and_no_other_routes(
-    tmp_path: Path, server: httpx.Client
-) -> None:
+def test_only_v1_embeddings_defaults_to_the_pooling_of_the_checkpoint(tmp_path: Path, server: httpx.Client) -> None:
     checkpoint = as_sentence_transformers_saves_it(
         tmp_path / "checkpoint", {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     )

@@ -1,4 +1,4 @@
-"""/predict and /tag over HTTP: whose shapes they follow, what they refuse, where a tag's characters are."""
+"""/predict and /tag over HTTP: the shapes of inputs and responses, errors, and the character offsets of tags."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.scheduling.results import InferenceResult
 from service.tasks.base import Limits, Tasks
-from service.tasks.predict import tag
 from service.tasks.schemas import TagRequest
+from service.tasks.tag import tag
 from service.tasks.tokenizer import Tokenizer
 from tests.paths import GOLDEN
 
 
-def serving(name: str, root: Path) -> Iterator[httpx.Client]:
+def serve(name: str, root: Path) -> Iterator[httpx.Client]:
     export(GOLDEN / name, root / name)
     settings = {"BERT_ARTIFACT": str(root / name), "BERT_TOKEN_BUDGET": "256"}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
@@ -29,13 +29,13 @@ def serving(name: str, root: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def labelling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    yield from serving("bert-labels", tmp_path_factory.mktemp("labels"))
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    yield from serve("bert-labels", tmp_path_factory.mktemp("labels"))
 
 
 @pytest.fixture(scope="module")
-def tagging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    yield from serving("bert-tags", tmp_path_factory.mktemp("tags"))
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    yield from serve("bert-tags", tmp_path_factory.mktemp("tags"))
 
 
 def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
@@ -44,19 +44,19 @@ def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
     return response.json()
 
 
-def test_labels_come_best_first_and_their_shares_add_up(labelling: httpx.Client) -> None:
-    answer = predict(labelling, "The cat sat.")
+def test_labels_are_sorted_by_probability_and_sum_to_one(classifier: httpx.Client) -> None:
+    answer = predict(classifier, "The cat sat.")
     assert [set(one) for one in answer] == [{"label", "score"}] * 3
     assert [one["score"] for one in answer] == sorted((one["score"] for one in answer), reverse=True)
     assert sum(one["score"] for one in answer) == pytest.approx(1.0)
 
 
-def test_two_strings_are_one_pair_and_lists_of_lists_are_a_batch(labelling: httpx.Client) -> None:
-    pair = predict(labelling, ["The cat sat.", "It was warm."])
-    assert pair == predict(labelling, {"text": "The cat sat.", "text_pair": "It was warm."})
-    assert predict(labelling, ["The cat sat."]) == predict(labelling, "The cat sat.")
-    assert predict(labelling, [["The cat sat."], ["The cat sat.", "It was warm."]]) == [
-        predict(labelling, "The cat sat."),
+def test_two_strings_are_a_pair_and_a_list_of_lists_is_a_batch(classifier: httpx.Client) -> None:
+    pair = predict(classifier, ["The cat sat.", "It was warm."])
+    assert pair == predict(classifier, {"text": "The cat sat.", "text_pair": "It was warm."})
+    assert predict(classifier, ["The cat sat."]) == predict(classifier, "The cat sat.")
+    assert predict(classifier, [["The cat sat."], ["The cat sat.", "It was warm."]]) == [
+        predict(classifier, "The cat sat."),
         pair,
     ]
 
@@ -73,32 +73,32 @@ def test_two_strings_are_one_pair_and_lists_of_lists_are_a_batch(labelling: http
         (["a", ""], "input has no tokens"),
     ],
 )
-def test_what_is_neither_a_text_nor_a_pair_is_refused_with_the_way_out(
-    labelling: httpx.Client, inputs: Any, sentence: str
+def test_an_input_that_is_no_text_and_no_pair_gets_an_error_with_the_correct_form(
+    classifier: httpx.Client, inputs: Any, sentence: str
 ) -> None:
-    response = labelling.post("/predict", json={"inputs": inputs})
+    response = classifier.post("/predict", json={"inputs": inputs})
     assert response.status_code == 422
     assert sentence in response.json()["error"]
 
 
-def test_a_tags_characters_are_pythons_for_chinese_and_emoji(tagging: httpx.Client) -> None:
+def test_tag_offsets_are_python_string_indices_for_chinese_and_emoji(tagger: httpx.Client) -> None:
     text = "😀 hello 北京 👩‍👩‍👧 world"
-    tags = tagging.post("/tag", json={"inputs": text}).json()
+    tags = tagger.post("/tag", json={"inputs": text}).json()
     assert {text[one["start"] : one["end"]] for one in tags} <= {"😀", "hello", "北", "京", "👩‍👩‍👧", "world"}
     assert [text[one["start"] : one["end"]] for one in tags] == [one["word"] for one in tags]
     assert len(tags) >= 3
 
 
-def test_one_text_gives_a_list_and_several_give_a_list_of_lists(tagging: httpx.Client) -> None:
+def test_tag_returns_a_list_for_one_text_and_a_list_of_lists_for_several(tagger: httpx.Client) -> None:
     texts = ["The cat sat in Paris.", "我爱北京。"]
-    alone = [tagging.post("/tag", json={"inputs": text, "aggregation_strategy": "simple"}).json() for text in texts]
-    together = tagging.post("/tag", json={"inputs": texts, "parameters": {"aggregation_strategy": "simple"}}).json()
+    alone = [tagger.post("/tag", json={"inputs": text, "aggregation_strategy": "simple"}).json() for text in texts]
+    together = tagger.post("/tag", json={"inputs": texts, "parameters": {"aggregation_strategy": "simple"}}).json()
     assert together == alone
-    assert tagging.post("/tag", json={"inputs": texts[:1], "aggregation_strategy": "simple"}).json() == alone[:1]
+    assert tagger.post("/tag", json={"inputs": texts[:1], "aggregation_strategy": "simple"}).json() == alone[:1]
 
 
-class Instant:
-    """A line that answers at once: every token has the first tag."""
+class ImmediateQueue:
+    """Answers at once: every token gets the first tag."""
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         return InferenceResult(
@@ -108,41 +108,41 @@ class Instant:
         )
 
 
-def test_between_two_texts_tags_leave_the_loop_to_others(tmp_path: Path) -> None:
+def test_tag_yields_to_the_event_loop_between_two_texts(tmp_path: Path) -> None:
     export(GOLDEN / "bert-tags", tmp_path / "tags")
     artifact = open_artifact(tmp_path / "tags")
     tokenizer = Tokenizer(artifact, max_characters=1000)
     tasks = Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
-        batcher=Instant(),
+        queue=ImmediateQueue(),
         limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
     )
 
-    async def turns() -> int:
-        task, turned = asyncio.create_task(tag(tasks, TagRequest(inputs=["cat"] * 100), timeout_seconds=1.0)), 0
+    async def count_turns() -> int:
+        task, turns = asyncio.create_task(tag(tasks, TagRequest(inputs=["cat"] * 100), timeout_seconds=1.0)), 0
         while not task.done():
             await asyncio.sleep(0)
-            turned += 1
+            turns += 1
         assert len((await task).value) == 100
-        return turned
+        return turns
 
     tokenizer.open()
-    assert asyncio.run(turns()) >= 99
+    assert asyncio.run(count_turns()) >= 99
     tokenizer.close()
 
 
-def test_a_strategy_that_is_not_there_is_refused(tagging: httpx.Client) -> None:
-    response = tagging.post("/tag", json={"inputs": "a", "aggregation_strategy": "max"})
+def test_an_unknown_aggregation_strategy_is_an_error(tagger: httpx.Client) -> None:
+    response = tagger.post("/tag", json={"inputs": "a", "aggregation_strategy": "max"})
     assert response.status_code == 422
     assert "aggregation_strategy: Input should be 'none' or 'simple'" in response.json()["error"]
 
 
-def test_a_model_without_a_classifier_says_so(server: httpx.Client, tagging: httpx.Client) -> None:
+def test_a_model_without_a_classifier_returns_501_with_the_reason(server: httpx.Client, tagger: httpx.Client) -> None:
     for client, path, sentence in (
         (server, "/predict", "no labels head: the checkpoint has no classifier of texts"),
         (server, "/tag", "no tags head: the checkpoint has no classifier of tokens"),
-        (tagging, "/predict", "no labels head: the checkpoint has no classifier of texts"),
+        (tagger, "/predict", "no labels head: the checkpoint has no classifier of texts"),
     ):
         response = client.post(path, json={"inputs": "a"})
         assert response.status_code == 501

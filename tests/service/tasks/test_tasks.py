@@ -1,4 +1,4 @@
-"""What a task makes of a request beyond what the pipelines answer: limits of candidates, padding, the time that is left for the line."""
+"""Limits of candidates, padding in candidates, and the deadline that is passed to the queue."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from service.artifact import open_artifact
 from service.errors import Unavailable
 from service.scheduling.results import InferenceResult
 from service.tasks.base import Limits, Tasks
+from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
 from service.tasks.tokenizer import Tokenizer
 
@@ -21,31 +22,31 @@ def fill(server: httpx.Client, **body: Any) -> Any:
     return server.post("/fill-mask", json=body).json()
 
 
-def test_of_the_targets_as_many_as_asked_for_are_given_best_first(server: httpx.Client) -> None:
+def test_top_k_limits_the_targets_and_keeps_the_best(server: httpx.Client) -> None:
     every = fill(server, inputs="the [MASK] is big", targets=["cat", "dog", "the"])
     assert [one["score"] for one in every] == sorted((one["score"] for one in every), reverse=True)
     assert fill(server, inputs="the [MASK] is big", targets=["cat", "dog", "the"], top_k=2) == every[:2]
 
 
-def test_more_targets_than_candidates_are_allowed_are_refused(server: httpx.Client) -> None:
+def test_more_targets_than_the_limit_of_candidates_are_an_error(server: httpx.Client) -> None:
     assert len(fill(server, inputs="the [MASK]", targets=["cat"] * 1000)) == 1
     assert fill(server, inputs="the [MASK]", targets=["cat"] * 1001)["code"] == "targets"
 
 
-def test_padding_is_not_shown_where_it_is_a_candidate_beside_another_mask(server: httpx.Client) -> None:
+def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client) -> None:
     vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
     first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)
     (padding,) = (one for one in first if one["token_str"] == "[PAD]")
     assert padding["sequence"] == "[CLS] the is [MASK] [SEP]"
 
 
-def test_the_time_that_tokenizing_took_is_not_there_for_the_line(bert_artifact: Path) -> None:
+def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_artifact: Path) -> None:
     left: list[float] = []
 
-    class InferenceQueue:
+    class ClosedQueue:
         async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:  # noqa: ARG002
             left.append(timeout_seconds)
-            raise Unavailable("nobody is answered here")
+            raise Unavailable("closed")
 
     artifact = open_artifact(bert_artifact)
     tokenizer = Tokenizer(artifact, 100_000)
@@ -53,10 +54,10 @@ def test_the_time_that_tokenizing_took_is_not_there_for_the_line(bert_artifact: 
     tasks = Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
-        batcher=InferenceQueue(),
+        queue=ClosedQueue(),
         limits=Limits(max_inputs=9, max_top_k=9, truncate=True),
     )
     with pytest.raises(Unavailable):
-        asyncio.run(tasks.embed(EmbedRequest(inputs="cat " * 20_000), timeout_seconds=60.0))
+        asyncio.run(embed(tasks, EmbedRequest(inputs="cat " * 20_000), timeout_seconds=60.0))
     tokenizer.close()
     assert 0.0 < 60.0 - left[0] < 60.0

@@ -1,4 +1,4 @@
-"""Text to ids: as transformers does it, except that only the mask may mean anything in a user's text."""
+"""Texts to ids, as transformers does it, except that special tokens in a text are text (but the mask in fill-mask)."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -12,9 +12,18 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tasks.tokenizer import PORTION_CHARACTERS, Direction, Text, Tokenizer, Truncation, longest_first, portions
+from service.tasks.tokenizer import (
+    CHUNK_CHARACTERS,
+    Direction,
+    EncodedText,
+    EncodeOptions,
+    Text,
+    Tokenizer,
+    chunk_by_size,
+    longest_first,
+)
 
-KEEP, TRUNCATE = Truncation(truncate=False), Truncation(truncate=True)
+PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +34,12 @@ def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
     opened.close()
 
 
-def words(tokenizer: Tokenizer, text: Text, cut: Truncation = KEEP, *, masks: bool = False) -> list[str]:
-    ids = tokenizer.encode_sync([text], cut, masks=masks)[0].ids
+def encode(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> EncodedText:
+    return tokenizer.encode_sync([text], MASKS if masks else PLAIN, cut)[0]
+
+
+def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> list[str]:
+    ids = encode(tokenizer, text, cut, masks=masks).ids
     return [tokenizer._plain.id_to_token(i) for i in ids.tolist()]
 
 
@@ -34,7 +47,7 @@ def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answ
     for case in bert_answers["tokens"]:
         text = case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
         for masks in (False, True):
-            encoded = tokenizer.encode_sync([text], KEEP, masks=masks)[0]
+            encoded = encode(tokenizer, text, masks=masks)
             assert encoded.ids.tolist() == case["ids"], text
             assert encoded.types.tolist() == case["types"], text
 
@@ -45,67 +58,67 @@ def test_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) -> None:
     assert "[MASK]" not in words(tokenizer, "the [MASK]")
 
 
-def test_in_fill_mask_the_mask_is_a_mask_and_the_rest_stays_text(tokenizer: Tokenizer) -> None:
+def test_for_fill_mask_the_mask_token_is_a_mask_and_other_special_tokens_are_text(tokenizer: Tokenizer) -> None:
     found = words(tokenizer, "[CLS] the [MASK] [SEP]", masks=True)
     assert found.count("[MASK]") == 1
     assert found.count("[CLS]") == found.count("[SEP]") == 1
 
 
-def test_a_mask_in_lower_case_is_text(tokenizer: Tokenizer) -> None:
+def test_a_mask_token_in_lower_case_is_text(tokenizer: Tokenizer) -> None:
     assert "[MASK]" not in words(tokenizer, "the [mask]", masks=True)
 
 
-def test_a_text_of_only_a_mask_is_not_empty(tokenizer: Tokenizer) -> None:
-    assert not tokenizer.encode_sync(["[MASK]"], KEEP, masks=True)[0].empty
+def test_a_text_with_only_a_mask_is_not_empty(tokenizer: Tokenizer) -> None:
+    assert not encode(tokenizer, "[MASK]", masks=True).empty
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\u200b\u200d", "\x00\x01", ("", "cat"), ("cat", "\u200b"), ("", "")])
 def test_a_text_or_a_side_without_tokens_is_empty(tokenizer: Tokenizer, text: Text) -> None:
-    assert tokenizer.encode_sync([text], KEEP)[0].empty
+    assert encode(tokenizer, text).empty
 
 
-def test_too_long_without_truncation_names_the_item_its_tokens_and_the_limit(tokenizer: Tokenizer) -> None:
+def test_the_error_for_a_text_that_is_too_long_names_its_index_its_tokens_and_the_limit(tokenizer: Tokenizer) -> None:
     with pytest.raises(Invalid) as caught:
-        tokenizer.encode_sync(["cat", "cat " * 600], KEEP)
+        tokenizer.encode_sync(["cat", "cat " * 600], PLAIN, None)
     assert (caught.value.index, caught.value.code) == (1, "too_long")
     limit = tokenizer.artifact.manifest.max_tokens
     assert f"602 tokens; this model takes at most {limit}" in caught.value.message
 
 
-def test_a_text_that_just_fits_is_taken_whole_in_tokens_and_in_characters(tokenizer: Tokenizer) -> None:
+def test_texts_of_exactly_the_most_tokens_or_characters_are_not_cut(tokenizer: Tokenizer) -> None:
     limit = tokenizer.artifact.manifest.max_tokens
-    encoded = tokenizer.encode_sync(["cat " * (limit - 2)], KEEP)[0]
+    encoded = encode(tokenizer, "cat " * (limit - 2))
     assert (len(encoded.ids), encoded.truncated) == (limit, False)
-    assert len(asyncio.run(tokenizer.encode(["c" * 5000], TRUNCATE))) == 1
+    assert len(asyncio.run(tokenizer.encode(["c" * 5000], PLAIN, "right"))) == 1
 
 
-def test_truncation_keeps_the_chosen_end_and_says_so(tokenizer: Tokenizer) -> None:
+def test_truncation_cuts_the_chosen_side_and_is_reported(tokenizer: Tokenizer) -> None:
     limit = tokenizer.artifact.manifest.max_tokens
     text = "cat " * 600 + "dog"
-    right = tokenizer.encode_sync([text], TRUNCATE)[0]
+    right = encode(tokenizer, text, "right")
     assert len(right.ids) == limit
     assert right.truncated
-    assert "dog" not in words(tokenizer, text, TRUNCATE)
-    left = words(tokenizer, text, Truncation(truncate=True, direction="left"))
+    assert "dog" not in words(tokenizer, text, "right")
+    left = words(tokenizer, text, "left")
     assert len(left) == limit
     assert left[-2:] == ["dog", "[SEP]"]
     assert left[0] == "[CLS]"
 
 
-def test_a_pair_that_is_cut_keeps_both_separators(tokenizer: Tokenizer) -> None:
-    encoded = tokenizer.encode_sync([("cat " * 600, "dog")], TRUNCATE)[0]
-    found = words(tokenizer, ("cat " * 600, "dog"), TRUNCATE)
+def test_a_truncated_pair_keeps_both_separators(tokenizer: Tokenizer) -> None:
+    encoded = encode(tokenizer, ("cat " * 600, "dog"), "right")
+    found = words(tokenizer, ("cat " * 600, "dog"), "right")
     assert found.count("[SEP]") == 2
     assert found[-2:] == ["dog", "[SEP]"]
     assert encoded.types.tolist()[-2:] == [1, 1]
 
 
 @pytest.mark.parametrize(("direction", "ends"), [("right", ["[CLS]", "dog", "cat"]), ("left", ["cat", "dog", "[SEP]"])])
-def test_both_sides_of_a_pair_are_cut_at_the_chosen_end_and_fill_the_model(
+def test_both_sides_of_a_pair_are_cut_on_the_chosen_side_to_the_limit_of_the_model(
     tokenizer: Tokenizer, direction: Direction, ends: list[str]
 ) -> None:
     side = "dog" + " cat" * 600 + " dog"
-    found = words(tokenizer, (side, side), Truncation(truncate=True, direction=direction))
+    found = words(tokenizer, (side, side), direction)
     assert len(found) == tokenizer.artifact.manifest.max_tokens
     middle = found.index("[SEP]") + 1
     for one in (found[:middle], ["[CLS]", *found[middle:]]):
@@ -114,32 +127,34 @@ def test_both_sides_of_a_pair_are_cut_at_the_chosen_end_and_fill_the_model(
 
 
 @given(sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=50))
-def test_portions_hold_every_text_once_in_order_and_little_more_than_one_long_text(sizes: list[int]) -> None:
-    parts = portions(sizes)
-    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(sizes)))
-    assert all(sum(sizes[part]) <= PORTION_CHARACTERS or sum(size > 0 for size in sizes[part]) == 1 for part in parts)
+def test_chunks_have_every_text_once_in_order_and_exceed_their_size_only_for_a_single_long_text(
+    sizes: list[int],
+) -> None:
+    chunks = chunk_by_size(sizes)
+    assert [i for chunk in chunks for i in range(chunk.start, chunk.stop)] == list(range(len(sizes)))
+    assert all(sum(sizes[chunk]) <= CHUNK_CHARACTERS or sum(size > 0 for size in sizes[chunk]) == 1 for chunk in chunks)
 
 
-def test_a_long_request_is_encoded_in_portions_as_it_is_in_one(tokenizer: Tokenizer) -> None:
+def test_a_long_request_gives_the_same_ids_in_chunks_as_at_once(tokenizer: Tokenizer) -> None:
     texts: list[Text] = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
-    all_cores = tokenizer.encode_sync(texts, KEEP)
-    parts = asyncio.run(tokenizer.encode(texts, KEEP))
-    assert [one.ids.tolist() for one in parts] == [one.ids.tolist() for one in all_cores]
+    at_once = tokenizer.encode_sync(texts, PLAIN, None)
+    in_chunks = asyncio.run(tokenizer.encode(texts, PLAIN, None))
+    assert [one.ids.tolist() for one in in_chunks] == [one.ids.tolist() for one in at_once]
 
 
-def test_the_index_of_a_text_that_is_too_long_counts_from_the_start_of_its_request(tokenizer: Tokenizer) -> None:
+def test_the_index_in_an_error_counts_from_the_start_of_the_request_not_of_the_chunk(tokenizer: Tokenizer) -> None:
     with pytest.raises(Invalid) as caught:
-        asyncio.run(tokenizer.encode([*(["cat " * 100] * 150), "cat " * 600], KEEP))
+        asyncio.run(tokenizer.encode([*(["cat " * 100] * 150), "cat " * 600], PLAIN, None))
     assert caught.value.index == 150
 
 
-def test_too_many_characters_are_refused_before_tokenizing(tokenizer: Tokenizer) -> None:
+def test_too_many_characters_are_an_error_before_tokenizing(tokenizer: Tokenizer) -> None:
     with pytest.raises(Invalid, match="6000 characters; at most 5000"):
-        asyncio.run(tokenizer.encode(["cat", "c" * 6000], TRUNCATE))
+        asyncio.run(tokenizer.encode(["cat", "c" * 6000], PLAIN, "right"))
 
 
 async def turns_beside(work: Coroutine[Any, Any, object]) -> int:
-    """How often the loop turns while `work` is done: once where nothing of it is done elsewhere."""
+    """The number of turns of the event loop while `work` runs: one if all of it runs on the loop."""
     task, turns = asyncio.create_task(work), 0
     while not task.done():
         await asyncio.sleep(0)
@@ -148,31 +163,31 @@ async def turns_beside(work: Coroutine[Any, Any, object]) -> int:
     return turns
 
 
-def test_long_targets_and_long_answers_leave_the_loop_free(tokenizer: Tokenizer) -> None:
+def test_long_targets_and_long_decoding_do_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
     sequences = [[5] * 400] * 100
     assert asyncio.run(turns_beside(tokenizer.first_ids(["cat dog " * 100] * 5))) > 1
     assert asyncio.run(turns_beside(tokenizer.decode(sequences, skip_special_tokens=True))) > 1
     assert (
         asyncio.run(turns_beside(tokenizer.decode(sequences[:1], skip_special_tokens=True))) == 1
-    )  # a short one is not worth the way
+    )  # a short one runs on the loop
 
 
-def test_one_long_text_leaves_the_loop_free(tokenizer: Tokenizer) -> None:
-    """It is done elsewhere, and without the interpreter's lock: with it, the loop would turn some dozen times."""
+def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
+    """Its thread releases the GIL: otherwise the loop would turn only some dozen times."""
     patient = Tokenizer(tokenizer.artifact, max_characters=100_000)
     patient.open()
-    assert max(asyncio.run(turns_beside(patient.encode(["cat" + " " * 99_000], KEEP))) for _ in range(5)) > 1000
+    assert max(asyncio.run(turns_beside(patient.encode(["cat" + " " * 99_000], PLAIN, None))) for _ in range(5)) > 1000
     patient.close()
 
 
-def test_long_answers_become_text_in_portions_as_short_ones_do(tokenizer: Tokenizer) -> None:
+def test_decoding_in_chunks_gives_the_same_texts_as_one_by_one(tokenizer: Tokenizer) -> None:
     sequences = [[n % 90 + 5] * (n % 300) for n in range(400)]
     alone = [tokenizer._plain.decode(ids, skip_special_tokens=True) for ids in sequences]
     assert asyncio.run(tokenizer.decode(sequences, skip_special_tokens=True)) == alone
 
 
 @given(first=st.integers(1, 40), second=st.integers(1, 40), room=st.integers(2, 60))
-def test_pairs_are_cut_longest_first_as_the_library_does(
+def test_pairs_are_truncated_longest_first_as_the_tokenizers_library_does(
     tokenizer: Tokenizer, first: int, second: int, room: int
 ) -> None:
     library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
@@ -183,9 +198,9 @@ def test_pairs_are_cut_longest_first_as_the_library_does(
 
 
 @given(st.text(max_size=200))
-def test_any_text_gives_one_cls_one_sep_and_valid_ids(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_gives_one_cls_one_sep_and_ids_of_the_vocabulary(tokenizer: Tokenizer, text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
-    found = tokenizer.encode_sync([text], TRUNCATE)[0].ids.tolist()
+    found = encode(tokenizer, text, "right").ids.tolist()
     special = tokenizer.artifact.manifest.special_tokens
     assert found[0] == special["cls"]
     assert found[-1] == special["sep"]

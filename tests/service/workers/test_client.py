@@ -1,4 +1,4 @@
-"""A line at the other end of a unix socket: the same answers, the same errors, the same leaving; only the engine behind it is fake."""
+"""EngineClient and EngineWorker over a real unix socket; only the model behind them is fake."""
 
 import asyncio
 import os
@@ -17,97 +17,98 @@ from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, Servic
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
-from service.workers import messages as wire
+from service.workers import messages
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
-from service.workers.heartbeat import pipe
-from tests.service.fakes import FakeRunner, adds_up, line, sequence
+from service.workers.heartbeat import open_pipe
+from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
 
-PATIENCE_SECONDS = 10
+GRACE_SECONDS = 10
 E = TypeVar("E", bound=ServiceError)
 
 
 class FakeEngine:
-    """An engine whose model is a FakeRuntime; its line is the real one."""
+    """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
         manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
-        self.batcher = Batcher(run=runner.run, waiting=waiting)
-        self.tasks: Any = self
-        self.metrics: Any = SimpleNamespace(line_text=lambda: b"counts")
-        self.on_failure: Callable[[], None] = lambda: None
+        self.batcher = Batcher(run=runner.run, queue=waiting)
+        self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
+        self.on_fatal: Callable[[], None] = lambda: None
 
     def readiness(self) -> str:
-        return "quite well"
+        return "some reason"
 
-    def describe(self) -> dict[str, Any]:
+    def check_open(self) -> None: ...
+
+    def info(self) -> dict[str, Any]:
         return {"model": "fake"}
 
     async def open(self) -> None:
         self._serving = asyncio.create_task(self.batcher.serve())
 
     async def close(self) -> None:
-        self.batcher.abandon("the end")
+        self.batcher.fail_all("the engine stops")
         await self._serving
 
 
-class Both:
-    """An engine's process and API processes, all in one loop, with a real socket between them."""
+class Processes:
+    """An engine worker and API workers, all in one event loop, with a real socket between them."""
 
     def __init__(self, folder: Path, runner: FakeRunner, waiting: RequestQueue) -> None:
         self.folder, self.runner = folder, runner
         self.engine = FakeEngine(runner, waiting)
         self.listener = socket.socket(socket.AF_UNIX)
-        self.pulse = pipe()
-        self.remotes: list[tuple[EngineClient, asyncio.Task[None]]] = []
-        self.others: list[str] = []
+        self.heartbeat = open_pipe()
+        self.clients: list[tuple[EngineClient, asyncio.Task[None]]] = []
+        self.other_artifacts: list[str] = []
 
     @property
-    def line(self) -> Batcher:
+    def batcher(self) -> Batcher:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
-        self.server = EngineWorker(self.engine, self.pulse[1])  # type: ignore[arg-type]
-        self.running = asyncio.create_task(self.server.run(self.listener.dup()))
+        self.worker = EngineWorker(self.engine, self.heartbeat[1])  # type: ignore[arg-type]
+        self.running = asyncio.create_task(self.worker.run(self.listener.dup()))
 
     async def stop_engine(self) -> int:
-        self.server._finish(0)
+        self.worker._finish(0)
         return await self.running
 
     async def connect(self, artifact: str = "mine") -> EngineClient:
-        """An API process's end, which may or may not have found the engine yet."""
-        remote = EngineClient(
+        """A client that may not be connected yet."""
+        client = EngineClient(
             self.folder / "s",
             artifact,
-            patience_seconds=PATIENCE_SECONDS,
-            on_other_artifact=lambda: self.others.append(artifact),
+            grace_seconds=GRACE_SECONDS,
+            on_other_artifact=lambda: self.other_artifacts.append(artifact),
         )
-        self.remotes.append((remote, asyncio.create_task(remote.keep_connected())))
-        return remote
+        self.clients.append((client, asyncio.create_task(client.keep_connected())))
+        return client
 
     async def connected(self) -> EngineClient:
-        remote = await self.connect()
-        await until(lambda: remote._writer is not None)
-        return remote
+        client = await self.connect()
+        await until(lambda: client._writer is not None)
+        return client
 
-    async def leave(self) -> None:
-        for remote, task in self.remotes:
-            remote.close("closed")
+    async def close(self) -> None:
+        for client, task in self.clients:
+            client.close("closed")
             task.cancel()
-        await asyncio.wait([task for _, task in self.remotes])
+        await asyncio.wait([task for _, task in self.clients])
         self.runner.release()
-        await until(lambda: self.line.unanswered == 0)
-        assert adds_up(self.line)
+        await until(lambda: self.batcher.unanswered == 0)
+        assert adds_up(self.batcher)
         if not self.running.done():
             await self.stop_engine()
         self.listener.close()
-        for end in self.pulse:
+        for end in self.heartbeat:
             os.close(end)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
-    """Waits turn by turn; how long this thread, which is both ends, worked meanwhile: another process may take the core."""
+    """Waits turn by turn; the processor seconds of this thread, which runs both ends: other processes do not count."""
     started, began = time.monotonic(), time.thread_time()
     while not holds():
         assert time.monotonic() < started + seconds
@@ -116,237 +117,235 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
 
 
 @asynccontextmanager
-async def both(
+async def start(
     folder: Path, runner: FakeRunner | None = None, waiting: RequestQueue | None = None
-) -> AsyncIterator[Both]:
-    them = Both(folder, runner or FakeRunner(), line() if waiting is None else waiting)
-    them.listener.bind(str(folder / "s"))
-    them.listener.listen(10)
-    await them.start_engine()
+) -> AsyncIterator[Processes]:
+    processes = Processes(folder, runner or FakeRunner(), make_queue() if waiting is None else waiting)
+    processes.listener.bind(str(folder / "s"))
+    processes.listener.listen(10)
+    await processes.start_engine()
     try:
-        yield them
+        yield processes
     finally:
-        await them.leave()
+        await processes.close()
 
 
 def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
-def ask(
-    remote: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0
+def submit(
+    client: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0
 ) -> "asyncio.Task[InferenceResult]":
-    return asyncio.create_task(remote.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
+    return asyncio.create_task(client.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
 
 
-def told(answer: InferenceResult) -> list[int]:
-    return [int(row["cls"][0]) for row in answer.rows]
+def numbers_of(result: InferenceResult) -> list[int]:
+    return [int(row["cls"][0]) for row in result.rows]
 
 
-async def fault(task: "asyncio.Task[InferenceResult]", kind: type[E]) -> E:
+async def error_of(task: "asyncio.Task[InferenceResult]", kind: type[E]) -> E:
     with pytest.raises(kind) as raised:
         await task
     assert type(raised.value) is kind
     return raised.value
 
 
-def test_each_caller_of_each_process_gets_its_own_rows(tmp_path: Path) -> None:
+def test_each_request_of_each_client_gets_its_own_rows(tmp_path: Path) -> None:
     async def story() -> None:
-        async with both(tmp_path) as them:
-            one, other = await them.connected(), await them.connected()
-            answers = await asyncio.gather(ask(one, 1, 2, 3), ask(other, 7), ask(one, 9, 8), ask(other, 1))
-            assert [told(answer) for answer in answers] == [[1, 2, 3], [7], [9, 8], [1]]
+        async with start(tmp_path) as processes:
+            one, other = await processes.connected(), await processes.connected()
+            answers = await asyncio.gather(submit(one, 1, 2, 3), submit(other, 7), submit(one, 9, 8), submit(other, 1))
+            assert [numbers_of(answer) for answer in answers] == [[1, 2, 3], [7], [9, 8], [1]]
             assert all(answer.queue_seconds >= 0 and answer.forward_seconds >= 0 for answer in answers)
 
     play(story)
 
 
-def test_requests_of_one_turn_leave_in_one_message_and_share_a_batch(tmp_path: Path) -> None:
+def test_requests_of_one_loop_turn_share_a_message_and_a_batch(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner()
-        async with both(tmp_path, runner, line(token_budget=64)) as them:
-            remote = await them.connected()
-            await asyncio.gather(*(ask(remote, n) for n in range(10)))
+        async with start(tmp_path, runner, make_queue(token_budget=64)) as processes:
+            client = await processes.connected()
+            await asyncio.gather(*(submit(client, n) for n in range(10)))
             assert runner.batches == [list(range(10))]
 
     play(story)
 
 
-def test_the_engines_errors_cross_with_their_input_and_their_patience(tmp_path: Path) -> None:
+def test_errors_of_the_engine_keep_their_index_and_retry_after(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
         runner.poisoned = {5}
-        async with both(tmp_path, runner, line(max_tokens=40, tokens_per_second=1e6)) as them:
-            remote = await them.connected()
-            failing = ask(remote, 3, 4, 5)
+        async with start(tmp_path, runner, make_queue(max_tokens=40, tokens_per_second=1e6)) as processes:
+            client = await processes.connected()
+            failing = submit(client, 3, 4, 5)
             await until(lambda: bool(runner.batches))
-            hasty = ask(remote, 6, timeout=0.01)
-            assert "nothing of it ran" in (await fault(hasty, DeadlineExceeded)).message
-            assert "at most" in (await fault(ask(remote, 1, length=50), TooLarge)).message
-            full = ask(remote, *range(10, 18))
-            await until(lambda: them.line.waiting.tokens == 36)
-            refused = await fault(ask(remote, 2, length=8), Overloaded)
+            hasty = submit(client, 6, timeout=0.01)
+            assert "0 of 1 inputs had been dispatched" in (await error_of(hasty, DeadlineExceeded)).message
+            assert "at most" in (await error_of(submit(client, 1, length=50), TooLarge)).message
+            full = submit(client, *range(10, 18))
+            await until(lambda: processes.batcher.queue.tokens == 36)
+            refused = await error_of(submit(client, 2, length=8), Overloaded)
             assert refused.retry_after is not None
             assert refused.retry_after >= 1
             runner.release()
-            assert (await fault(failing, InferenceFailed)).index == 2
-            assert told(await full) == list(range(10, 18))
+            assert (await error_of(failing, InferenceFailed)).index == 2
+            assert numbers_of(await full) == list(range(10, 18))
 
     play(story)
 
 
-def test_a_full_line_refuses_the_next_ones_before_they_are_read_and_soon_asks_again(tmp_path: Path) -> None:
+def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner, line(token_budget=4, max_tokens=40)) as them:
-            remote = await them.connected()
-            asked = [ask(remote, 1)]
+        async with start(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as processes:
+            client = await processes.connected()
+            requests = [submit(client, 1)]
             await until(lambda: bool(runner.batches))
-            asked += [ask(remote, n) for n in range(10)]
-            await until(lambda: them.line.waiting.tokens == 40)
-            remote.check_admission(4)
-            await fault(ask(remote, 50), Overloaded)
-            remote.check_admission(3)
+            requests += [submit(client, n) for n in range(10)]
+            await until(lambda: processes.batcher.queue.tokens == 40)
+            client.check_admission(4)
+            await error_of(submit(client, 50), Overloaded)
+            client.check_admission(3)
             for tokens in (4, 5, 1000):
                 with pytest.raises(Overloaded):
-                    remote.check_admission(tokens)
-            assert adds_up(them.line)
-            await remote.ask("metrics")
-            assert (them.line.counts.received, them.line.counts.refused) == (15, 4)
+                    client.check_admission(tokens)
+            assert adds_up(processes.batcher)
+            await client.query("metrics")
+            assert (processes.batcher.counts.received, processes.batcher.counts.refused) == (15, 4)
             with pytest.raises(Overloaded):
-                remote.check_admission(4)
-            await until(lambda: them.line.counts.refused == 5)
+                client.check_admission(4)
+            await until(lambda: processes.batcher.counts.refused == 5)
             runner.release()
-            await asyncio.gather(*asked)
-            await until(lambda: is_open(remote), 1.0)
-            assert told(await ask(remote, 5)) == [5]
+            await asyncio.gather(*requests)
+            await until(lambda: accepts(client), 1.0)
+            assert numbers_of(await submit(client, 5)) == [5]
 
     play(story)
 
 
-def is_open(remote: EngineClient) -> bool:
+def accepts(client: EngineClient) -> bool:
     try:
-        remote.check_admission(4)
+        client.check_admission(4)
     except ServiceError:
         return False
     return True
 
 
-def test_a_request_that_is_too_large_does_not_close_the_door_for_others(tmp_path: Path) -> None:
+def test_an_oversized_request_does_not_cause_local_rejection_of_others(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner, line(token_budget=4, max_tokens=40)) as them:
-            remote = await them.connected()
-            first = ask(remote, 1, 2, 3)
-            await until(lambda: them.line.waiting.tokens == 8)
-            await fault(ask(remote, *range(9)), Overloaded)
-            remote.check_admission(4)
+        async with start(tmp_path, runner, make_queue(token_budget=4, max_tokens=40)) as processes:
+            client = await processes.connected()
+            first = submit(client, 1, 2, 3)
+            await until(lambda: processes.batcher.queue.tokens == 8)
+            await error_of(submit(client, *range(9)), Overloaded)
+            client.check_admission(4)
             runner.release()
             await first
 
     play(story)
 
 
-def test_a_caller_who_leaves_is_gone_from_the_line_within_100_ms_and_never_runs(tmp_path: Path) -> None:
+def test_a_cancelled_request_leaves_the_queue_within_100_ms_and_never_runs(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner) as them:
-            remote = await them.connected()
-            first = ask(remote, 1)
+        async with start(tmp_path, runner) as processes:
+            client = await processes.connected()
+            first = submit(client, 1)
             await until(lambda: bool(runner.batches))
-            gone, stays = ask(remote, 2), ask(remote, 3)
-            await until(lambda: them.line.unanswered == 3)
+            gone, stays = submit(client, 2), submit(client, 3)
+            await until(lambda: processes.batcher.unanswered == 3)
             gone.cancel()
-            assert await until(lambda: them.line.unanswered == 2) < 0.1
+            assert await until(lambda: processes.batcher.unanswered == 2) < 0.1
             runner.release()
             await asyncio.gather(first, stays)
             assert runner.ran == {1: 1, 3: 1}
-            assert them.line.counts.cancelled == 1
+            assert processes.batcher.counts.cancelled == 1
 
     play(story)
 
 
-def test_a_caller_who_leaves_before_its_message_has_left_is_never_sent(tmp_path: Path) -> None:
+def test_a_request_cancelled_before_the_flush_is_never_sent(tmp_path: Path) -> None:
     async def story() -> None:
-        async with both(tmp_path) as them:
-            remote = await them.connected()
-            gone = ask(remote, 2)
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            gone = submit(client, 2)
             await asyncio.sleep(0)
             gone.cancel()
-            assert told(await ask(remote, 3)) == [3]
-            assert them.line.counts.received == 1
+            assert numbers_of(await submit(client, 3)) == [3]
+            assert processes.batcher.counts.received == 1
 
     play(story)
 
 
-def test_a_process_that_dies_takes_only_its_own_callers_along(tmp_path: Path) -> None:
+def test_a_lost_connection_cancels_only_its_own_requests(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner) as them:
-            dying, living = await them.connected(), await them.connected()
-            first = ask(living, 1)
+        async with start(tmp_path, runner) as processes:
+            dying, living = await processes.connected(), await processes.connected()
+            first = submit(living, 1)
             await until(lambda: bool(runner.batches))
-            lost, kept = ask(dying, 2), ask(living, 3)
-            await until(lambda: them.line.unanswered == 3)
+            lost, kept = submit(dying, 2), submit(living, 3)
+            await until(lambda: processes.batcher.unanswered == 3)
             assert dying._writer is not None
             dying._writer.transport.abort()
-            await until(lambda: them.line.unanswered == 2)
+            await until(lambda: processes.batcher.unanswered == 2)
             runner.release()
-            assert [told(answer) for answer in await asyncio.gather(first, kept)] == [[1], [3]]
-            await fault(lost, Unavailable)
+            assert [numbers_of(answer) for answer in await asyncio.gather(first, kept)] == [[1], [3]]
+            await error_of(lost, Unavailable)
             assert runner.ran == {1: 1, 3: 1}
 
     play(story)
 
 
-def test_an_engine_that_ends_answers_everyone_with_503_and_its_successor_is_found(tmp_path: Path) -> None:
+def test_requests_get_503_when_the_engine_ends_and_its_replacement_is_found(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner) as them:
-            remote = await them.connected()
-            running = ask(remote, 1)
+        async with start(tmp_path, runner) as processes:
+            client = await processes.connected()
+            running = submit(client, 1)
             await until(lambda: bool(runner.batches))
-            waiting = ask(remote, 2)
-            await until(lambda: them.line.unanswered == 2)
+            waiting = submit(client, 2)
+            await until(lambda: processes.batcher.unanswered == 2)
             runner.release()
-            assert await them.stop_engine() == 0
+            assert await processes.stop_engine() == 0
             assert {type(r) for r in await asyncio.gather(running, waiting, return_exceptions=True)} <= {
                 Unavailable,
                 InferenceResult,
             }
-            await until(lambda: remote._writer is None)
-            assert (await fault(ask(remote, 3), Unavailable)).retry_after == 2.0
-            them.engine = FakeEngine(runner, line())
-            await them.start_engine()
-            await until(lambda: remote._writer is not None)
-            assert told(await ask(remote, 4)) == [4]
+            await until(lambda: client._writer is None)
+            assert (await error_of(submit(client, 3), Unavailable)).retry_after == 2.0
+            processes.engine = FakeEngine(runner, make_queue())
+            await processes.start_engine()
+            await until(lambda: client._writer is not None)
+            assert numbers_of(await submit(client, 4)) == [4]
 
     play(story)
 
 
-def test_an_engine_that_says_nothing_does_not_hold_its_callers_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.workers.client.QUESTION_SECONDS", 0.05)
+def test_requests_to_a_silent_engine_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.workers.client.QUERY_TIMEOUT_SECONDS", 0.05)
 
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner) as them:
-            remote = await them.connected()
-            remote.patience_seconds = 0.05
-            assert "does not answer" in (await fault(ask(remote, 1, timeout=0.01), Unavailable)).message
-            await until(lambda: them.line.unanswered == 0)
+        async with start(tmp_path, runner) as processes:
+            client = await processes.connected()
+            client.grace_seconds = 0.05
+            assert "does not answer" in (await error_of(submit(client, 1, timeout=0.01), Unavailable)).message
+            await until(lambda: processes.batcher.unanswered == 0)
             runner.release()
 
     play(story)
 
 
-def test_questions_are_answered(tmp_path: Path) -> None:
+def test_queries_are_answered(tmp_path: Path) -> None:
     async def story() -> None:
-        async with both(tmp_path) as them:
-            remote = await them.connected()
-            assert [await remote.ask("ready"), await remote.ask("info"), await remote.ask("metrics")] == [
-                b"quite well",
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            assert [await client.query("ready"), await client.query("info"), await client.query("metrics")] == [
+                b"some reason",
                 b'{"model":"fake"}',
                 b"counts",
             ]
@@ -356,48 +355,47 @@ def test_questions_are_answered(tmp_path: Path) -> None:
 
 def test_an_engine_with_another_artifact_is_not_used(tmp_path: Path) -> None:
     async def story() -> None:
-        async with both(tmp_path) as them:
-            remote = await them.connect("another")
-            await until(lambda: them.others == ["another"])
-            assert not is_open(remote)
+        async with start(tmp_path) as processes:
+            client = await processes.connect("another")
+            await until(lambda: processes.other_artifacts == ["another"])
+            assert not accepts(client)
 
     play(story)
 
 
-HELLO = wire.frame(wire.Hello(wire.VERSION))
-WORK = wire.frame(wire.Cancel(1))
-FOREIGN = {
+HELLO = messages.frame(messages.Hello(messages.VERSION, "mine"))
+VIOLATIONS = {
     "HTTP": b"GET / HTTP/1.1\r\n\r\n",
     "nothing": b"",
     "too long": struct.pack("<I", 2**31),
-    "no hello": WORK,
+    "no hello": messages.frame(messages.Cancel(1)),
     "two hellos": HELLO + HELLO,
-    "another version": wire.frame(wire.Hello(99)),
-    "refusals by a line that was never full": HELLO + wire.frame(wire.RejectedLocally(1)),
-    "fewer than no refusals": HELLO + wire.frame(wire.RejectedLocally(-1)),
-    "an engine's message": HELLO + wire.frame(wire.QueryReply(1, b"")),
+    "another version": messages.frame(messages.Hello(99, "mine")),
+    "rejections without a full queue": HELLO + messages.frame(messages.RejectedLocally(1)),
+    "a negative number of rejections": HELLO + messages.frame(messages.RejectedLocally(-1)),
+    "an engine's message": HELLO + messages.frame(messages.QueryReply(1, b"")),
     "random": HELLO + struct.pack("<I", 5) + b"\xff\x00\xc1aa",
     "half a frame": HELLO + struct.pack("<I", 100) + b"half",
-    "a frame over the limit": HELLO + struct.pack("<I", wire.MAX_FRAME_BYTES + 1),
+    "a frame over the limit": HELLO + struct.pack("<I", messages.MAX_FRAME_BYTES + 1),
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_connection_that_speaks_otherwise_is_dropped_and_nobody_else_is_concerned(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_a_connection_that_violates_the_protocol_is_dropped_without_effect_on_others(tmp_path: Path, name: str) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
-        async with both(tmp_path, runner) as them:
-            remote = await them.connected()
-            kept = ask(remote, 1)
+        async with start(tmp_path, runner) as processes:
+            client = await processes.connected()
+            kept = submit(client, 1)
             await until(lambda: bool(runner.batches))
             reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-            writer.write(FOREIGN[name])
+            writer.write(VIOLATIONS[name])
             writer.write_eof()
             while await reader.read(1000):
                 pass
             writer.close()
-            await until(lambda: len(them.server._peers) == 1)
+            await until(lambda: len(processes.worker._connections) == 1)
             runner.release()
-            assert told(await kept) == [1]
+            assert numbers_of(await kept) == [1]
 
     play(story)

@@ -1,4 +1,4 @@
-"""Signs of life, on a clock that never waits: who was heard and then is not any more, is missed; nobody else."""
+"""Heartbeats on a fake clock: a worker is lost when its heartbeats stop, and only then."""
 
 import asyncio
 import os
@@ -7,55 +7,55 @@ from contextlib import suppress
 
 import pytest
 
-from service.workers.heartbeat import BEAT_SECONDS, MISSED, pipe, send_heartbeats, wait_for_loss
+from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, send_heartbeats, wait_for_loss
 from tests.service.fakes import FakeTime, play
 
-SILENCE_SECONDS = BEAT_SECONDS * MISSED
+LOSS_SECONDS = INTERVAL_SECONDS * MAX_MISSED
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[int, int]]:
-    """The listener's and the other's."""
-    both = pipe()
+    """The read end and the write end."""
+    both = open_pipe()
     yield both
     for end in both:
         os.close(end)
 
 
-def test_a_process_that_stops_is_missed_after_a_while_and_not_before(ends: tuple[int, int]):
+def test_loss_is_reported_some_seconds_after_the_last_heartbeat_and_not_before(ends: tuple[int, int]) -> None:
     async def story(time: FakeTime) -> None:
-        heard, pulse = ends
-        beating, listening = asyncio.create_task(send_heartbeats(pulse)), asyncio.create_task(wait_for_loss(heard))
+        read_end, write_end = ends
+        sending, waiting = asyncio.create_task(send_heartbeats(write_end)), asyncio.create_task(wait_for_loss(read_end))
         await asyncio.sleep(1000)
-        assert not listening.done()
-        beating.cancel()
-        await listening
-        assert abs(time.now - 1000 - SILENCE_SECONDS) <= BEAT_SECONDS
+        assert not waiting.done()
+        sending.cancel()
+        await waiting
+        assert abs(time.now - 1000 - LOSS_SECONDS) <= INTERVAL_SECONDS
 
     play(story)
 
 
-def test_a_process_that_still_loads_is_not_missed_nor_is_its_predecessor_heard_in_its_place(ends: tuple[int, int]):
+def test_a_loading_worker_is_not_lost_and_heartbeats_of_its_predecessor_are_ignored(ends: tuple[int, int]) -> None:
     async def story(_: FakeTime) -> None:
-        heard, pulse = ends
-        os.write(pulse, b"...")
-        listening = asyncio.create_task(wait_for_loss(heard))
+        read_end, write_end = ends
+        os.write(write_end, b"...")
+        waiting = asyncio.create_task(wait_for_loss(read_end))
         await asyncio.sleep(1000)
-        assert not listening.done()
-        listening.cancel()
+        assert not waiting.done()
+        waiting.cancel()
 
     play(story)
 
 
-def test_a_supervisor_that_does_not_listen_for_long_does_not_hold_the_process_up(ends: tuple[int, int]):
+def test_a_full_pipe_does_not_block_the_worker(ends: tuple[int, int]) -> None:
     async def story(_: FakeTime) -> None:
-        _, pulse = ends
+        write_end = ends[1]
         with suppress(BlockingIOError):
             while True:
-                os.write(pulse, b"." * 4096)
-        beating = asyncio.create_task(send_heartbeats(pulse))
+                os.write(write_end, b"." * 4096)
+        sending = asyncio.create_task(send_heartbeats(write_end))
         await asyncio.sleep(10)
-        assert not beating.done()
-        beating.cancel()
+        assert not sending.done()
+        sending.cancel()
 
     play(story)

@@ -1,4 +1,4 @@
-"""The wire: what is packed comes out the same, and what is no message is told apart from one."""
+"""Messages and codec: decoding restores what was encoded, and rejects what is not a valid message."""
 
 import ast
 import asyncio
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Tokens
 from service import errors
-from service.workers import messages as wire
+from service.workers import messages
 from service.workers.codec import (
     MESSAGE_BYTES,
     ModelBounds,
@@ -50,18 +50,18 @@ def tokens(draw: st.DrawFn) -> Tokens:
 
 
 @st.composite
-def parcels(draw: st.DrawFn) -> list[RemoteRequest]:
+def requests(draw: st.DrawFn) -> list[RemoteRequest]:
     numbers = draw(st.lists(st.integers(0, 2**40), max_size=4, unique=True))
     finite = st.floats(allow_nan=False, allow_infinity=False)
     return [
-        RemoteRequest(number=n, deadline=draw(finite), work=draw(st.lists(tokens(), min_size=1, max_size=4)))
+        RemoteRequest(id=n, deadline=draw(finite), sequences=draw(st.lists(tokens(), min_size=1, max_size=4)))
         for n in numbers
     ]
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> list[RemoteResult]:
-    """Of random bits: NaNs of all kinds among them."""
+def results(draw: st.DrawFn) -> list[RemoteResult]:
+    """Random bits, among them all kinds of NaN."""
     noise = np.random.default_rng(draw(st.integers(0, 2**32)))
     kinds = st.tuples(
         st.sampled_from([np.float32, np.float64, np.int32, np.int64]),
@@ -75,53 +75,51 @@ def replies(draw: st.DrawFn) -> list[RemoteResult]:
     rows = st.dictionaries(st.sampled_from(sorted(OUTPUTS)), kinds.map(array), min_size=1, max_size=3)
     numbers = draw(st.lists(st.integers(0, 2**40), max_size=4, unique=True))
     return [
-        RemoteResult(
-            number=n, rows=draw(st.lists(rows, min_size=1, max_size=4)), forward_seconds=draw(st.floats(0, 100))
-        )
+        RemoteResult(id=n, rows=draw(st.lists(rows, min_size=1, max_size=4)), forward_seconds=draw(st.floats(0, 100)))
         for n in numbers
     ]
 
 
-def through_the_wire(message: wire.Message, *, from_api: bool) -> Any:
-    """What the other side reads."""
+def send(message: messages.Message, *, from_api: bool) -> Any:
+    """The message as the other side reads it."""
 
     async def read() -> Any:
         reader = asyncio.StreamReader()
-        reader.feed_data(wire.frame(message))
+        reader.feed_data(messages.frame(message))
         reader.feed_eof()
-        return await (wire.read_from_api(reader) if from_api else wire.read_from_engine(reader))
+        return await messages.read_message(reader, messages.FROM_API if from_api else messages.FROM_ENGINE)
 
     return asyncio.run(read())
 
 
-def read_bytes(content: bytes, *, limit: int = wire.MAX_FRAME_BYTES) -> Any:
+def read_bytes(content: bytes, *, limit: int = messages.MAX_FRAME_BYTES) -> Any:
     async def read() -> Any:
         reader = asyncio.StreamReader()
         reader.feed_data(content)
         reader.feed_eof()
-        return await wire.read_from_api(reader, limit=limit)
+        return await messages.read_message(reader, messages.FROM_API, limit=limit)
 
     return asyncio.run(read())
 
 
-def plain(one: Tokens) -> tuple[object, ...]:
+def fields_of(one: Tokens) -> tuple[object, ...]:
     return one.ids.tolist(), one.types.tolist(), one.outputs, one.masks, one.top_k, one.targets
 
 
-@given(parcels())
-def test_requests_come_out_as_they_were_packed(sent: list[RemoteRequest]) -> None:
-    found = decode_requests(through_the_wire(encode_requests(sent), from_api=True), BOUNDS) if sent else []
-    assert [(p.number, p.deadline, [plain(t) for t in p.work]) for p in found] == [
-        (p.number, p.deadline, [plain(t) for t in p.work]) for p in sent
+@given(requests())
+def test_decoded_requests_equal_the_encoded_ones(sent: list[RemoteRequest]) -> None:
+    found = decode_requests(send(encode_requests(sent), from_api=True), BOUNDS) if sent else []
+    assert [(p.id, p.deadline, [fields_of(t) for t in p.sequences]) for p in found] == [
+        (p.id, p.deadline, [fields_of(t) for t in p.sequences]) for p in sent
     ]
-    assert all(t.ids.dtype == t.types.dtype == np.int32 for p in found for t in p.work)
+    assert all(t.ids.dtype == t.types.dtype == np.int32 for p in found for t in p.sequences)
 
 
-@given(replies())
-def test_answers_come_out_bit_for_bit_as_they_were_packed(sent: list[RemoteResult]) -> None:
-    found = decode_results(through_the_wire(encode_results(sent), from_api=False))
-    assert [(r.number, r.forward_seconds, len(r.rows)) for r in found] == [
-        (r.number, r.forward_seconds, len(r.rows)) for r in sent
+@given(results())
+def test_decoded_results_equal_the_encoded_ones_bit_for_bit(sent: list[RemoteResult]) -> None:
+    found = decode_results(send(encode_results(sent), from_api=False))
+    assert [(r.id, r.forward_seconds, len(r.rows)) for r in found] == [
+        (r.id, r.forward_seconds, len(r.rows)) for r in sent
     ]
     for one, other in zip((row for r in found for row in r.rows), (row for r in sent for row in r.rows), strict=True):
         assert one.keys() == other.keys()
@@ -131,13 +129,13 @@ def test_answers_come_out_bit_for_bit_as_they_were_packed(sent: list[RemoteResul
             assert one[name].tobytes() == other[name].tobytes()
 
 
-@pytest.mark.parametrize("kind", sorted(wire.ERRORS))
-def test_errors_keep_their_class_their_code_their_input_and_their_patience(kind: str) -> None:
-    sent = wire.ERRORS[kind]("a sentence with 7", code="mine", index=3, retry_after=1.5)
-    found = wire.to_exception(through_the_wire(wire.refusal(9, sent), from_api=False))
+@pytest.mark.parametrize("kind", sorted(messages.ERROR_TYPES))
+def test_errors_keep_their_class_code_index_and_retry_after(kind: str) -> None:
+    sent = messages.ERROR_TYPES[kind]("a message with 7", code="mine", index=3, retry_after=1.5)
+    found = messages.to_exception(send(messages.to_error_reply(9, sent), from_api=False))
     assert (type(found), found.message, found.code, found.index, found.retry_after, found.status) == (
         type(sent),
-        "a sentence with 7",
+        "a message with 7",
         "mine",
         3,
         1.5,
@@ -145,7 +143,7 @@ def test_errors_keep_their_class_their_code_their_input_and_their_patience(kind:
     )
 
 
-def test_every_error_that_the_line_may_raise_has_a_name_on_the_wire() -> None:
+def test_every_error_of_the_queue_has_an_error_type() -> None:
     raised = {
         "Overloaded",
         "TooLarge",
@@ -155,16 +153,16 @@ def test_every_error_that_the_line_may_raise_has_a_name_on_the_wire() -> None:
         "NotFinite",
         "OutOfMemory",
     }
-    assert raised <= set(wire.ERRORS)
-    assert all(issubclass(kind, errors.ServiceError) for kind in wire.ERRORS.values())
+    assert raised <= set(messages.ERROR_TYPES)
+    assert all(issubclass(kind, errors.ServiceError) for kind in messages.ERROR_TYPES.values())
 
 
-GOOD = encode_requests(
+REQUEST = encode_requests(
     [
         RemoteRequest(
-            number=1,
+            id=1,
             deadline=5.0,
-            work=[
+            sequences=[
                 Tokens(
                     ids=np.array([1, 2, 3], np.int32),
                     types=np.zeros(3, np.int32),
@@ -185,132 +183,134 @@ def ints(*values: int) -> memoryview:
 @pytest.mark.parametrize(
     "change",
     [
-        {"numbers": (1, 2)},
-        {"numbers": (1, 1), "deadlines": (1.0, 1.0), "sequences": (1, 1)},
+        {"request_ids": (1, 2)},
+        {"request_ids": (1, 1), "deadlines": (1.0, 1.0), "sequence_counts": (1, 1)},
         {"deadlines": (float("nan"),)},
-        {"sequences": (2,)},
-        {"sequences": (0,)},
-        {"sequences": (-1,)},
+        {"sequence_counts": (2,)},
+        {"sequence_counts": (0,)},
+        {"sequence_counts": (-1,)},
         {"lengths": ints(4)},
         {"lengths": ints(-3)},
-        {"lengths": ints(0), "ids": ints(), "types": ints()},
-        {"lengths": ints(13), "ids": ints(*[1] * 13), "types": ints(*[0] * 13)},
-        {"ids": ints(1, 2)},
-        {"ids": ints(1, 2, 100)},
-        {"ids": ints(1, 2, -1)},
-        {"ids": memoryview(b"12345678901")},
-        {"types": ints(0, 0, 2)},
-        {"asks": ints(1)},
-        {"asks": ints(-1)},
-        {"asks": ints()},
+        {"lengths": ints(0), "token_ids": ints(), "type_ids": ints()},
+        {"lengths": ints(13), "token_ids": ints(*[1] * 13), "type_ids": ints(*[0] * 13)},
+        {"token_ids": ints(1, 2)},
+        {"token_ids": ints(1, 2, 100)},
+        {"token_ids": ints(1, 2, -1)},
+        {"token_ids": memoryview(b"12345678901")},
+        {"type_ids": ints(0, 0, 2)},
+        {"spec_index": ints(1)},
+        {"spec_index": ints(-1)},
+        {"spec_index": ints()},
         {"masks": ints(3)},
         {"masks": ints(-1)},
         {"masks": ints(1, 1)},
         {"mask_counts": ints(2)},
         {"mask_counts": ints(0), "masks": ints()},
-        {"asked": (wire.OutputSpec(("nothing",), 1, ints(4)),)},
-        {"asked": (wire.OutputSpec((), 1, ints(4)),)},
-        {"asked": (wire.OutputSpec(("cls",), 0, ints(4)),)},
-        {"asked": (wire.OutputSpec(("cls",), 101, ints(4)),)},
-        {"asked": (wire.OutputSpec(("target_logits",), 1, ints(100)),)},
-        {"asked": (wire.OutputSpec(("target_logits",), 1, ints()),)},
+        {"specs": (messages.OutputSpec(("nothing",), 1, ints(4)),)},
+        {"specs": (messages.OutputSpec((), 1, ints(4)),)},
+        {"specs": (messages.OutputSpec(("cls",), 0, ints(4)),)},
+        {"specs": (messages.OutputSpec(("cls",), 101, ints(4)),)},
+        {"specs": (messages.OutputSpec(("target_logits",), 1, ints(100)),)},
+        {"specs": (messages.OutputSpec(("target_logits",), 1, ints()),)},
     ],
     ids=str,
 )
-def test_a_request_that_contradicts_itself_or_leaves_the_bounds_is_refused(change: dict[str, Any]) -> None:
-    assert len(decode_requests(GOOD, BOUNDS)) == 1
+def test_an_inconsistent_or_out_of_bounds_request_is_rejected(change: dict[str, Any]) -> None:
+    assert len(decode_requests(REQUEST, BOUNDS)) == 1
     with pytest.raises(ProtocolError):
-        decode_requests(msgspec.structs.replace(GOOD, **change), BOUNDS)
+        decode_requests(msgspec.structs.replace(REQUEST, **change), BOUNDS)
 
 
-ANSWER = encode_results([RemoteResult(number=1, rows=[{"cls": np.ones((1, 4), np.float32)}], forward_seconds=0.5)])
+RESULT = encode_results([RemoteResult(id=1, rows=[{"cls": np.ones((1, 4), np.float32)}], forward_seconds=0.5)])
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"numbers": ()},
-        {"sequences": (0,)},
-        {"sequences": (2,)},
-        {"sequences": (10**15,)},
+        {"request_ids": ()},
+        {"sequence_counts": (0,)},
+        {"sequence_counts": (2,)},
+        {"sequence_counts": (10**15,)},
         {"blocks": ()},
         {"dtype": "O"},
         {"dtype": "<f2"},
         {"output": "nothing"},
-        {"tail": (3,)},
-        {"tail": (0,)},
-        {"tail": (2**40, 2**40)},
+        {"row_shape": (3,)},
+        {"row_shape": (0,)},
+        {"row_shape": (2**40, 2**40)},
         {"owners": ints(1)},
         {"owners": ints(-1)},
-        {"counts": ints(2)},
-        {"counts": ints(-1)},
-        {"counts": ints(0, 1)},
+        {"row_counts": ints(2)},
+        {"row_counts": ints(-1)},
+        {"row_counts": ints(0, 1)},
         {"values": memoryview(b"123")},
     ],
     ids=str,
 )
-def test_an_answer_that_contradicts_itself_is_refused(change: dict[str, Any]) -> None:
-    assert len(decode_results(ANSWER)) == 1
+def test_an_inconsistent_result_is_rejected(change: dict[str, Any]) -> None:
+    assert len(decode_results(RESULT)) == 1
     blocks = tuple(
         msgspec.structs.replace(block, **{name: value for name, value in change.items() if hasattr(block, name)})
-        for block in ANSWER.blocks
+        for block in RESULT.blocks
     )
     with pytest.raises(ProtocolError):
         decode_results(
             msgspec.structs.replace(
-                ANSWER, **({"blocks": blocks} | {n: v for n, v in change.items() if hasattr(ANSWER, n)})
+                RESULT, **({"blocks": blocks} | {n: v for n, v in change.items() if hasattr(RESULT, n)})
             )
         )
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=300)
-def test_random_bytes_are_told_apart_from_a_message(content: bytes) -> None:
+def test_random_bytes_are_not_a_message(content: bytes) -> None:
     with pytest.raises((ProtocolError, asyncio.IncompleteReadError)):
         read_bytes(content)
 
 
 @given(st.binary(min_size=1, max_size=100))
 @settings(max_examples=300)
-def test_a_frame_of_random_bytes_is_told_apart_from_a_message(body: bytes) -> None:
+def test_a_frame_of_random_bytes_is_not_a_message(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        read_bytes(wire.PREFIX.pack(len(body)) + body)
+        read_bytes(messages.PREFIX.pack(len(body)) + body)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
-def test_a_message_with_a_changed_byte_is_refused_or_stays_within_the_bounds(place: int, byte: int) -> None:
-    body = bytearray(wire.frame(GOOD))
+def test_a_message_with_a_changed_byte_is_rejected_or_within_bounds(place: int, byte: int) -> None:
+    body = bytearray(messages.frame(REQUEST))
     body[4 + place % (len(body) - 4)] = byte
     try:
         found = read_bytes(bytes(body))
-        work = decode_requests(found, BOUNDS)[0].work if isinstance(found, wire.SubmitBatch) else []
+        work = decode_requests(found, BOUNDS)[0].sequences if isinstance(found, messages.SubmitBatch) else []
     except ProtocolError:
         return
     assert all(t.ids.min() >= 0 and t.ids.max() < BOUNDS.vocabulary and len(t) <= BOUNDS.max_tokens for t in work)
 
 
-def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_a_frame_over_the_limit_is_rejected_before_it_is_read() -> None:
     with pytest.raises(ProtocolError, match="at most 4096"):
-        read_bytes(wire.PREFIX.pack(5000), limit=4096)
+        read_bytes(messages.PREFIX.pack(5000), limit=4096)
     with pytest.raises(ProtocolError):
-        read_bytes(wire.PREFIX.pack(0))
+        read_bytes(messages.PREFIX.pack(0))
 
 
 @given(st.lists(st.integers(1, 2 * MESSAGE_BYTES // 8), max_size=12))
 @settings(max_examples=30)
-def test_messages_are_of_a_few_megabytes_and_leave_nothing_out(lengths: Sequence[int]) -> None:
+def test_chunks_have_a_few_megabytes_and_contain_every_request(lengths: Sequence[int]) -> None:
     zeros = np.zeros(2 * MESSAGE_BYTES // 8, np.int32)
     work = [
-        RemoteRequest(number=i, deadline=1.0, work=[Tokens(ids=zeros[:n], types=zeros[:n], outputs=frozenset({"cls"}))])
+        RemoteRequest(
+            id=i, deadline=1.0, sequences=[Tokens(ids=zeros[:n], types=zeros[:n], outputs=frozenset({"cls"}))]
+        )
         for i, n in enumerate(lengths)
     ]
     groups = chunk_by_bytes(work)
-    assert [p.number for group in groups for p in group] == list(range(len(lengths)))
+    assert [p.id for group in groups for p in group] == list(range(len(lengths)))
     assert all(len(group) == 1 or sum(p.size for p in group) <= MESSAGE_BYTES for group in groups)
 
 
-def test_nothing_in_the_service_knows_pickle() -> None:
-    for path in (ROOT / "service").glob("*.py"):
+def test_the_service_never_uses_pickle() -> None:
+    for path in (ROOT / "service").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = (
                 [a.name for a in node.names]

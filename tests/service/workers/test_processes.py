@@ -1,4 +1,4 @@
-"""Real processes: API processes in front of an engine give the answers of one process, and outlive each other's deaths."""
+"""Real processes: API workers and an engine worker answer as one process does, and survive each other's failures."""
 
 import json
 import os
@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from service.workers.supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, Backoff
+from service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 
 APIS = 2
 DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine
@@ -52,7 +52,7 @@ REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
 
 
 class Service(ServiceProcess):
-    """A supervisor and its children."""
+    """A supervisor and its workers."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
@@ -60,7 +60,7 @@ class Service(ServiceProcess):
 
     @property
     def client(self) -> httpx.Client:
-        """The calling thread's: two that share a client which keeps no connection can be given the same one, and one closes it under the other."""
+        """One for each thread: two threads may get one connection of a client without keep-alive, and one closes it."""
         if not hasattr(self._of_thread, "client"):
             self._of_thread.client = httpx.Client(
                 base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
@@ -70,21 +70,21 @@ class Service(ServiceProcess):
 
     @property
     def children(self) -> dict[str, int]:
-        """Name -> process id, of those that live."""
+        """Name -> process id of each running worker."""
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {post["name"]: int(pid) for pid in pids if (post := post_of(int(pid)))}
+        return {spec["name"]: int(pid) for pid in pids if (spec := spec_of(int(pid)))}
 
     @property
     def folder(self) -> Path:
-        return Path(post_of(self.children["engine"])["folder"])
+        return Path(spec_of(self.children["engine"])["folder"])
 
     def count(self, series: str) -> float:
-        """The sum of the series whose names begin so, as a connection of its own hears it."""
+        """The sum of the series whose names begin so, read over a new connection."""
         lines = self.get("/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
 
     def get(self, path: str) -> httpx.Response:
-        """On a connection of its own: any of the processes may answer."""
+        """Over a new connection, so that any of the API workers may answer."""
         return self.client.get(path)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
@@ -92,8 +92,8 @@ class Service(ServiceProcess):
         return self.client.post(path, json=body, headers=headers)
 
 
-def post_of(pid: int) -> dict[str, Any]:
-    """What a child was told; nothing where it is not one, or not any more."""
+def spec_of(pid: int) -> dict[str, Any]:
+    """The WorkerSpec of a worker; empty for any other process and after its end."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except OSError:
@@ -110,7 +110,7 @@ def is_alive(pid: int) -> bool:
 
 
 def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float:
-    """Asks again and again; how long it took."""
+    """Polls; the seconds it took."""
     started = time.monotonic()
     while not holds():
         assert time.monotonic() < started + seconds
@@ -122,8 +122,8 @@ def is_ready(service: Service) -> bool:
 
 
 @contextmanager
-def load(service: Service, callers: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
-    """Single texts, one after another from each caller, each on a connection of its own; how they ended, and what was no 200."""
+def load(service: Service, clients: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
+    """Clients that send single texts, each over a new connection; counts of the outcomes, and all responses but 200."""
     stop, ends, others = Event(), Counter[int | str](), list[httpx.Response]()
 
     def call() -> None:
@@ -137,9 +137,9 @@ def load(service: Service, callers: int = 6) -> Iterator[tuple[Counter[int | str
             if answer.status_code != 200:
                 others.append(answer)
 
-    with ThreadPoolExecutor(callers) as pool:
-        calls = [pool.submit(call) for _ in range(callers)]
-        until(lambda: ends[200] >= 2 * callers)
+    with ThreadPoolExecutor(clients) as pool:
+        calls = [pool.submit(call) for _ in range(clients)]
+        until(lambda: ends[200] >= 2 * clients)
         try:
             yield ends, others
         finally:
@@ -167,28 +167,25 @@ def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
     return answer.status_code, answer.content.replace(request_id, b""), named
 
 
-def test_every_answer_and_every_error_is_byte_identical_to_that_of_one_process(
-    service: Service, server: httpx.Client
-) -> None:
+def test_every_answer_and_every_error_has_the_bytes_of_one_process(service: Service, server: httpx.Client) -> None:
     for path, body, headers in REQUESTS:
         alone = comparable(server.post(path, json=body, headers=headers))
         for _ in range(3):
             assert comparable(service.post(path, body, **headers)) == alone, (path, body)
 
 
-def test_answers_under_concurrency_are_those_of_one_process(service: Service, server: httpx.Client) -> None:
-    asked = [request for request in REQUESTS if request[0] != "/nothing"] * 4
+def test_concurrent_requests_get_the_answers_of_one_process(service: Service, server: httpx.Client) -> None:
+    requests = [request for request in REQUESTS if request[0] != "/nothing"] * 4
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), asked))
+        found = list(pool.map(lambda one: comparable(service.post(one[0], one[1], **one[2])), requests))
     known = [
-        comparable(server.post(path, json=body, headers=headers)) for path, body, headers in asked[: len(asked) // 4]
+        comparable(server.post(path, json=body, headers=headers))
+        for path, body, headers in requests[: len(requests) // 4]
     ]
     assert found == known * 4
 
 
-def test_info_tells_of_the_processes_and_all_series_of_one_process_are_there(
-    service: Service, server: httpx.Client
-) -> None:
+def test_info_and_metrics_have_the_fields_and_series_of_one_process(service: Service, server: httpx.Client) -> None:
     assert service.get("/info").json()["api_processes"] == APIS
     alone, together = server.get("/info").json(), service.get("/info").json()
     assert alone["api_processes"] == 0
@@ -205,7 +202,7 @@ def test_info_tells_of_the_processes_and_all_series_of_one_process_are_there(
     assert series(server.get("/metrics").text) <= series(service.get("/metrics").text)
 
 
-def test_timings_add_up_and_tell_the_way_to_the_engine_as_waiting(service: Service) -> None:
+def test_timings_add_up_and_count_the_transfer_to_the_engine_as_queueing(service: Service) -> None:
     started = time.perf_counter()
     answer = service.post("/embed", {"inputs": BULK[:20]})
     parts = {
@@ -217,7 +214,7 @@ def test_timings_add_up_and_tell_the_way_to_the_engine_as_waiting(service: Servi
     assert sum(parts.values()) < time.perf_counter() - started
 
 
-def test_whichever_process_is_asked_counts_are_those_of_all(service: Service) -> None:
+def test_metrics_of_any_api_worker_are_the_sums_over_all(service: Service) -> None:
     before = {
         series: service.count(series)
         for series in ("bert_requests_total", "bert_request_seconds_count", "bert_errors_total")
@@ -233,7 +230,7 @@ def test_whichever_process_is_asked_counts_are_those_of_all(service: Service) ->
         assert service.count("bert_errors_total") == before["bert_errors_total"] + 15
 
 
-def test_every_request_in_the_line_ends_one_way(service: Service) -> None:
+def test_every_request_in_the_queue_has_one_outcome(service: Service) -> None:
     with load(service):
         text = service.get("/metrics").text
     counts = {
@@ -245,7 +242,7 @@ def test_every_request_in_the_line_ends_one_way(service: Service) -> None:
     assert received == sum(counts.values())
 
 
-def test_a_caller_who_leaves_is_out_of_the_engines_line_at_once(service: Service) -> None:
+def test_requests_of_disconnected_clients_leave_the_engines_queue_at_once(service: Service) -> None:
     cancelled = 'bert_queue_requests_total{outcome="cancelled"}'
     before = service.count(cancelled)
     body = json.dumps({"inputs": BULK}).encode()
@@ -257,11 +254,11 @@ def test_a_caller_who_leaves_is_out_of_the_engines_line_at_once(service: Service
     for connection in connections:
         connection.close()
     until(lambda: service.count("bert_waiting_tokens") == 0)
-    assert service.count(cancelled) >= before + 5  # those who waited did not run
+    assert service.count(cancelled) >= before + 5  # requests in the queue did not run
     assert service.count("bert_inflight_requests") <= 1
 
 
-def test_strangers_on_the_engines_socket_are_dropped_and_nobody_else_is_concerned(service: Service) -> None:
+def test_foreign_connections_to_the_engines_socket_are_dropped_without_effect_on_others(service: Service) -> None:
     path = service.folder / "engine.sock"
     assert service.folder.stat().st_mode & 0o777 == 0o700
     with load(service) as (ends, _):
@@ -275,7 +272,7 @@ def test_strangers_on_the_engines_socket_are_dropped_and_nobody_else_is_concerne
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_an_api_process_that_ends_or_hangs_takes_only_its_own_callers_along_and_has_a_successor(
+def test_an_api_worker_that_ends_or_hangs_loses_only_its_own_requests_and_is_replaced(
     service: Service, fault: signal.Signals
 ) -> None:
     before = service.children
@@ -286,14 +283,14 @@ def test_an_api_process_that_ends_or_hangs_takes_only_its_own_callers_along_and_
         done = ends[200]
         until(lambda: ends[200] >= done + 20)
     assert not others
-    assert sum(count for end, count in ends.items() if end != 200) <= 6  # one for each caller at most
+    assert sum(count for end, count in ends.items() if end != 200) <= 6  # at most one for each client
     assert service.children["engine"] == before["engine"]
     assert service.children["api-1"] == before["api-1"]
-    assert service.count("bert_requests_total") >= answered + ends[200]  # what the dead one counted is not lost
+    assert service.count("bert_requests_total") >= answered + ends[200]  # the counts of the killed worker are not lost
     until(lambda: service.count("bert_inflight_requests") == 0)
 
 
-def test_an_engine_that_is_killed_is_replaced_and_callers_are_told_503_meanwhile(service: Service) -> None:
+def test_a_killed_engine_is_replaced_and_requests_get_503_meanwhile(service: Service) -> None:
     before = service.children
     with load(service) as (ends, others):
         os.kill(before["engine"], signal.SIGKILL)
@@ -313,8 +310,8 @@ def test_an_engine_that_is_killed_is_replaced_and_callers_are_told_503_meanwhile
     }
 
 
-def test_an_engine_that_does_not_turn_any_more_is_killed_and_replaced(service: Service) -> None:
-    """Stopped, it neither answers nor ends: its connections stay open, and its watchdog does not run."""
+def test_an_engine_whose_event_loop_hangs_is_killed_and_replaced(service: Service) -> None:
+    """After SIGSTOP it neither answers nor ends: its connections stay open, and its watchdog does not run."""
     before = service.children
     with load(service) as (ends, others):
         os.kill(before["engine"], signal.SIGSTOP)
@@ -329,7 +326,7 @@ def test_an_engine_that_does_not_turn_any_more_is_killed_and_replaced(service: S
     }
 
 
-def test_a_run_that_hangs_ends_the_engine_alone_and_its_callers_are_told_503(bert_artifact: Path) -> None:
+def test_a_run_that_hangs_ends_only_the_engine_and_its_requests_get_503(bert_artifact: Path) -> None:
     endless = {
         "inputs": ["a cat and a dog " * 25] * 2000,
         "pooling": "mean",
@@ -352,22 +349,22 @@ def test_a_run_that_hangs_ends_the_engine_alone_and_its_callers_are_told_503(ber
         assert service.children["api-0"] == before["api-0"]
 
 
-def test_sigterm_under_load_answers_everyone_and_ends_with_0(settings: dict[str, str]) -> None:
+def test_sigterm_under_load_answers_all_requests_and_exits_with_0(settings: dict[str, str]) -> None:
     with Service(settings | {"BERT_TOKEN_BUDGET": "16"}) as service:
         children, folder = service.children, service.folder
         received = 'bert_queue_requests_total{outcome="received"}'
         before = service.count(received)
         with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(service.post, "/embed", {"inputs": BULK}) for _ in range(8)]
+            requests = [pool.submit(service.post, "/embed", {"inputs": BULK}) for _ in range(8)]
             until(lambda: service.count(received) >= before + 8)
             exit_code = service.terminate()
-            assert [one.result().status_code for one in asked] == [200] * 8
+            assert [one.result().status_code for one in requests] == [200] * 8
         assert exit_code == 0
         assert not any(is_alive(pid) for pid in children.values())
         assert not folder.exists()
 
 
-def test_deadlines_a_full_line_and_a_drain_without_time_are_told_as_by_one_process(bert_artifact: Path) -> None:
+def test_deadlines_a_full_queue_and_a_drain_without_time_give_the_errors_of_one_process(bert_artifact: Path) -> None:
     more = {
         "BERT_API_PROCESSES": "1",
         "BERT_TOKEN_BUDGET": "16",
@@ -376,7 +373,7 @@ def test_deadlines_a_full_line_and_a_drain_without_time_are_told_as_by_one_proce
     }
     more["BERT_MAX_WAIT_SECONDS"] = "1000"
     with Service({"BERT_ARTIFACT": str(bert_artifact)} | more) as service, ThreadPoolExecutor(12) as pool:
-        asked = [
+        requests = [
             pool.submit(
                 service.post, "/embed", {"inputs": BULK * 8}, **{"x-request-timeout-ms": "60000" if i % 4 else "1"}
             )
@@ -385,14 +382,14 @@ def test_deadlines_a_full_line_and_a_drain_without_time_are_told_as_by_one_proce
         until(lambda: service.count('bert_errors_total{reason="overloaded"}') > 0)
         until(lambda: service.count("bert_inflight_requests") >= 2)
         assert service.terminate() == 0
-        answers = [one.result() for one in asked]
-    told = {429: ("overloaded",), 503: ("deadline", "unavailable")}
-    assert all(answer.status_code == 200 or answer.json()["code"] in told[answer.status_code] for answer in answers)
+        answers = [one.result() for one in requests]
+    codes = {429: ("overloaded",), 503: ("deadline", "unavailable")}
+    assert all(answer.status_code == 200 or answer.json()["code"] in codes[answer.status_code] for answer in answers)
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
     assert {answer.json()["code"] for answer in answers if answer.status_code != 200} >= {"overloaded", "unavailable"}
 
 
-def test_a_supervisor_that_is_killed_leaves_nothing_behind(settings: dict[str, str]) -> None:
+def test_a_killed_supervisor_leaves_no_worker_and_no_folder(settings: dict[str, str]) -> None:
     service = Service(settings | {"BERT_PORT": "0"})
     service.start()
     try:
@@ -413,30 +410,35 @@ def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_wrong_setting_stops_the_start_with_a_sentence(settings: dict[str, str]) -> None:
+def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, str]) -> None:
     finished = start(settings | {"BERT_API_PROCESSES": "many"})
     assert finished.returncode == 2
     assert finished.stderr.startswith("service: BERT_API_PROCESSES: Input should be a valid integer")
     assert len(finished.stderr.splitlines()) == 1
 
 
-def test_api_processes_do_not_carry_the_runtime() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-c", "import service.workers.api_worker, sys; sys.exit('onnxruntime' in sys.modules)"],
-        check=False,
-    )
-    assert finished.returncode == 0
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("service.workers.supervisor", "onnxruntime numpy fastapi starlette tokenizers uvicorn prometheus_client"),
+        ("service.workers.api_worker", "onnxruntime"),
+    ],
+)
+def test_a_process_imports_only_what_it_uses(module: str, heavy: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(finished.stdout.split()) & set(heavy.split())
 
 
 @pytest.mark.parametrize("apis", ["0", "2"])
-def test_a_port_that_is_taken_stops_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
+def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
     finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
     assert finished.returncode == 1
     assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
-def test_without_a_folder_for_temporary_files_the_start_stops_with_a_sentence(settings: dict[str, str]) -> None:
+def test_a_missing_temporary_folder_fails_the_start_with_one_message(settings: dict[str, str]) -> None:
     code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from service.__main__ import main; sys.exit(main())"
     environment = (
         {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
@@ -447,7 +449,7 @@ def test_without_a_folder_for_temporary_files_the_start_stops_with_a_sentence(se
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert finished.returncode == 1
-    assert "cannot make a folder for what the processes share" in finished.stderr
+    assert "cannot create a folder with the engine's socket (TMPDIR)" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
@@ -465,10 +467,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_service(
     assert "the model cannot be loaded" in finished.stderr
 
 
-def test_the_first_short_life_is_forgiven_and_further_ones_cost_more_and_more() -> None:
+def test_the_first_short_run_costs_no_delay_and_further_ones_double_it() -> None:
     backoff = Backoff()
-    pauses = [backoff.after(1.0) for _ in range(20)]
-    assert pauses[:4] == [0.0, FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
-    assert max(pauses) == LONGEST_PAUSE_SECONDS
-    assert backoff.after(STEADY_SECONDS) == 0.0
-    assert backoff.after(1.0) == 0.0
+    delays = [backoff.next_delay(1.0) for _ in range(20)]
+    assert delays[:4] == [0.0, FIRST_DELAY_SECONDS, 2 * FIRST_DELAY_SECONDS, 4 * FIRST_DELAY_SECONDS]
+    assert max(delays) == MAX_DELAY_SECONDS
+    assert backoff.next_delay(STABLE_AFTER_SECONDS) == 0.0
+    assert backoff.next_delay(1.0) == 0.0

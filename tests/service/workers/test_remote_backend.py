@@ -1,4 +1,4 @@
-"""The tasks behind an API process's front, with a real engine at the other end of the socket: the very answers of the engine's own tasks."""
+"""The tasks of an API worker with a real engine behind the socket give the bytes of the engine's own tasks."""
 
 import asyncio
 import os
@@ -12,16 +12,21 @@ import pytest
 
 from model_export.export import export
 from service.artifact import open_artifact
-from service.engine.engine import Engine
+from service.engine.engine import ModelEngine
+from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tasks import predict as labels
+from service.tasks import embed as embed_task
+from service.tasks import fill_mask as fill_mask_task
+from service.tasks import nsp as nsp_task
+from service.tasks import predict as predict_task
+from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
-from service.workers.heartbeat import pipe
-from service.workers.remote_backend import RemoteBackend
+from service.workers.heartbeat import open_pipe
 from tests.paths import GOLDEN
 
 TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
@@ -29,30 +34,30 @@ Ask = Callable[[Tasks], Awaitable[TaskResult]]
 
 
 def embed(pooling: str) -> Ask:
-    return lambda tasks: tasks.embed(
-        EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
+    return lambda tasks: embed_task.embed(
+        tasks, EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
     )
 
 
 def fill_mask(**more: Any) -> Ask:
     body = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"]} | more
-    return lambda tasks: tasks.fill_mask(FillMaskRequest.model_validate(body), timeout_seconds=60)
+    return lambda tasks: fill_mask_task.fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=60)
 
 
 def nsp(tasks: Tasks) -> Awaitable[TaskResult]:
-    return tasks.next_sentence(
-        NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
+    return nsp_task.nsp(
+        tasks, NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
     )
 
 
 def predict(tasks: Tasks) -> Awaitable[TaskResult]:
-    return labels.predict(
+    return predict_task.predict(
         tasks, PredictRequest.model_validate({"inputs": [[text] for text in TEXTS]}), timeout_seconds=60
     )
 
 
 def tag(tasks: Tasks) -> Awaitable[TaskResult]:
-    return labels.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
+    return tag_task.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
 
 
 ASKED: dict[str, list[Ask]] = {
@@ -63,41 +68,45 @@ ASKED: dict[str, list[Ask]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_task_gives_the_same_bytes_as_without_a_wire(tmp_path: Path, name: str) -> None:
+def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name: str) -> None:
     export(GOLDEN / name, tmp_path / "artifact")
     settings = Settings(artifact=tmp_path / "artifact", token_budget=64, threads=1, api_processes=1)
     artifact = open_artifact(settings.artifact)
 
     async def story() -> None:
-        engine = Engine(artifact, settings, Metrics())
+        local = LocalBackend(artifact, settings, Metrics())
+        await local.open()
+        engine = ModelEngine(artifact, settings, Metrics())
         with socket.socket(socket.AF_UNIX) as listener:
-            heard, pulse = pipe()
-            post = WorkerSpec(
+            read_end, write_end = open_pipe()
+            spec = WorkerSpec(
                 name="api-0",
                 folder=str(tmp_path),
                 device="cpu",
                 degraded="",
                 listener=listener.fileno(),
                 lifeline=0,
-                pulse=pulse,
+                heartbeat=write_end,
             )
-            listener.bind(str(post.socket))
+            listener.bind(str(spec.socket))
             listener.listen()
-            server = EngineWorker(engine, pulse)
-            running = asyncio.create_task(server.run(listener.dup()))
-            front = RemoteBackend(post, settings, artifact, Metrics())
-            await front.open()
-            while await front.ready():
+            worker = EngineWorker(engine, write_end)
+            running = asyncio.create_task(worker.run(listener.dup()))
+            backend = RemoteBackend(spec, settings, artifact, Metrics())
+            await backend.open()
+            while await backend.ready():
                 pass  # the model is loading
             for ask in ASKED[name]:
-                near, far = await ask(engine.tasks), await asyncio.gather(*(ask(front.tasks) for _ in range(3)))
+                near = await ask(local.admit(0))
+                far = await asyncio.gather(*(ask(backend.admit(0)) for _ in range(3)))
                 assert [as_bytes(one) for one in far] == [as_bytes(near)] * 3
-            assert (await front.info()).keys() == (await engine.info()).keys()
-            await front.close()
-            server._finish(0)
+            assert list(await backend.info()) == list(await local.info())
+            await backend.close()
+            await local.close()
+            worker._finish(0)
             assert await running == 0
-            os.close(heard)
-            os.close(pulse)
+            os.close(read_end)
+            os.close(write_end)
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

@@ -1,0 +1,154 @@
+"""`python -m benchmarks.server.versions OTHER_CHECKOUT`: two versions of the service, in turns in one run.
+
+Starts this checkout's service and the other's, each on an artifact of its own exporter, and sends the same requests to
+both in turns: closed loop, one text of STS-B's lengths a request. Prints the rate of this version as a share of the other's.
+`--answers` compares the bodies of all routes' answers instead, valid and refused ones, and prints what differs.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import mixes
+from benchmarks.harness.checkpoints import BUILD, SAMPLE, checkpoint
+from benchmarks.harness.client import ask_once, get, post
+from benchmarks.harness.machine import table
+from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.streams import closed_loop
+from benchmarks.server.__main__ import mask_first_word, random_texts
+
+HERE = Path(__file__).parents[2]
+CONNECTIONS = 32
+MODELS: dict[str, tuple[Path | str, str]] = {"bundled fp32": (SAMPLE, "fp32"), "BERT-base int8": ("base", "int8")}
+TEXTS = [
+    "my dog is hairy",
+    "我喜欢机器学习。",
+    "a",
+    "x " * 700,
+    "",
+    "\u200b",
+    "paris is the capital of [MASK].",
+    "[MASK] [MASK]",
+]
+BODIES: dict[str, list[object]] = {
+    "/embed": [
+        *({"inputs": text} for text in TEXTS),
+        *(
+            {"inputs": text, "truncate": True, "truncation_direction": side}
+            for text in TEXTS
+            for side in ("left", "Right")
+        ),
+        {"inputs": TEXTS[:3], "pooling": "mean", "normalize": True},
+        {"inputs": TEXTS[:3], "pooling": "pooler", "dimensions": 5},
+        {"inputs": [], "x": 1},
+        {"inputs": [1]},
+        {"inputs": "a", "dimensions": 10**6},
+        {"inputs": "a", "prompt_name": None},
+        {"inputs": "a", "prompt_name": "query"},
+        {},
+        [],
+        "a",
+        {"inputs": ["a"] * 3000},
+    ],
+    "/fill-mask": [
+        *({"inputs": text, "top_k": 3} for text in TEXTS),
+        {"inputs": TEXTS[-2:], "targets": ["france", "italy", "unhappy"]},
+        {"inputs": TEXTS[-2], "parameters": {"top_k": 2}, "top_k": 1},
+        {"inputs": TEXTS[-2], "top_k": 10**6},
+        {"inputs": TEXTS[-2], "targets": []},
+        {"inputs": TEXTS[-2], "targets": ["", " "]},
+    ],
+    "/nsp": [
+        {"inputs": {"text": "我喜欢机器学习。", "text_pair": "因为它很有趣。"}},
+        {"inputs": [["a", "b"], {"text": "c", "text_pair": "d"}]},
+        {"inputs": [["a"]]},
+        {"inputs": []},
+        {"inputs": [["a", "b"], ["", "d"]]},
+    ],
+    "/v1/embeddings": [
+        {"input": TEXTS[:2], "model": "m"},
+        {"input": "a", "encoding_format": "base64", "dimensions": 4},
+        {"input": ""},
+        {"input": [1, 2]},
+        {},
+    ],
+    "/predict": [{"inputs": "a"}, {"inputs": [["a"], ["a", "b"]]}, {}],
+    "/tag": [{"inputs": "a"}, {}],
+    "/none": [{}],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="the root of the other checkout")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of one turn")
+    parser.add_argument("--answers", action="store_true", help="compare answers, not rates")
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
+    asked = parser.parse_args()
+    for name in asked.model or MODELS:
+        with ExitStack() as stack:
+            ours, others = (stack.enter_context(_served(name, root)) for root in (HERE, asked.other.resolve()))
+            if asked.answers:
+                asyncio.run(_compare(name, ours.port, others.port))
+            else:
+                _race(name, ours.port, others.port, rounds=asked.rounds, seconds=asked.seconds)
+
+
+def _served(name: str, root: Path) -> ServiceProcess:
+    """The service of the checkout `root`, on an artifact that its own exporter writes."""
+    source, precision = MODELS[name]
+    folder = (BUILD / f"versions-{'ours' if root == HERE else 'other'}-{name.replace(' ', '-')}").resolve()
+    environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+    checkpoint_folder = source if isinstance(source, Path) else checkpoint(source).resolve()
+    if not folder.exists():
+        command = [sys.executable, "-m", "model_export", str(checkpoint_folder), str(folder), "--precision", precision]
+        subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+    return ServiceProcess({"BERT_ARTIFACT": str(folder)} | environment)
+
+
+def _race(name: str, ours: int, others: int, *, rounds: int, seconds: float) -> None:
+    """Prints, for each route, the median over the rounds of this version's rate divided by the other's."""
+    artifact = (BUILD / f"versions-ours-{name.replace(' ', '-')}").resolve()
+    texts = random_texts(artifact, mixes.STS_B, count=512)
+    routes = {"/embed": texts, "/fill-mask": [mask_first_word(text) for text in texts]}
+    rows = []
+    for path, inputs in routes.items():
+        requests = [post(path, {"inputs": text}) for text in inputs]
+        rates: dict[int, list[float]] = {ours: [], others: []}
+        for turn in range(rounds):
+            for port in (ours, others) if turn % 2 else (others, ours):
+                stream = closed_loop(port, itertools.cycle(requests), connections=CONNECTIONS, seconds=seconds)
+                rates[port].append(asyncio.run(stream).must_be().rate)
+        ratios = [one / other for one, other in zip(rates[ours], rates[others], strict=True)]
+        medians = (statistics.median(one) for one in (rates[ours], rates[others], ratios))
+        rows.append([name, path, *(f"{one:.3g}" for one in medians), f"{min(ratios):.2f} to {max(ratios):.2f}"])
+    print(table(["model", "route", "this, 1/s", "other, 1/s", "ratio", "ratios of the rounds"], rows))
+
+
+async def _compare(name: str, ours: int, others: int) -> None:
+    differing = total = 0
+    for path, bodies in BODIES.items():
+        for body in bodies:
+            total += 1
+            request = post(path, body, **{"x-request-id": "one"})
+            one, other = [await ask_once(port, request) for port in (ours, others)]
+            if (one.status, one.body) != (other.status, other.body):
+                differing += 1
+                print(
+                    f"{path} {str(body)[:80]}\n   this  {one.status} {one.body[:300]!r}\n   other {other.status} {other.body[:300]!r}"
+                )
+    for path in ("/health", "/ready", "/info", "/openapi.json", "/none"):
+        one, other = [await ask_once(port, get(path)) for port in (ours, others)]
+        print(f"GET {path}: {'equal' if one.body == other.body else 'differs'}")
+    print(f"{name}: {differing} of {total} answers differ")
+
+
+if __name__ == "__main__":
+    main()

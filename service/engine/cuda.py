@@ -1,0 +1,45 @@
+"""Whether ONNX Runtime can use a GPU on this machine, and if not, why."""
+
+import contextlib
+import ctypes
+import io
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+CUDA = "CUDAExecutionProvider"
+
+
+def why_cuda_unavailable() -> str:
+    """Names the missing library or driver; empty where a GPU can be used."""
+    if CUDA not in ort.get_available_providers():
+        return "this build of ONNX Runtime has no CUDA provider: install onnxruntime-gpu"
+    load_cuda_libraries()
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no NVIDIA driver: {error}"
+    try:
+        provider = ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
+    except OSError as error:
+        return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
+    return runtime_fault(provider)
+
+
+def load_cuda_libraries() -> None:
+    """From the wheels beside ONNX Runtime, where the system's loader does not look. A missing one is no error yet."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        ort.preload_dlls()
+
+
+def runtime_fault(provider: Any) -> str:
+    """What the CUDA runtime that ONNX Runtime's `provider` library is linked with reports; empty where it has no error.
+
+    The driver itself does not report that it is too old for that runtime.
+    """
+    count, error_string = ctypes.c_int(), provider.cudaGetErrorString
+    error_string.restype = ctypes.c_char_p
+    if code := provider.cudaGetDeviceCount(ctypes.byref(count)):
+        return f"CUDA {ort.cuda_version} answers with error {code}: {error_string(code).decode()}"
+    return "" if count.value else "CUDA finds no GPU"

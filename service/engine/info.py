@@ -1,0 +1,60 @@
+"""The content of /info: the model, its heads and limits, and what this process uses to run it."""
+
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from service.artifact import Artifact
+from service.engine.calibration import Calibration
+from service.engine.session import onnxruntime_version
+from service.settings import Settings
+
+
+def engine_info(
+    artifact: Artifact,
+    settings: Settings,
+    *,
+    calibration: Calibration | None,
+    provider: str | None,
+    threads: int | None,
+    degraded: str,
+    status: str,
+) -> dict[str, Any]:
+    """`calibration`, `provider` and `threads` are None while the model loads; the backend fills in `mask_token`."""
+    manifest = artifact.manifest
+    return {
+        "model": manifest.name,
+        "family": manifest.family,
+        "heads": manifest.heads,
+        "pooling": manifest.pooling,
+        "missing_heads": manifest.missing,
+        "pair_labels": manifest.pair_labels,
+        "labels": manifest.labels,
+        "label_scores": manifest.label_scores,
+        "sizes": manifest.sizes,
+        "limits": {
+            "tokens": manifest.max_tokens,
+            "inputs": settings.max_inputs,
+            "characters": settings.max_characters,
+            "body_bytes": settings.max_body_bytes,
+            "top_k": settings.max_top_k,
+            "waiting_tokens": settings.max_waiting_tokens,
+            "timeout_ms": settings.timeout_ms,
+        },
+        "truncate": settings.truncate,
+        "mask_token": None,
+        "precision": manifest.precision,
+        "execution_provider": provider,
+        "device": manifest.device,
+        "degraded": degraded or None,
+        "threads": threads,
+        "measured": asdict(calibration) if calibration else None,
+        "verification": manifest.verification,
+        "artifact": artifact.digest,
+        "versions": {
+            "exporter": manifest.exporter,
+            "service": version("bert-service"),
+            "onnxruntime": onnxruntime_version(),
+        },
+        "status": status or "ready",
+    }

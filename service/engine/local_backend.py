@@ -1,0 +1,63 @@
+"""The backend of a service in one process: a model engine, its tokenizer and the tasks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from service.artifact import Artifact
+from service.backend import Backend
+from service.engine.engine import ModelEngine
+from service.engine.runner import ModelRunner
+from service.errors import SHUTTING_DOWN
+from service.metrics import Metrics
+from service.scheduling.concurrency import Concurrency
+from service.settings import Settings
+
+MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
+
+
+class LocalBackend(Backend):
+    def __init__(
+        self,
+        artifact: Artifact,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        degraded: str = "",
+        make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
+    ) -> None:
+        super().__init__(artifact, settings, metrics)
+        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner)
+
+    async def open(self) -> None:
+        """Raises what loading raises: a graph or a tokenizer that does not load."""
+        await self._open_tokenizer()
+        await self.engine.open()
+        self.queue = self.engine.batcher
+        self.max_guessed_tokens = self.engine.batcher.queue.max_tokens // MAX_GUESS_SHARE
+        self._serve_tasks()
+
+    async def close(self) -> None:
+        self.drain()
+        await self.engine.close()
+        self._close_tokenizer()
+
+    def drain(self) -> None:
+        super().drain()
+        self.engine.health.draining = True
+
+    def cancel_pending(self) -> None:
+        if self.engine.opened:
+            self.engine.batcher.close(SHUTTING_DOWN)
+
+    async def ready(self) -> str:
+        return self.engine.readiness()
+
+    async def info(self) -> dict[str, Any]:
+        mask_token = self.tokenizer.mask_token if self._tasks else None
+        return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
+
+    async def render_metrics(self) -> bytes:
+        return self.metrics.text()
+
+    def _end(self) -> None:
+        self.on_fatal()

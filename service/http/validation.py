@@ -1,0 +1,46 @@
+"""Parses request bodies, and turns pydantic's errors into one sentence. Does not know the tasks."""
+
+import re
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from service.errors import BadRequest, Invalid, ServiceError
+
+Model = TypeVar("Model", bound=BaseModel)
+Path = tuple[int | str, ...]  # from the body down to one value in it
+MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
+MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
+UNION_TAG = re.compile(r"str|Pair|list\[.*\]")  # pydantic adds one to the location for each alternative of a union
+
+
+def parse(schema: type[Model], body: bytes) -> Model:
+    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`."""
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        service_error = to_service_error(schema, error)
+    raise service_error  # outside the except block: otherwise it would keep pydantic's errors, which may be many
+
+
+def to_service_error(schema: type[BaseModel], error: ValidationError) -> ServiceError:
+    """Reports the error deepest in the body, with all alternatives that would have been valid there."""
+    fields = f"this route accepts {', '.join(schema.model_fields)}"
+    if error.error_count() > MAX_ERRORS:
+        return Invalid(f"the body has {error.error_count()} errors, most of them unknown fields; {fields}")
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    if errors[0]["type"] == "json_invalid":
+        return BadRequest(f"the body is not valid JSON in UTF-8: {errors[0]['msg']}")
+    paths = [_field_path(one["loc"]) for one in errors]
+    deepest = max(paths, key=len)
+    first, *others = dict.fromkeys(one["msg"] for one, path in zip(errors, paths, strict=True) if path == deepest)
+    expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+    shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
+    unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)
+    index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith("input") else None
+    return Invalid(f"{shown}: {expected}" + f"; {fields}" * unknown_field, index=index)
+
+
+def _field_path(location: Path) -> Path:
+    """Pydantic's location without its union tags, which are not in the body."""
+    return tuple(part for part in location if not UNION_TAG.fullmatch(str(part)))

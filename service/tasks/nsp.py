@@ -1,0 +1,40 @@
+"""/nsp: whether the second text of a pair follows the first."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Invalid
+from service.tasks.base import TaskResult, Tasks
+from service.tasks.schemas import NspRequest, Pair
+from service.tasks.tokenizer import EncodeOptions, Text
+
+OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
+
+
+async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
+    """The softmax of the pair head's two logits, under the labels that the head was trained on."""
+    tasks.require_head("pair")
+    items = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    pairs = [_pair(item, index) for index, item in enumerate(items)]
+    result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
+    scores = [_score(row["pair"][0], tasks.manifest.pair_labels) for row in result.rows]
+    return result.finish(scores if isinstance(request.inputs, list) else scores[0])
+
+
+def _pair(item: Pair | list[str], index: int) -> Text:
+    if isinstance(item, Pair):
+        return item.text, item.text_pair
+    if len(item) != 2:
+        raise Invalid(f"a pair has two texts, this one has {len(item)}", code="pair", index=index)
+    return item[0], item[1]
+
+
+def _score(logits: NDArray[np.generic], labels: Sequence[str]) -> dict[str, Any]:
+    first, second = labels
+    difference = float(logits[1]) - float(logits[0])
+    probability = 1.0 / (1.0 + math.exp(difference)) if difference < 700 else 0.0  # exp overflows from 710 on
+    return {"label": first if probability >= 0.5 else second, first: probability, second: 1.0 - probability}

@@ -1,0 +1,29 @@
+"""What FastAPI documents from the declared routes, without a server."""
+
+from typing import Any
+
+import pytest
+
+from service.http.app import create_app
+from service.http.endpoints import TASKS
+from tests.service.http.test_fast_path import FakeBackend
+
+
+def build_page(**settings: Any) -> dict[str, Any]:
+    app: Any = create_app(FakeBackend(**settings)).fallback  # type: ignore[arg-type]  # a backend has more members
+    page: dict[str, Any] = app.openapi()
+    return page
+
+
+@pytest.mark.parametrize(("key", "security"), [("", None), ("secret", [{"key": []}])])
+def test_the_tasks_require_a_bearer_token_if_a_key_is_set(key: str, security: Any):
+    paths = build_page(api_key=key)["paths"]
+    assert [paths[path]["post"].get("security") for path in TASKS] == [security] * len(TASKS)
+    assert "security" not in paths["/health"]["get"]
+
+
+def test_every_error_of_the_protocol_is_documented_as_json_on_every_route():
+    for path, methods in build_page()["paths"].items():
+        for operation in methods.values():
+            for status in ("408", "431"):
+                assert set(operation["responses"][status]["content"]) == {"application/json"}, path

@@ -1,0 +1,64 @@
+"""Errors in a body: reported at the deepest path, with all valid alternatives, and at bounded cost."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from service.errors import Invalid
+from service.http.endpoints import TASKS
+from service.http.validation import parse
+from service.tasks import schemas
+
+
+@pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])
+@pytest.mark.parametrize("field", ["inputs", "targets"])
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, item: str):
+    body = (
+        f'{{"{"input" if field == "inputs" and task.name == "embeddings" else field}": [{", ".join([item] * 1000)}]}}'
+    )
+    with pytest.raises(ValidationError) as raised:
+        task.request_model.model_validate_json(body)
+    assert raised.value.error_count() < 10
+
+
+def test_many_unknown_fields_are_counted_and_not_listed():
+    with pytest.raises(
+        Invalid,
+        match=r"the body has 1000 errors, most of them unknown fields; this route accepts truncate, .*inputs, pooling",
+    ):
+        parse(schemas.EmbedRequest, json.dumps({f"field {n}": n for n in range(999)}).encode())
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "message", "index"),
+    [
+        (schemas.EmbedRequest, {"inputs": 5}, "inputs: Input should be a valid string or a valid array", None),
+        (schemas.EmbedRequest, {"inputs": ["a", 5]}, "inputs.1: Input should be a valid string", 1),
+        (
+            schemas.EmbedRequest,
+            {"inputs": "a", "top": 1},
+            "top: Extra inputs are not permitted; this route accepts truncate, ",
+            None,
+        ),
+        (schemas.EmbedRequest, {"inputs": "a", "k" * 10_000: 1}, "k" * 100 + ": Extra inputs", None),
+        (schemas.EmbedRequest, [], "body: Input should be an object", None),
+        (schemas.NspRequest, {"inputs": ["a", "b"]}, "inputs.0: Input should be an object or a valid array", 0),
+        (schemas.NspRequest, {"inputs": [["a", "b"], ["a", 1]]}, "inputs.1.1: Input should be a valid string", 1),
+        (
+            schemas.FillMaskRequest,
+            {"inputs": "[MASK]", "targets": ["a", 1]},
+            "targets.1: Input should be a valid string",
+            None,
+        ),
+    ],
+)
+def test_an_error_names_its_path_and_the_valid_alternatives(
+    schema: type[BaseModel], body: Any, message: str, index: int | None
+):
+    with pytest.raises(Invalid) as raised:
+        parse(schema, json.dumps(body).encode())
+    assert raised.value.message.startswith(message)
+    assert raised.value.index == index
