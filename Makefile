@@ -1,14 +1,15 @@
-# make serve: install, export the bundled model, serve it.   make test: the whole suite.   make check: lint, types, layout.
+# make serve: install, export the bundled model, serve it.   make test: the whole suite.
+# make check: lint, types, import rules, documents.
 PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check test lock reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check test test-lowest lock docs reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -32,7 +33,7 @@ artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/samp
 
 serve: export
 	@echo
-	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); ask it, in another terminal:"
+	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); try it in another terminal:"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
 	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"paris is the capital of [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
@@ -43,22 +44,39 @@ check: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/docs
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest tests/docs tests/test_layout.py
 
 test: dev
 	$(BIN)/python -m pytest
 
-# the comparison with transformers again, live, at BERT-base size (installs torch and transformers)
+# the whole suite with the lowest versions that pyproject.toml allows (TESTS=tests/service/http for a part of it)
+test-lowest: dev
+	$(PYTHON) -m venv build/lowest
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python build/lowest/bin/python --no-annotate --no-header \
+		--no-emit-index-url --extra dev pyproject.toml -o build/lowest/requirements.txt
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -r build/lowest/requirements.txt
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	build/lowest/bin/python -m pytest $(TESTS)
+
+# writes what the documents take from code and results: settings, families, answers of the examples, benchmark tables
+docs: dev export
+	$(BIN)/python -m tests.readme_settings
+	$(BIN)/python -m tests.readme_families
+	$(BIN)/python -m tests.readme_examples artifacts/sample
+	$(BIN)/python -m benchmarks.tables
+
+# compares with transformers, live, at BERT-base size (installs torch and transformers)
 reference: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.engine.parity
 
-# tokens/s of the runtime alone beside its ceiling, the padded graph and torch (installs torch and transformers)
+# tokens/s of the runtime alone, its ceiling, the padded graph and torch (installs torch and transformers)
 bench-engine: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.engine
 
-# the whole server beside the engine alone: closed loop, Poisson, MLPerf's LoadGen, cost of a request
+# the whole server and the engine alone: closed loop, Poisson, MLPerf's LoadGen, cost of a request
 bench-server: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.server fp32
@@ -67,16 +85,24 @@ bench-server: dev
 	$(BIN)/python -m benchmarks.server.loadgen int8
 	$(BIN)/python -m benchmarks.harness.charts
 
-# the whole server beside others with the same weights (each in an environment of its own under build/peers)
+# the whole server and other servers with the same weights (each in its own environment under build/peers)
 bench-peers: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
-lock:
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements-dev.lock
-	uv pip compile --quiet --python-platform x86_64-manylinux_2_28 --python-version 3.12 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra cuda pyproject.toml -o requirements-cuda.lock
+# The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
+# The development lock holds every extra but cuda and train; the others take their versions from it.
+COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml
+UNIVERSAL = --universal --python-version 3.11
+
+lock: dev
+	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev -o requirements-dev.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra export -o requirements.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service -o requirements-service.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra export -o requirements-export.lock
+	$(COMPILE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 $(UPGRADE) \
+		--constraint requirements-dev.lock --extra service --extra cuda -o requirements-cuda.lock
 
 clean:
-	rm -rf .venv artifacts .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv artifacts build/lowest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

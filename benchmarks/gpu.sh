@@ -8,6 +8,7 @@ PYTHON=${PYTHON:-python3}
 if [ ! .venv-gpu/ready -nt requirements-cuda.lock ]; then
     "$PYTHON" -m venv .venv-gpu
     .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-cuda.lock
+    .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-export.lock  # it exports, too
     .venv-gpu/bin/python -m pip install --quiet --no-deps -e .
     touch .venv-gpu/ready
 fi

@@ -1,6 +1,9 @@
-# The service on a GPU machine; the same image runs on the CPU provider where there is no GPU. docker/cpu.yml builds one without CUDA.
-# The base has the driver's interface alone: the CUDA libraries that ONNX Runtime needs come with their wheels (the lock's nvidia-* packages).
-# Of these its provider is linked with cuBLAS, cuRAND and the runtime; cuDNN and cuFFT, 1.2 GB, stay until a GPU has shown that nothing asks for them.
+# The service on a machine with a GPU. Without a GPU the same image runs on the CPU; docker/cpu.yml builds an image
+# without the CUDA libraries.
+# Holds only the service, its dependencies and model_export/artifact, the part of the exporter that the service imports.
+# The base image has only the driver's interface. The CUDA libraries of ONNX Runtime come as wheels (the nvidia-*
+# packages of the lock file). Its CUDA provider is linked with cuBLAS, cuRAND and the CUDA runtime. cuDNN and cuFFT
+# (1.2 GB) stay in the image until a run on a GPU has shown that no operator loads them.
 ARG BASE=nvidia/cuda:13.0.0-base-ubuntu24.04
 # hadolint ignore=DL3006
 FROM ${BASE}
@@ -19,7 +22,8 @@ RUN apt-get update \
 WORKDIR /app
 COPY ${LOCK} pyproject.toml README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes -r "$LOCK"
-COPY model_export model_export
+COPY model_export/__init__.py model_export/py.typed model_export/
+COPY model_export/artifact model_export/artifact
 COPY service service
 RUN pip install --no-cache-dir --no-deps .
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from model_export.artifact.manifest import Manifest
 from model_export.export import export
 from tests.paths import GOLDEN, ROOT
+from tests.readme_marks import replace_between
 
 BEGIN, END = (
     "<!-- families: written by `python -m tests.readme_families`, compared by a test -->\n",
@@ -26,8 +27,9 @@ FAMILIES = {
     "electra": "ELECTRA; words for masks from a generator",
 }
 PROOF = """
-Every cell is proven in the tests by a checkpoint that `transformers` made and answered for. A checkpoint has the routes of the heads
-that are stored in it; the others answer 501 with the reason. `python -m model_export describe CHECKPOINT` says which those are.
+The tests prove every cell with a checkpoint that `transformers` wrote and answers that `transformers` gave.
+A checkpoint has the routes of the heads stored in it; the other routes answer 501 with the reason.
+`python -m model_export describe CHECKPOINT` lists them.
 
 """
 COLUMNS = (
@@ -68,9 +70,7 @@ def _yes(head: str, manifest: Manifest) -> str:
 
 def written(readme: str, content: str) -> str:
     """The README with `content` between the marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{content}{END}{after}"
+    return replace_between(readme, BEGIN, END, content)
 
 
 if __name__ == "__main__":

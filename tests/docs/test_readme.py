@@ -12,6 +12,7 @@ from model_export.export import export
 from service.settings import Settings
 from tests.paths import README, SAMPLE
 from tests.readme_examples import examples
+from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
 
 
 def assert_same(found: Any, printed: Any) -> None:
@@ -29,7 +30,7 @@ def assert_same(found: Any, printed: Any) -> None:
         assert found == (pytest.approx(printed, abs=1e-3) if isinstance(printed, float) else printed)
 
 
-def test_the_requests_in_the_readme_get_the_answers_printed_there(tmp_path: Path) -> None:
+def test_the_requests_in_the_readme_get_the_printed_answers(tmp_path: Path) -> None:
     export(SAMPLE, tmp_path / "artifact", precision="fp32")
     with (
         ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as process,
@@ -41,13 +42,18 @@ def test_the_requests_in_the_readme_get_the_answers_printed_there(tmp_path: Path
             assert_same(client.post(one.path, json=one.body).json(), one.answer)
 
 
-def test_the_readme_lists_every_setting_with_its_default() -> None:
+def test_the_table_of_settings_is_the_one_that_the_command_writes() -> None:
     text = README.read_text("utf-8")
-    for name, setting in Settings.model_fields.items():
-        assert f"`BERT_{name.upper()}`" in text
-        if setting.default and not setting.is_required():
-            shown = str(setting.default).lower().removesuffix(".0")
-            assert f"`{shown}`" in text, f"the default of BERT_{name.upper()} is {shown}"
+    assert rewrite_readme(text) == text, "run `python -m tests.readme_settings`"
+
+
+def test_compose_passes_every_setting_but_the_address_and_port_of_the_container() -> None:
+    text = COMPOSE.read_text("utf-8")
+    assert rewrite_compose(text) == text, "run `python -m tests.readme_settings`"
+    passed = re.findall(r"^      (BERT_[A-Z_]+):", text, re.MULTILINE)
+    assert sorted(passed) == sorted(
+        f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port")
+    )
 
 
 def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Client) -> None:
@@ -60,12 +66,3 @@ def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Cl
     assert {reason for reason in reasons if f'reason="{reason}"' not in scraped} == set()
     settings = set(re.findall(r"\bBERT_[A-Z_]+", text)) - {"BERT_SERVICE_HOST"}  # set by Kubernetes
     assert settings <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
-
-
-def test_compose_passes_every_setting_except_address_and_port() -> None:
-    passed = re.findall(
-        r"^      (BERT_[A-Z_]+):", (README.parent / "docker-compose.yml").read_text("utf-8"), re.MULTILINE
-    )
-    assert sorted(passed) == sorted(
-        f"BERT_{name.upper()}" for name in Settings.model_fields if name not in ("host", "port")
-    )

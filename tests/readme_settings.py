@@ -1,0 +1,82 @@
+"""The README's table of settings and the environment of docker-compose.yml, both made from `Settings`.
+
+python -m tests.readme_settings          writes them; a test compares
+"""
+
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from service.settings import PREFIX, Settings
+from tests.paths import README, ROOT
+from tests.readme_marks import replace_between
+
+COMPOSE = ROOT / "docker-compose.yml"
+README_MARKS = (
+    "<!-- settings: written by `python -m tests.readme_settings`, compared by a test -->\n",
+    "<!-- /settings -->",
+)
+COMPOSE_MARKS = (
+    "      # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
+    "      # /settings\n",
+)
+COLUMNS = ("variable", "default", "allowed", "what it sets")
+NOT_PASSED = ("artifact", "host", "port")  # the container has its own
+
+
+def readme_table() -> str:
+    """Markdown, one row for each setting."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    rows += [_row(name, field) for name, field in Settings.model_fields.items()]
+    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in rows) + "\n"
+
+
+def compose_environment() -> str:
+    """YAML, one line for each setting that the container takes from the shell."""
+    return "".join(f"      {_variable(name)}:\n" for name in Settings.model_fields if name not in NOT_PASSED)
+
+
+def rewrite_readme(readme: str) -> str:
+    return replace_between(readme, *README_MARKS, readme_table())
+
+
+def rewrite_compose(compose: str) -> str:
+    return replace_between(compose, *COMPOSE_MARKS, compose_environment())
+
+
+def _row(name: str, field: FieldInfo) -> tuple[str, ...]:
+    assert field.description, f"{name} has no description"
+    return f"`{_variable(name)}`", _default(field), _allowed(field), field.description
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return f"`{_plain(field.default)}`" if field.default != "" else "empty"
+
+
+def _allowed(field: FieldInfo) -> str:
+    """The values of a choice, or the bounds of a number."""
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(field.annotation))
+    if field.annotation is bool:
+        return "`true`, `false`"
+    bounds = {type(bound).__name__.lower(): getattr(bound, type(bound).__name__.lower()) for bound in field.metadata}
+    if "ge" in bounds and "le" in bounds:
+        return f"{bounds['ge']} to {bounds['le']}"
+    if "ge" in bounds:
+        return f"{_plain(bounds['ge'])} or more"
+    return f"more than {bounds['gt']}" if "gt" in bounds else ""
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower().removesuffix(".0")
+
+
+if __name__ == "__main__":
+    README.write_text(rewrite_readme(README.read_text("utf-8")), "utf-8")
+    COMPOSE.write_text(rewrite_compose(COMPOSE.read_text("utf-8")), "utf-8")

@@ -1,0 +1,90 @@
+"""What the import linter cannot say: where third parties may be imported, and how large files and functions may be.
+
+Who may import whom is in pyproject.toml, under [tool.importlinter].
+"""
+
+import ast
+import sys
+
+from tests.paths import ROOT
+
+PACKAGES = ("service", "model_export")
+ALLOWED_IN = {  # third party -> the folders or modules that may import it
+    "fastapi": ("service.http",),
+    "fastapi_offline": ("service.http",),
+    "starlette": ("service.http",),
+    "uvicorn": ("service.http",),
+    "httptools": ("service.http",),
+    "uvloop": ("service.workers",),
+    "pydantic": ("service.settings", "service.tasks", "service.http"),
+    "pydantic_settings": ("service.settings",),
+    "prometheus_client": ("service.metrics",),
+    "orjson": ("service.http", "service.workers"),
+    "msgspec": ("service.workers",),
+    "onnxruntime": ("service.engine.session", "model_export.verification", "model_export.output"),
+    "tokenizers": ("service.tasks.tokenizer", "model_export.tokenization"),
+    "huggingface_hub": ("model_export.checkpoints.hub",),
+    "ml_dtypes": ("model_export.checkpoints.formats",),
+    "safetensors": ("model_export.checkpoints.formats",),
+    "torch": ("model_export.checkpoints.formats",),
+    "onnx_ir": ("model_export.graph", "model_export.verification"),
+    "onnx": ("model_export.verification",),
+    "tqdm": ("model_export.verification", "model_export.export"),
+    "numpy": PACKAGES,
+}
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10
+SOURCES = {path: path.read_text("utf-8") for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+TREES = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text) for path, text in SOURCES.items()}
+
+
+def imports_of(tree: ast.Module) -> set[str]:
+    """The third parties that a module imports, at its top or inside a function."""
+    nodes = list(ast.walk(tree))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.split(".")[0] for name in found} - sys.stdlib_module_names - set(PACKAGES)
+
+
+def test_third_parties_are_imported_only_where_the_table_allows_it() -> None:
+    found = {(module, used) for module, tree in TREES.items() for used in imports_of(tree)}
+    allowed = {
+        (module, used)
+        for module, used in found
+        for place in ALLOWED_IN.get(used, ())
+        if f"{module}.".startswith(f"{place}.")
+    }
+    assert sorted(found - allowed) == []
+
+
+def test_the_environment_is_read_only_in_the_settings() -> None:
+    readers = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers == {"service.settings"}
+
+
+def test_files_are_short_and_nothing_is_left_to_do() -> None:
+    assert {str(path): lines for path, text in SOURCES.items() if (lines := text.count("\n")) > MAX_FILE_LINES} == {}
+    assert [str(path) for path, text in SOURCES.items() if any(word in text for word in ("TODO", "FIXME", "XXX"))] == []
+
+
+def test_functions_are_short() -> None:
+    functions = {
+        f"{module}.{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: lines for name, lines in functions.items() if lines > MAX_FUNCTION_LINES} == {}
+
+
+def test_a_folder_holds_at_most_ten_files() -> None:
+    files = [path.parent for path in SOURCES if path.name not in ("__init__.py", "__main__.py")]
+    assert {str(folder): count for folder in files if (count := files.count(folder)) > MAX_FILES} == {}
+
+
+def test_every_package_says_what_it_holds() -> None:
+    assert [module for module, tree in TREES.items() if "__init__" in module and not ast.get_docstring(tree)] == []
