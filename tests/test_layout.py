@@ -18,10 +18,15 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "uvloop": ("service.workers",),
     "pydantic": ("service.settings", "service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
-    "prometheus_client": ("service.metrics",),
+    "prometheus_client": ("service.metrics", "service.workers.child"),
     "orjson": ("service.http", "service.workers"),
     "msgspec": ("service.workers",),
-    "onnxruntime": ("service.engine.session", "model_export.verification", "model_export.output"),
+    "onnxruntime": (
+        "service.engine.session",
+        "service.engine.cuda",
+        "model_export.verification",
+        "model_export.output",
+    ),
     "tokenizers": ("service.tasks.tokenizer", "model_export.tokenization"),
     "huggingface_hub": ("model_export.checkpoints.hub",),
     "ml_dtypes": ("model_export.checkpoints.formats",),
@@ -29,7 +34,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "torch": ("model_export.checkpoints.formats",),
     "onnx_ir": ("model_export.graph", "model_export.verification"),
     "onnx": ("model_export.verification",),
-    "tqdm": ("model_export.verification", "model_export.export"),
+    "tqdm": ("model_export",),
     "numpy": PACKAGES,
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10
