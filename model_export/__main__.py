@@ -93,11 +93,5 @@ def cli() -> int:
     return main(sys.argv[1:])
 
 
-def cli() -> int:
-    """Entry point of `bert-export`; returns the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    return main(sys.argv[1:])
-
-
 if __name__ == "__main__":
     sys.exit(cli())
