@@ -1,4 +1,4 @@
-"""Serves an exported BERT over REST: requests of all tasks share one queue, one graph and one batch, without padding."""
+"""Serves an exported BERT over REST: the requests of all tasks share one queue and one graph, without padding."""
 
 import os
 

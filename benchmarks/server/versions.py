@@ -1,7 +1,7 @@
 """`python -m benchmarks.server.versions OTHER_CHECKOUT`: two versions of the service, in turns in one run.
 
-Starts this checkout's service and the other's, each on an artifact of its own exporter, and sends the same requests to
-both in turns: closed loop, one text of STS-B's lengths a request. Prints the rate of this version as a share of the other's.
+Starts this checkout's service and the other's, each on an artifact of its own exporter, and sends the same requests
+to both in turns: closed loop, one text of STS-B's lengths a request. Prints the ratio of the rates.
 `--answers` compares the bodies of all routes' answers instead, valid and refused ones, and prints what differs.
 """
 
@@ -141,9 +141,8 @@ async def _compare(name: str, ours: int, others: int) -> None:
             one, other = [await ask_once(port, request) for port in (ours, others)]
             if (one.status, one.body) != (other.status, other.body):
                 differing += 1
-                print(
-                    f"{path} {str(body)[:80]}\n   this  {one.status} {one.body[:300]!r}\n   other {other.status} {other.body[:300]!r}"
-                )
+                print(f"{path} {str(body)[:80]}")
+                print(f"   this  {one.status} {one.body[:300]!r}\n   other {other.status} {other.body[:300]!r}")
     for path in ("/health", "/ready", "/info", "/openapi.json", "/none"):
         one, other = [await ask_once(port, get(path)) for port in (ours, others)]
         print(f"GET {path}: {'equal' if one.body == other.body else 'differs'}")

@@ -1,4 +1,4 @@
-"""The engine's lifecycle on the golden BERT and a real runner: the canary detects wrong answers, and repeated failures end the process."""
+"""The engine's lifecycle on the golden BERT: the canary detects wrong answers; repeated failures end the process."""
 
 import asyncio
 import dataclasses

@@ -113,7 +113,7 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
 
 
 def test_sigterm_ends_with_every_request_answered_and_no_connection_reset(bert_artifact: Path) -> None:
-    """Eight clients with connections of their own ask again and again until they are told that the server is shutting down."""
+    """Eight clients, each on its own connection, send requests until the server says that it is shutting down."""
 
     def ask_until_the_end(url: str) -> list[int]:
         statuses: list[int] = []

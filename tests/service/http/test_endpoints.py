@@ -102,7 +102,8 @@ def test_a_body_in_parts_up_to_the_limit_is_read_completely() -> None:
     ],
 )
 def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: bytes | None) -> None:
-    exchange = Exchange(FakeBackend(api_key="secret"), **{} if sent is None else {"authorization": sent})
+    headers: dict[str, Any] = {} if sent is None else {"authorization": sent}
+    exchange = Exchange(FakeBackend(api_key="secret"), **headers)
     assert (exchange.status, exchange.error["code"]) == (401, "unauthorized")
     assert (b"www-authenticate", b"Bearer") in exchange.sent[0]["headers"]
     assert "secret" not in exchange.error["error"]
@@ -115,7 +116,7 @@ def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: byt
     ("key", "headers"),
     [("secret", {"authorization": b"Bearer secret"}), ("", {}), ("", {"authorization": b"Bearer other"})],
 )
-def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str, headers: dict[str, bytes]) -> None:
+def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str, headers: dict[str, Any]) -> None:
     assert Exchange(FakeBackend(api_key=key), **headers).reached_the_model
 
 

@@ -224,7 +224,8 @@ def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
 def test_a_smuggled_request_is_rejected() -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(
-            b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
+            b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
         )
         assert connection.statuses == [400]
         assert "/smuggled" not in connection.paths
