@@ -32,15 +32,7 @@ def engine_info(
         "labels": manifest.labels,
         "label_scores": manifest.label_scores,
         "sizes": manifest.sizes,
-        "limits": {
-            "tokens": manifest.max_tokens,
-            "inputs": settings.max_inputs,
-            "characters": settings.max_characters,
-            "body_bytes": settings.max_body_bytes,
-            "top_k": settings.max_top_k,
-            "waiting_tokens": settings.max_waiting_tokens,
-            "timeout_ms": settings.timeout_ms,
-        },
+        "limits": _limits(artifact, settings),
         "truncate": settings.truncate,
         "mask_token": None,
         "precision": manifest.precision,
@@ -57,4 +49,16 @@ def engine_info(
             "onnxruntime": onnxruntime_version(),
         },
         "status": status or "ready",
+    }
+
+
+def _limits(artifact: Artifact, settings: Settings) -> dict[str, int]:
+    return {
+        "tokens": artifact.manifest.max_tokens,
+        "inputs": settings.max_inputs,
+        "characters": settings.max_characters,
+        "body_bytes": settings.max_body_bytes,
+        "top_k": settings.max_top_k,
+        "waiting_tokens": settings.max_waiting_tokens,
+        "timeout_ms": settings.timeout_ms,
     }
