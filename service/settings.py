@@ -10,9 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "BERT_"
-LINK = re.compile(
-    r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+"
-)  # parts of the variable names that Kubernetes derives from a Service
+LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 
 class SettingsError(Exception):

@@ -19,20 +19,10 @@ from service.errors import DeviceError
 from service.scheduling.concurrency import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
-BUDGETS = (
-    128,
-    256,
-    512,
-    1024,
-    2048,
-    4096,
-    8192,
-)  # tokens in a batch, tried at start; smaller ones cost too many hand-overs
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch, tried at start; fewer cost too many hand-overs
 PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
-NEAR_PEAK_PER_CORE = (
-    0.9  # there two sizes differ less than two starts do, and the larger one doubles every request's wait
-)
+NEAR_PEAK_PER_CORE = 0.9  # two sizes differ less than two starts do, and the larger one doubles every request's wait
 TEXT_TOKENS = 32  # of each text in a measured batch
 COMPANY = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
