@@ -145,7 +145,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
         ):
             late.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert _receive(late, b"}").startswith(b"HTTP/1.1 200 ")
-            busy = [pool.submit(client.post, "/embed", json=HALF) for _ in range(6)]
+            busy = [pool.submit(client.post, "/embed", json=HALF) for _ in range(4)]
             until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
             process.process.terminate()
             until(lambda: client.get("/ready").status_code == 503)
