@@ -1,7 +1,7 @@
-"""What tests share: the golden BERT exported once, and one real server process on it."""
+"""What tests share: checkpoints exported once per session, and one real server process on the golden BERT."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from model_export.export import export
-from tests.paths import GOLDEN
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN, SAMPLE
 
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -27,10 +28,24 @@ def bert_answers() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def bert_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("artifacts") / "bert"
-    export(GOLDEN / "bert", folder, precision="fp32")
-    return folder
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact]:
+    """The artifact of a golden checkpoint or of the sample, exported once per session: tests do not change it."""
+    made: dict[tuple[str, str], Artifact] = {}
+    root = tmp_path_factory.mktemp("artifacts")
+
+    def artifact(name: str, precision: str = "fp32") -> Artifact:
+        key = (name, precision)
+        if key not in made:
+            folder, source = root / f"{name}-{precision}", SAMPLE if name == "sample" else GOLDEN / name
+            made[key] = Artifact(folder / "cpu", export(source, folder, precision=precision))
+        return made[key]
+
+    return artifact
+
+
+@pytest.fixture(scope="session")
+def bert_artifact(exported: Callable[..., Artifact]) -> Path:
+    return exported("bert").root
 
 
 @pytest.fixture(scope="session")

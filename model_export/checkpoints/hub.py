@@ -4,9 +4,6 @@ import importlib.util
 import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
-
 from model_export.errors import ExportError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -36,6 +33,9 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download  # a fifth of the exporter's start, and most exports need no hub
+    from huggingface_hub.errors import HfHubHTTPError
+
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, OSError, ValueError) as error:

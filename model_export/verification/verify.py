@@ -72,6 +72,7 @@ def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[st
     """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a small model waits more than it runs
     runnable = model if layout == PACKED_ROWS else write_portable(model)
     session = ort.InferenceSession(runnable, options, providers=["CPUExecutionProvider"])
     if runnable != model:

@@ -27,6 +27,7 @@ TEXT_TOKENS = 32  # of each text in a measured batch
 COMPANY = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
 ROUNDS = 6  # the first one warms up
+ROUNDS_OF_ONE = 3  # where there is nothing to choose, only tokens per second is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,16 @@ class Runner(Protocol):
 
 
 def measure(runner: Runner, *, token_budget: int) -> Calibration:
-    """Tries batch sizes unless `token_budget` is given. Raises DeviceError where the self-test fails."""
+    """Tries batch sizes unless `token_budget` is given; larger ones than those tried have the rate of the largest.
+
+    Raises DeviceError where the self-test fails.
+    """
     manifest, per_core = runner.artifact.manifest, runner.concurrency.per_core
     canary, company = golden_tokens(manifest, 0), [_filler(manifest, length) for length in COMPANY]
     alone = _cls(runner, [canary], 0)
     together = _cls(runner, [*company[:2], canary, *company[2:]], 2, all_cores=False)
-    rates = _rates(runner, (token_budget,) if token_budget else PER_CORE_BUDGETS if per_core else BUDGETS)
+    tried = PER_CORE_BUDGETS if per_core else BUDGETS
+    rates = _rates(runner, (min(token_budget, BUDGETS[-1]),) if token_budget else tried)
     near_peak = smallest_batch_near_peak(rates, NEAR_PEAK_PER_CORE if per_core else NEAR_PEAK)
     return Calibration(
         smallest_cosine=self_test(runner),
@@ -105,7 +110,7 @@ def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within:
     """
     best: dict[int, float] = {}
     remaining, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if len(budgets) > 1 else ROUNDS_OF_ONE):
         for i in order:
             expected = best.get(budgets[i]) or 2 * best.get(budgets[i - 1], math.inf)
             if best and expected > remaining:

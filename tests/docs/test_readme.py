@@ -1,16 +1,15 @@
 """README.md and OPERATING.md are true: requests get the printed answers, and the named settings and metrics exist."""
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from model_export.export import export
 from service.settings import Settings
-from tests.paths import README, SAMPLE
+from tests.paths import README
 from tests.readme_examples import examples
 from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
 
@@ -30,10 +29,9 @@ def assert_same(found: Any, printed: Any) -> None:
         assert found == (pytest.approx(printed, abs=1e-3) if isinstance(printed, float) else printed)
 
 
-def test_the_requests_in_the_readme_get_the_printed_answers(tmp_path: Path) -> None:
-    export(SAMPLE, tmp_path / "artifact", precision="fp32")
+def test_the_requests_in_the_readme_get_the_printed_answers(exported: Callable) -> None:
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(tmp_path / "artifact")}) as process,
+        ServiceProcess({"BERT_ARTIFACT": str(exported("sample").root), "BERT_TOKEN_BUDGET": "256"}) as process,
         httpx.Client(base_url=process.url) as client,
     ):
         shown = examples()

@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ class Artifact:
     folder: Path
     manifest: Manifest
 
+    @property
+    def root(self) -> Path:
+        """The folder that the service opens."""
+        return self.folder.parent
+
     def run(self, sequences: Sequence[Tokens]) -> list[Row]:
         """All of `sequences` in one batch."""
-        return run(self.folder / MODEL, sequences)
+        return run(self.folder / MODEL, sequences, open_once)
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
@@ -62,8 +68,20 @@ def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary
     )
 
 
-def run(model: Path, sequences: Sequence[Tokens]) -> list[Row]:
-    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+def open_session(model: Path) -> ort.InferenceSession:
+    """On one thread: on models of this size, a second one waits more than it computes."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+open_once = lru_cache(maxsize=4)(open_session)  # of a file that does not change
+
+
+def run(
+    model: Path, sequences: Sequence[Tokens], opened: Callable[[Path], ort.InferenceSession] = open_session
+) -> list[Row]:
+    session = opened(model)
     batch = pack(sequences)
     names = sorted(batch.outputs)
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
@@ -75,7 +93,7 @@ def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: s
     built = build_graph(Checkpoint(source), precision, "cpu")
     built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.parts.architecture.hidden])
     built.graph.save(folder / MODEL)
-    session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
+    session = open_session(folder / MODEL)
     batch = pack([Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"mean"})) for s in sequences])
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
     lengths = [len(s["ids"]) for s in sequences]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ def changed(family: str, folder: Path, **keys: object) -> Path:
     return folder
 
 
+@cache
 def cls_of(artifact: Path, family: str) -> np.ndarray:
     """The raw [CLS] vectors of the golden sequences."""
     tokens = [Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"cls"})) for s in expected(family)]

@@ -1,6 +1,7 @@
 """Channel shift changes nothing in exact arithmetic, and in int8 a channel far from zero costs no precision."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +60,11 @@ def move_channel(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return weights
 
 
-def test_a_channel_far_from_zero_costs_int8_no_precision(tmp_path: Path) -> None:
+def test_a_channel_far_from_zero_costs_int8_no_precision(tmp_path: Path, exported: Callable) -> None:
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     weights = move_channel(load_file(GOLDEN / "bert" / "model.safetensors"))
     save_file(weights, tmp_path / "checkpoint" / "model.safetensors", metadata={"format": "pt"})
     manifest = export(tmp_path / "checkpoint", tmp_path / "artifact", precision="int8")
     assert manifest.verification["cls_smallest_cosine"] >= SMALLEST_COSINE
-    before = export(GOLDEN / "bert", tmp_path / "before")
+    before = exported("bert").manifest
     assert np.allclose(manifest.canary.cls, before.canary.cls, atol=1e-3), "the two are one model"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from model_export.artifact.batch import Tokens, pack
@@ -18,6 +17,7 @@ from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.graph.lm_head import SHORTLIST
 from model_export.verification.reference import Reference
+from tests.export.goldens import open_session
 from tests.paths import GOLDEN, SAMPLE
 
 OUTPUTS = ["log_sum_exp", "target_logits", "top_ids", "top_logits"]
@@ -34,7 +34,7 @@ class Answers:
         architecture = built.parts.architecture
         built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", architecture.hidden])
         built.graph.save(folder / MODEL)
-        session = ort.InferenceSession(folder / MODEL, providers=["CPUExecutionProvider"])
+        session = open_session(folder / MODEL)
         batch = pack(texts(architecture))
         feeds = {one.name: batch.feeds[one.name] for one in session.get_inputs()}
         self.total, targets, self.ids, self.logits, hidden = session.run([*OUTPUTS, "hidden"], feeds)

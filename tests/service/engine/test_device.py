@@ -1,9 +1,10 @@
 """No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +31,9 @@ BERT = GOLDEN / "bert"
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("devices") / "both"
-    export(BERT, folder, device="cpu")
+    shutil.copytree(bert_artifact, folder)
     export(BERT, folder, device="cuda", precision="fp16")
     return folder
 
@@ -60,8 +61,8 @@ def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both
     assert any(word in finished.stderr for word in ("driver", "library", "provider", "device is detected"))
 
 
-def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(tmp_path: Path) -> None:
-    export(BERT, tmp_path / "artifact", device="cuda", precision="fp16")
+def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(both: Path, tmp_path: Path) -> None:
+    shutil.copytree(both / "cuda", tmp_path / "artifact" / "cuda")
     finished = start({"BERT_ARTIFACT": str(tmp_path / "artifact")})
     assert finished.returncode == 2
     assert "export one with --device cpu too" in finished.stderr
@@ -144,17 +145,15 @@ def test_the_self_test_passes_on_an_exported_artifact(runner: ModelRunner) -> No
     assert self_test(runner) > 0.99999
 
 
-def test_the_self_test_covers_the_per_core_session(tmp_path: Path) -> None:
+def test_the_self_test_covers_the_per_core_session(exported: Callable) -> None:
     """Each of the two sessions in turn is another model's."""
-    export(BERT, tmp_path / "artifact")
-    export(BERT.with_name("ernie"), tmp_path / "other")
     opened = {
-        name: ModelRunner(open_artifact(tmp_path / name), threads=2, concurrency=Concurrency(2, per_core=True))
-        for name in ("artifact", "other")
+        name: ModelRunner(open_artifact(exported(name).root), threads=2, concurrency=Concurrency(2, per_core=True))
+        for name in ("bert", "ernie")
     }
     for runner in opened.values():
         runner.open()
-    changed, other = opened["artifact"], opened["other"]
+    changed, other = opened["bert"], opened["ernie"]
     assert self_test(changed) > 0.99999
     changed._per_core_session = other._per_core_session
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):
@@ -163,8 +162,8 @@ def test_the_self_test_covers_the_per_core_session(tmp_path: Path) -> None:
         runner.close()
 
 
-def test_the_self_test_fails_on_another_models_vectors(tmp_path: Path) -> None:
-    export(BERT, tmp_path / "artifact")
+def test_the_self_test_fails_on_another_models_vectors(bert_artifact: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert_artifact, tmp_path / "artifact")
     manifest = tmp_path / "artifact" / "cpu" / MANIFEST
     content = json.loads(manifest.read_text("utf-8"))
     content["golden"][1]["cls"].reverse()

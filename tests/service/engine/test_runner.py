@@ -249,6 +249,21 @@ def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
     assert runner.measure(token_budget=77).token_budget == 77
 
 
+def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_artifact: Path) -> None:
+    measured = []
+
+    class Recording(ModelRunner):
+        def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
+            measured.append(sum(len(one) for one in sequences))
+            return super().run_side_by_side(sequences)
+
+    recording = Recording(open_artifact(bert_artifact), threads=2)
+    recording.open()
+    assert recording.measure(token_budget=2**20).token_budget == 2**20
+    assert measured == [BUDGETS[-1]] * 3
+    recording.close()
+
+
 @pytest.mark.parametrize(("concurrency", "rate"), [(Concurrency(), 1280), (Concurrency(2, per_core=True), 2560)])
 def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency, rate: float) -> None:
     class Steady(ModelRunner):
@@ -291,3 +306,9 @@ def test_measuring_stays_within_its_time_and_tries_at_least_the_smallest_budget(
     seconds = best_seconds(machine.run, BUDGETS, within=1.5)
     assert BUDGETS[0] in seconds
     assert machine.spent <= 1.5 or machine.runs == 1
+
+
+def test_a_given_budget_costs_three_runs() -> None:
+    machine = Machine(busy_every=10**9)
+    assert best_seconds(machine.run, (256,), within=1.5) == {256: pytest.approx(0.0002 + 256e-6)}
+    assert machine.runs == 3

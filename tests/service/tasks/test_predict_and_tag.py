@@ -1,8 +1,7 @@
 """/predict and /tag over HTTP: the shapes of inputs and responses, errors, and the character offsets of tags."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -11,31 +10,29 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.batch import Tokens
-from model_export.export import export
 from service.artifact import open_artifact
 from service.scheduling.results import InferenceResult
 from service.tasks.base import Limits, Tasks
 from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tasks.tokenizer import Tokenizer
-from tests.paths import GOLDEN
+from tests.export.goldens import Artifact
 
 
-def serve(name: str, root: Path) -> Iterator[httpx.Client]:
-    export(GOLDEN / name, root / name)
-    settings = {"BERT_ARTIFACT": str(root / name), "BERT_TOKEN_BUDGET": "256"}
+def serve(artifact: Artifact) -> Iterator[httpx.Client]:
+    settings = {"BERT_ARTIFACT": str(artifact.root), "BERT_TOKEN_BUDGET": "256"}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    yield from serve("bert-labels", tmp_path_factory.mktemp("labels"))
+def classifier(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-labels"))
 
 
 @pytest.fixture(scope="module")
-def tagger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    yield from serve("bert-tags", tmp_path_factory.mktemp("tags"))
+def tagger(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-tags"))
 
 
 def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
@@ -108,9 +105,8 @@ class ImmediateQueue:
         )
 
 
-def test_tag_yields_to_the_event_loop_between_two_texts(tmp_path: Path) -> None:
-    export(GOLDEN / "bert-tags", tmp_path / "tags")
-    artifact = open_artifact(tmp_path / "tags")
+def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., Artifact]) -> None:
+    artifact = open_artifact(exported("bert-tags").root)
     tokenizer = Tokenizer(artifact, max_characters=1000)
     tasks = Tasks(
         manifest=artifact.manifest,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.local_backend import LocalBackend
 from service.errors import NoSuchHead
@@ -20,6 +19,7 @@ from service.tasks.nsp import nsp
 from service.tasks.predict import predict
 from service.tasks.schemas import FillMaskRequest, NspRequest, PredictRequest, TagRequest
 from service.tasks.tag import tag
+from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.pipelines import same
 
@@ -39,15 +39,12 @@ def checkpoints_with(task: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ask], list[Any]]:
+def ask(exported: Callable[..., Artifact]) -> Callable[[str, Ask], list[Any]]:
     """Runs a question on an engine with a golden checkpoint's artifact and returns the values of its results."""
-    root = tmp_path_factory.mktemp("artifacts")
 
     def asked(name: str, question: Ask) -> list[Any]:
-        if not (root / name).exists():
-            export(GOLDEN / name, root / name)
-        settings = Settings(artifact=root / name, token_budget=256, threads=1)
-        return asyncio.run(_asked(LocalBackend(open_artifact(root / name), settings, Metrics()), question))
+        settings = Settings(artifact=exported(name).root, token_budget=256, threads=1)
+        return asyncio.run(_asked(LocalBackend(open_artifact(settings.artifact), settings, Metrics()), question))
 
     return asked
 

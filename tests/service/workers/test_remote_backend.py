@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 import pytest
 
-from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.engine import ModelEngine
 from service.engine.local_backend import LocalBackend
@@ -27,7 +26,6 @@ from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
-from tests.paths import GOLDEN
 
 TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
 Ask = Callable[[Tasks], Awaitable[TaskResult]]
@@ -68,9 +66,8 @@ ASKED: dict[str, list[Ask]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name: str) -> None:
-    export(GOLDEN / name, tmp_path / "artifact")
-    settings = Settings(artifact=tmp_path / "artifact", token_budget=64, threads=1, api_processes=1)
+def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name: str, exported: Callable) -> None:
+    settings = Settings(artifact=exported(name).root, token_budget=64, threads=1, api_processes=1)
     artifact = open_artifact(settings.artifact)
 
     async def story() -> None:
