@@ -1,6 +1,6 @@
 """Settings of the test process and of the processes that it starts; read before NumPy is imported.
 
-None of them changes an answer; together they halve the processor time of the suite.
+None of them changes an answer; they lower the processor time of the suite.
 """
 
 import os
