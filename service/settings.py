@@ -1,8 +1,9 @@
 """The settings: BERT_* environment variables, read and checked once. An unknown or wrong one stops the start."""
 
+import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -73,7 +74,8 @@ class Settings(BaseSettings):
         if unknown := sorted(set(mine) - set(known)):
             links = "; Kubernetes sets these for a Service whose name begins with bert: set enableServiceLinks: false"
             hint = links if any(LINK.search(name) for name in unknown) else ""
-            raise SettingsError(f"unknown setting {', '.join(unknown)}{hint}; known are {', '.join(sorted(known))}")
+            named = ", ".join(name + _nearest(name, known) for name in unknown)
+            raise SettingsError(f"unknown setting {named}{hint}; known are {', '.join(sorted(known))}")
         if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] != "api_key"):
             raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
         try:
@@ -90,6 +92,12 @@ class Settings(BaseSettings):
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A question with the known name that is spelled most alike; empty where none is."""
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f" (did you mean {PREFIX}{near[0]}?)" if near else ""
 
 
 def variables_with(**more: str) -> dict[str, str]:
