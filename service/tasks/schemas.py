@@ -38,6 +38,7 @@ class EmbedRequest(TruncationFields):
 class FillMaskParameters(Body):
     top_k: int | None = Field(None, ge=0)
     targets: StringOrList | None = None
+    first_piece: bool | None = None
 
 
 class FillMaskRequest(TruncationFields):
@@ -45,7 +46,10 @@ class FillMaskRequest(TruncationFields):
     parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
     targets: StringOrList | None = Field(
-        None, description="score only these words; probabilities are over the vocabulary"
+        None, description="score only these words, each one piece; probabilities are over the vocabulary"
+    )
+    first_piece: bool | None = Field(
+        None, description="true: score the first piece of a target that has several, as transformers does"
     )
 
 
@@ -55,8 +59,9 @@ class Pair(Body):
 
 
 class NspRequest(TruncationFields):
-    inputs: Pair | FailFastList[Pair | FailFastList[str]] = Field(
-        examples=[{"text": "I like tea.", "text_pair": "It is warm."}], description="one pair, or a list of pairs"
+    inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
+        examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
+        description='one pair, also as ["a", "b"]; or a list of pairs, also as [["a", "b"], ["c", "d"]]',
     )
 
 
@@ -95,6 +100,7 @@ class Candidate(BaseModel):
     token: int = Field(examples=[2605])
     token_str: str = Field(examples=["france"])
     sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
+    target: str = Field("", description="with targets: the one that this token stands for", examples=["France"])
 
 
 class PairScore(BaseModel):
