@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     self_check_seconds: float = Field(
         5.0,
         gt=0,
-        description="interval of the self-check (known input, known output) when idle; under load: every 100 batches",
+        description="longest interval of the self-check (known input, known output); under load: every 100 batches",
     )
     api_key: str = Field("", description="if set, task routes require `Authorization: Bearer KEY`")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
