@@ -35,6 +35,11 @@ class Settings(BaseSettings):
         le=256,
         description="API workers (HTTP, tokenizing) in front of one engine process; 0: one process does both",
     )
+    share_weights: bool = Field(
+        False,
+        description="map the weights' file instead of a copy in memory: services on one machine share it, and a change "
+        "of the file in place changes or ends them",
+    )
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
