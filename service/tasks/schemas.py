@@ -11,7 +11,7 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at 
 StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "pooler", "mean"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
-Strategy = Literal["none", "simple"]
+Strategy = Literal["none", "simple", "first", "average", "max"]
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
@@ -87,12 +87,18 @@ class PredictRequest(TruncationFields):
 
 class TagParameters(Body):
     aggregation_strategy: Strategy | None = None
+    ignore_labels: FailFastList[str] | None = None
 
 
 class TagRequest(TruncationFields):
     inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
     parameters: TagParameters | None = Field(None, description=PARAMETERS)
-    aggregation_strategy: Strategy | None = Field(None, description="none (default): single tokens; simple: groups")
+    aggregation_strategy: Strategy | None = Field(
+        None,
+        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
+        "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
+    )
+    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
 
 
 class Candidate(BaseModel):
@@ -118,7 +124,7 @@ class Label(BaseModel):
 
 class Tag(BaseModel):
     entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
-    entity_group: str = Field("", description="with aggregation_strategy simple", examples=["PER"])
+    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
     score: float = Field(examples=[0.99])
     index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
     word: str = Field(examples=["clara"])

@@ -113,6 +113,11 @@ class Tokenizer:
         """The word piece as the vocabulary spells it."""
         return self._plain.id_to_token(token_id) or ""
 
+    @property
+    def marks_subwords(self) -> bool:
+        """Whether a piece that continues a word is spelled with a prefix (## in WordPiece)."""
+        return bool(getattr(self._plain.model, "continuing_subword_prefix", None))
+
     def join_pieces(self, pieces: Sequence[str]) -> str:
         return str(self._plain.decoder.decode(list(pieces)))
 

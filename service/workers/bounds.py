@@ -26,14 +26,13 @@ class ModelBounds:
 
 def keeps_bounds(message: SubmitBatch, bounds: ModelBounds) -> bool:
     """Whether all ids, types, lengths and targets of a message that this process encoded are within the bounds."""
-    lengths = np.frombuffer(message.lengths, "<u4")
-    return (
-        _highest(message.token_ids) < bounds.vocabulary
-        and _highest(message.type_ids) < max(1, bounds.segments)
-        and int(np.minimum.reduce(lengths)) > 0
-        and int(np.maximum.reduce(lengths)) <= bounds.max_tokens
-        and all(_highest(spec.targets) < bounds.vocabulary for spec in message.specs if spec.targets)
-    )
+    lengths = np.frombuffer(message.lengths, "<u4") - 1  # of 0 the highest number
+    if _highest(message.token_ids) >= bounds.vocabulary or _highest(message.type_ids) >= max(1, bounds.segments):
+        return False
+    for spec in message.specs:
+        if spec.targets and _highest(spec.targets) >= bounds.vocabulary:
+            return False
+    return bool(np.maximum.reduce(lengths) < bounds.max_tokens)
 
 
 def find_fault(sequences: Sequence[Tokens], bounds: ModelBounds) -> tuple[int, str] | None:

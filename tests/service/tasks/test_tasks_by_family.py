@@ -125,7 +125,7 @@ def test_predict_equals_the_text_classification_pipeline(name: str, ask: Callabl
 @pytest.mark.parametrize("name", checkpoints_with("tag"))
 def test_tag_equals_the_token_classification_pipeline(name: str, ask: Callable[[str, Ask], list[Any]]) -> None:
     cases = answers(name)["tag"]
-    requests = [TagRequest(inputs=case["inputs"], aggregation_strategy=case["aggregation_strategy"]) for case in cases]
+    requests = [TagRequest.model_validate({"inputs": case["inputs"]} | case["parameters"]) for case in cases]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
         return await asyncio.gather(*(tag(tasks, request, timeout_seconds=60) for request in requests))

@@ -411,7 +411,7 @@ def faulty(**fields: Any) -> Tokens:
     return dataclasses.replace(sequence(1), **fields)
 
 
-FAULTS = {
+FAULTS: dict[str, dict[str, Any]] = {
     "the token id 1000; this model has 0 to 999": {"ids": np.array([1, 1000, 2, 3], np.int32)},
     "the token id -1; this model": {"ids": np.array([1, -1, 2, 3], np.int32)},
     "the type id 2; this model has 0 to 1": {"types": np.array([0, 2, 0, 0], np.int32)},
