@@ -8,17 +8,22 @@ from typing import NoReturn
 from service.artifact import ManifestError
 from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
+from service.listening import ListenError, check_address
 from service.settings import Settings, SettingsError
 
 
 def main() -> int:
-    """The exit code: 2 where the settings, the artifact or the device cannot be used."""
+    """The exit code: 2 where the settings, the artifact or the device cannot be used, 1 where the port is taken."""
     try:
         settings = Settings.from_environment()
+        check_address(settings.host, settings.port)
         choice = select_artifact(settings.artifact, settings.device)
     except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
+    except ListenError as error:
+        print(f"service: {error}", file=sys.stderr)
+        return 1
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"

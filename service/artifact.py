@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, Manifest, ManifestError
+from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, WEIGHTS, Manifest, ManifestError
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
@@ -16,6 +16,10 @@ class Artifact:
     @property
     def model(self) -> Path:
         return self.folder / MODEL
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
 
     @property
     def weights_bytes(self) -> int:

@@ -1,8 +1,9 @@
 """The settings: BERT_* environment variables, read and checked once. An unknown or wrong one stops the start."""
 
+import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +33,11 @@ class Settings(BaseSettings):
         le=256,
         description="API workers (HTTP, tokenizing) in front of one engine process; 0: one process does both",
     )
+    share_weights: bool = Field(
+        False,
+        description="map the weights' file instead of a copy in memory: services on one machine share it, and a change "
+        "of the file in place changes or ends them",
+    )
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
@@ -55,7 +61,7 @@ class Settings(BaseSettings):
     self_check_seconds: float = Field(
         5.0,
         gt=0,
-        description="interval of the self-check (known input, known output) when idle; under load: every 100 batches",
+        description="longest interval of the self-check (known input, known output); under load: every 100 batches",
     )
     api_key: str = Field("", description="if set, task routes require `Authorization: Bearer KEY`")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -71,7 +77,8 @@ class Settings(BaseSettings):
         if unknown := sorted(set(mine) - set(known)):
             links = "; Kubernetes sets these for a Service whose name begins with bert: set enableServiceLinks: false"
             hint = links if any(LINK.search(name) for name in unknown) else ""
-            raise SettingsError(f"unknown setting {', '.join(unknown)}{hint}; known are {', '.join(sorted(known))}")
+            named = ", ".join(name + _nearest(name, known) for name in unknown)
+            raise SettingsError(f"unknown setting {named}{hint}; known are {', '.join(sorted(known))}")
         if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] != "api_key"):
             raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
         try:
@@ -88,6 +95,12 @@ class Settings(BaseSettings):
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A question with the known name that is spelled most alike; empty where none is."""
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f" (did you mean {PREFIX}{near[0]}?)" if near else ""
 
 
 def variables_with(**more: str) -> dict[str, str]:

@@ -59,6 +59,7 @@ BODIES: dict[str, list[object]] = {
     "/fill-mask": [
         *({"inputs": text, "top_k": 3} for text in TEXTS),
         {"inputs": TEXTS[-2:], "targets": ["france", "italy", "unhappy"]},
+        {"inputs": TEXTS[-2:], "targets": ["france", "unhappy"], "first_piece": True},
         {"inputs": TEXTS[-2], "parameters": {"top_k": 2}, "top_k": 1},
         {"inputs": TEXTS[-2], "top_k": 10**6},
         {"inputs": TEXTS[-2], "targets": []},

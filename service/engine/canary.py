@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens
-from service.errors import InferenceFailed, ServiceError
+from service.errors import InferenceFailed, NotFinite, ServiceError
 from service.scheduling.batcher import Batcher
 
 MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
 BATCHES_BETWEEN_CHECKS = 100  # a busy engine runs the canary after so many batches
+WRONG = "the model gives wrong answers, which are withheld until its self-check is right again"
 log = logging.getLogger("service")
 
 
@@ -25,7 +26,7 @@ log = logging.getLogger("service")
 class Health:
     """Whether a request would be answered now.
 
-    A wrong canary makes the engine not ready until the next right one; a fault is final.
+    A wrong canary makes the engine not ready, and its answers are withheld, until the next right one; a fault is final.
     """
 
     stale_seconds: float  # not ready after so long without a successful run
@@ -34,6 +35,7 @@ class Health:
     draining: bool = False
     fault: str = ""
     canary: str = ""  # what was wrong with the last canary
+    wrong: bool = False  # the last vector of a canary was wrong, and so is any answer
     _consecutive_failures: int = 0
 
     def reason(self, *, since_answer: float) -> str:
@@ -50,19 +52,24 @@ class Health:
 
     def canary_answered(self, difference: float) -> None:
         """Takes the largest absolute difference to the known vector; NaN counts as wrong."""
-        self._consecutive_failures = 0
-        self.canary = "" if difference <= self.tolerance else f"the canary's vector is wrong by {difference:.3g}"
+        self._consecutive_failures, self.wrong = 0, not difference <= self.tolerance
+        self.canary = f"the canary's vector is wrong by {difference:.3g}" if self.wrong else ""
 
-    def canary_failed(self, why: str) -> bool:
-        """Whether so many canaries failed in a row that the process should end."""
+    def canary_failed(self, why: str, *, not_finite: bool = False) -> bool:
+        """Whether so many canaries failed in a row that the process should end. A vector that is not finite is wrong;
+        where a run gave none, the last vector stands."""
         self._consecutive_failures += 1
+        self.wrong |= not_finite
         self.canary = f"the canary failed: {why}"
         return self._consecutive_failures >= MAX_FAILURES
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Canary:
-    """Runs the check when the engine is idle, and after every BATCHES_BETWEEN_CHECKS batches when it is busy."""
+    """Runs the check `interval_seconds` after the last one, busy or idle, or after BATCHES_BETWEEN_CHECKS batches.
+
+    While the vector is known to be wrong, all requests but the canary's own are answered with 503.
+    """
 
     batcher: Batcher
     health: Health
@@ -84,10 +91,8 @@ class Canary:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), self.interval_seconds)
-            idle_seconds = self.batcher.clock() - self.batcher.last_answer
-            if self._due.is_set() or idle_seconds >= self.interval_seconds:
-                self._due.clear()
-                await self.check()
+            self._due.clear()
+            await self.check()
 
     async def check(self) -> None:
         """One canary, past the queue's limits and in a batch of its own."""
@@ -95,11 +100,13 @@ class Canary:
         try:
             result = await self.batcher.submit_exclusive([self.tokens], timeout_seconds=self.timeout_seconds)
         except InferenceFailed as error:
-            if self.health.canary_failed(error.message):
+            if self.health.canary_failed(error.message, not_finite=isinstance(error, NotFinite)):
                 self.on_dead(f"every run fails: {error.message}")
         except ServiceError:
             return  # the queue is closed
         else:
             self.health.canary_answered(float(np.abs(result.rows[0]["cls"][0] - self.vector).max()))
+        why = f"{WRONG} ({self.health.canary}): send the request to another replica"
+        self.batcher.suspend(why if self.health.wrong else "")
         if self.health.canary != before:
             log.error("not ready: %s", self.health.canary) if self.health.canary else log.info("ready again")

@@ -18,7 +18,8 @@ from service.engine.cpu import available_cores
 from service.engine.device import concurrency_for
 from service.engine.info import engine_info
 from service.engine.runner import ModelRunner
-from service.errors import LOADING, SHUTTING_DOWN, Unavailable
+from service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
+from service.mapped_file import detach_from
 from service.metrics import Metrics
 from service.scheduling.batcher import Batcher
 from service.scheduling.concurrency import Concurrency
@@ -114,7 +115,18 @@ class ModelEngine:
 
     def _load(self) -> Calibration:
         self.runner.open()
+        if not self.settings.share_weights:
+            self._detach_from_weights()
         return self.runner.measure(token_budget=self.settings.token_budget)
+
+    def _detach_from_weights(self) -> None:
+        """Before the self-test, which then reads the copy. Raises DeviceError where there is no memory for it."""
+        try:
+            copied = detach_from(self.artifact.weights)
+        except OSError as error:
+            way_out = "BERT_SHARE_WEIGHTS=true uses the file itself"
+            raise DeviceError(f"{self.artifact.weights} cannot be copied to memory ({error}): {way_out}") from error
+        log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
         queue = RequestQueue(

@@ -22,7 +22,8 @@ TASK_ERRORS = {
     429: "The queue is full: retry after the seconds in Retry-After. Nothing of the request was computed",
     500: "The model failed on this input, or its output was not finite",
     501: "This model does not have the head that the task needs",
-    503: "The model is loading, the server is shutting down, or the deadline passed before the model ran",
+    503: "The model is loading, the server is shutting down, the deadline passed before the model ran, or the last "
+    "self-check found wrong answers",
 }
 PROTOCOL_ERRORS: Responses = {  # sent before the path is known
     408: {"model": ErrorBody, "description": "The request did not arrive in time; the connection closes"},

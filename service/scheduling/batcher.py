@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import DeadlineExceeded, InferenceFailed, NotFinite, OutOfMemory, ServiceError, Unavailable
+from service.errors import DeadlineExceeded, NotFinite, OutOfMemory, ServiceError, Unavailable
 from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
-from service.scheduling.queue import QueuedRequest, RequestQueue, SequenceJob
+from service.scheduling.queue import RequestQueue, suspension
+from service.scheduling.request import QueuedRequest, SequenceJob, halves, run_error
 from service.scheduling.results import InferenceResult, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
 from service.scheduling.watchdog import Clock, Watchdog
@@ -78,6 +79,13 @@ class Batcher:
         self.close(reason)
         for request in self._pending:
             self._fail(request, Unavailable(reason))
+
+    def suspend(self, reason: str) -> None:
+        """Answers every request but the exclusive ones with 503, those in a run too, until it is called with ""."""
+        self.queue.suspended = reason
+        for request in self._pending if reason else ():
+            if not request.exclusive:
+                self._fail(request, suspension(reason))
 
     async def serve(self) -> None:
         """Runs batches until `close`."""
@@ -177,7 +185,7 @@ class Batcher:
                 request.future.set_result(None)
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return _halves(not_finite) if not_finite else []
+        return halves(not_finite) if not_finite else []
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
         """Counts a failed run; returns what is to run again, in parts, or fails the requests where that is nothing."""
@@ -187,11 +195,9 @@ class Batcher:
         if len(jobs) > 1 and self.failures_in_a_row < MAX_FAILURES_TO_SPLIT:
             if isinstance(error, OutOfMemory):
                 self.queue.shrink(sum(request.lengths[index] for request, index in jobs))
-            return _halves(jobs)
-        kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
-        message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
+            return halves(jobs)
         for request, index in jobs:
-            self._fail(request, kind(message, index=index if len(jobs) == 1 else None))
+            self._fail(request, run_error(error, index if len(jobs) == 1 else None))
         return []
 
     async def _submit(
@@ -241,9 +247,3 @@ class Batcher:
         self.queue.remove(request)
         if not request.future.done():
             request.future.set_exception(error)
-
-
-def _halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
-    """The first half is last: it is taken first."""
-    middle = len(jobs) // 2
-    return [half for half in (jobs[middle:], jobs[:middle]) if half]

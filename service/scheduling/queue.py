@@ -3,65 +3,21 @@
 Plain synchronous code: knows no clock, no event loop and no model.
 """
 
-import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from model_export.artifact.batch import Row, Tokens
 from service.errors import Overloaded, TooLarge, Unavailable
+from service.scheduling.request import QueuedRequest, SequenceJob
 
 QUANTUM = 64  # tokens that a request may dispatch per turn; what it dispatches beyond is paid for by its next turns
 MIN_SHARERS = 4  # requests that fit into a batch even when each of them uses its whole quantum
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
 BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
+SUSPENDED_RETRY_SECONDS = 5.0
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly, so that rejected clients do not all retry at the same time
-
-
-@dataclass(slots=True, eq=False)
-class QueuedRequest:
-    """Queued or running. Its sequences are dispatched in order, a few per turn; `rows` fills up in any order."""
-
-    work: Sequence[Tokens]
-    arrived: float  # seconds
-    deadline: float
-    exclusive: bool = False  # dispatched in a batch of its own
-    dispatched: int = 0  # sequences
-    answered: int = 0  # sequences
-    deficit: int = 0  # tokens that it may still dispatch in this turn; see QUANTUM
-    forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
-    forward_until: float = -math.inf  # when the last of them ended
-    lengths: list[int] = field(init=False)  # tokens of each sequence
-    size: int = field(init=False)  # tokens of all sequences
-    queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
-    longest: int = field(init=False)  # tokens of the longest sequence
-    rows: list[Row] = field(init=False)  # empty until computed
-    future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
-
-    def __post_init__(self) -> None:
-        self.lengths = [len(tokens.ids) for tokens in self.work]
-        self.size = self.queued_tokens = sum(self.lengths)
-        self.longest = max(self.lengths)
-        self.rows = [{}] * len(self.lengths)
-
-    def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that the deficit and `room` tokens allow; `always_one`: the first one, however long."""
-        jobs: list[SequenceJob] = []
-        while self.deficit > 0 and self.dispatched < len(self.lengths):
-            length = self.lengths[self.dispatched]
-            if length > room and (jobs or not always_one):
-                break
-            jobs.append((self, self.dispatched))
-            self.dispatched += 1
-            self.deficit -= length
-            self.queued_tokens -= length
-            room -= length
-        return jobs
-
-
-SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request and its index there
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +38,7 @@ class RequestQueue:
     max_wait_seconds: float
     tokens_per_second: float  # measured; for estimates of the wait
     closed: str = ""  # why no request is admitted any more
+    suspended: str = ""  # why none but the exclusive ones is admitted at the moment
     quantum: int = field(init=False)
     tokens: int = 0
     _first_turn_tokens: int = 0  # the sum of all requests' next turns: dispatched before a new request's first turn
@@ -115,11 +72,13 @@ class RequestQueue:
     def check_admission(self, size: int, *, patience: float = math.inf) -> None:
         """Cheap, so that it can also be called with an estimate before anything is tokenized.
 
-        Raises Unavailable when closed, TooLarge where `size` tokens could never fit, Overloaded where they do not fit
-        now or would wait longer than `patience` or `max_wait_seconds`.
+        Raises Unavailable when closed or suspended, TooLarge where `size` tokens could never fit, Overloaded where they
+        do not fit now or would wait longer than `patience` or `max_wait_seconds`.
         """
         if self.closed:
             raise Unavailable(self.closed)
+        if self.suspended:
+            raise suspension(self.suspended)
         capacity = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
         if size > capacity:
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
@@ -243,3 +202,7 @@ class RequestQueue:
         if self._tokens_ahead(size) <= self._first_turn_tokens and later <= patience:
             return wait + later - patience  # enough requests end in this round, while the others have their turns
         return self.tokens / self.tokens_per_second - patience / 2
+
+
+def suspension(reason: str) -> Unavailable:
+    return Unavailable(reason, code="suspended", retry_after=SUSPENDED_RETRY_SECONDS)

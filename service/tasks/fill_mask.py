@@ -1,7 +1,7 @@
 """/fill-mask: candidates for each mask with their probabilities, as transformers' FillMaskPipeline gives them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,30 +10,32 @@ import numpy as np
 from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import FillMaskRequest
+from service.tasks.schemas import FillMaskParameters, FillMaskRequest
 from service.tasks.tokenizer import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
 MAX_ANSWER_TOKENS = 8_000_000  # in the sequences of a response: about 60 MB
 MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
+MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
 INPUTS_PER_TURN = 8  # number of inputs formatted before the event loop gets a turn
 
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
     """One input (or a list of one) gives one result, a longer list a list of results."""
     tasks.require_head("fill_mask")
-    top_k, targets = await _candidates(tasks, request)
+    top_k, targets, first_piece = _parameters(tasks, request)
+    words = {} if targets is None else await target_ids(tasks, targets, first_piece)
 
     def check(sequences: Sequence[EncodedText]) -> None:
         check_masks(tasks, sequences)
-        check_answer_size(sequences, min(top_k, len(targets) or top_k))
+        check_answer_size(sequences, min(top_k, len(words) or top_k))
 
-    texts, options = as_list(request.inputs), _options(top_k, targets)
+    texts, options = as_list(request.inputs), _options(top_k, tuple(sorted(words)))
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     value = []
     for tokens, row in zip(result.sequences, result.rows, strict=True):
-        value.append(await _fill(tasks, tokens, row, top_k))
+        value.append(await _fill(tasks, tokens, row, top_k, words))
         if len(value) % INPUTS_PER_TURN == 0:
             await asyncio.sleep(0)
     return result.finish(value if len(value) > 1 else value[0])
@@ -59,24 +61,54 @@ def check_answer_size(sequences: Sequence[EncodedText], candidates: int) -> None
         )
 
 
-async def _candidates(tasks: Tasks, request: FillMaskRequest) -> tuple[int, tuple[int, ...]]:
-    """The number of candidates, and the ids of the targets (none: the whole vocabulary)."""
-    nested, limits = request.parameters, tasks.limits
-    if nested and (request.top_k is not None or request.targets is not None):
-        raise Invalid("top_k/targets given twice: at the top level and under parameters", code="parameters")
-    top_k, targets = (nested.top_k, nested.targets) if nested else (request.top_k, request.targets)
-    top_k, most = DEFAULT_TOP_K if top_k is None else top_k, min(limits.max_top_k, tasks.manifest.sizes["vocabulary"])
+def _parameters(tasks: Tasks, request: FillMaskRequest) -> tuple[int, list[str] | None, bool]:
+    """top_k, targets and first_piece, from the top level or from `parameters`; raises Invalid for both."""
+    nested, names = request.parameters, FillMaskParameters.model_fields
+    if nested and any(getattr(request, name) is not None for name in names):
+        raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
+    asked = nested or request
+    top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
+    most = min(tasks.limits.max_top_k, tasks.manifest.sizes["vocabulary"])
     if top_k > most:
         raise Invalid(f"top_k is {top_k}; at most {most} is allowed (BERT_MAX_TOP_K, vocabulary size)", code="top_k")
-    if targets is None:
-        return top_k, ()
-    words = as_list(targets)
-    if len(words) > limits.max_top_k:
-        raise Invalid(f"{len(words)} targets; at most {limits.max_top_k} are allowed (BERT_MAX_TOP_K)", code="targets")
-    ids = tuple(sorted(set(await tasks.tokenizer.first_ids(words))))
-    if not ids:
+    return top_k, None if asked.targets is None else as_list(asked.targets), asked.first_piece is True
+
+
+async def target_ids(tasks: Tasks, targets: Sequence[str], first_piece: bool) -> dict[int, str]:
+    """The vocabulary ids to score, each with the first of the targets that it stands for.
+
+    Raises Invalid for a target that is not one known piece. With `first_piece` the first piece stands for the target,
+    be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
+    """
+    most = tasks.limits.max_top_k
+    if len(targets) > most:
+        raise Invalid(f"{len(targets)} targets; at most {most} are allowed (BERT_MAX_TOP_K)", code="targets")
+    found: dict[int, str] = {}
+    for target, ids in zip(targets, await tasks.tokenizer.word_ids(targets), strict=True):
+        if not first_piece:
+            _check_single(tasks, target, ids)
+        if ids:
+            found.setdefault(ids[0], target)
+    if not found:
         raise Invalid("targets has no word that can be scored: send at least one", code="targets")
-    return top_k, ids
+    return found
+
+
+def _check_single(tasks: Tasks, target: str, ids: Sequence[int]) -> None:
+    """Raises Invalid where `target` is not one piece of the vocabulary."""
+    tokenizer, unknown = tasks.tokenizer, tasks.manifest.special_tokens.get("unk", -1)
+    pieces = ", ".join([tokenizer.piece(token_id) for token_id in ids[:MAX_NAMED_PIECES]])
+    more = ", ..." if len(ids) > MAX_NAMED_PIECES else ""
+    if len(ids) > 1:
+        fault = f"is {len(ids)} pieces ({pieces}{more}), and a mask stands for one"
+    elif not ids:
+        fault = "has no pieces"
+    elif ids[0] == unknown and target != tokenizer.piece(unknown):
+        fault = f"is not in the vocabulary ({pieces})"
+    else:
+        return
+    way_out = 'send a word of one piece, or "first_piece": true to score the first piece as transformers does'
+    raise Invalid(f"the target {target[:MAX_NAMED_CHARACTERS]!r} {fault}: {way_out}", code="targets")
 
 
 @lru_cache(maxsize=64)
@@ -85,8 +117,8 @@ def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
     return EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
 
 
-async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int) -> list[Any]:
-    """The candidates of each mask; with a single mask, its candidates without the outer list."""
+async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[int, str]) -> list[Any]:
+    """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
     per_mask = []
     for n, position in enumerate(tokens.masks):
         if tokens.targets:
@@ -96,7 +128,10 @@ async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int) -> list
         else:
             ids, logits = row["top_ids"][n][:top_k], row["top_logits"][n][:top_k]
         probabilities = np.exp(logits.astype(np.float64) - float(row["log_sum_exp"][n, 0]))
-        per_mask.append(await _describe(tasks, tokens, position, ids.tolist(), probabilities.tolist()))
+        candidates = await _describe(tasks, tokens, position, ids.tolist(), probabilities.tolist())
+        if words:
+            candidates = [one | {"target": words[one["token"]]} for one in candidates]
+        per_mask.append(candidates)
     return per_mask if len(per_mask) > 1 else per_mask[0]
 
 

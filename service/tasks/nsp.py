@@ -18,14 +18,26 @@ OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
     """The softmax of the pair head's two logits, under the labels that the head was trained on."""
     tasks.require_head("pair")
-    items = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-    pairs = [_pair(item, index) for index, item in enumerate(items)]
+    pairs, single = _pairs(request.inputs)
     result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
     scores = [_score(row["pair"][0], tasks.manifest.pair_labels) for row in result.rows]
-    return result.finish(scores if isinstance(request.inputs, list) else scores[0])
+    return result.finish(scores[0] if single else scores)
 
 
-def _pair(item: Pair | list[str], index: int) -> Text:
+def _pairs(inputs: Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
+    """The pairs, and whether they are a single input. A list of two strings is one pair, as in /predict."""
+    if isinstance(inputs, Pair):
+        return [_pair(inputs, 0)], True
+    strings = [one for one in inputs if isinstance(one, str)]
+    if not strings:
+        return [_pair(one, index) for index, one in enumerate(inputs)], False
+    if len(strings) == len(inputs) == 2:
+        return [_pair(strings, 0)], True
+    example = '["a", "b"] is one pair, [["a", "b"], ["c", "d"]] are two pairs'
+    raise Invalid(f"inputs is a list of {len(inputs)} with {len(strings)} single strings; {example}", code="pair")
+
+
+def _pair(item: str | Pair | list[str], index: int) -> Text:
     if isinstance(item, Pair):
         return item.text, item.text_pair
     if len(item) != 2:

@@ -11,7 +11,7 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at 
 StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "pooler", "mean"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
-Strategy = Literal["none", "simple"]
+Strategy = Literal["none", "simple", "first", "average", "max"]
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
@@ -38,6 +38,7 @@ class EmbedRequest(TruncationFields):
 class FillMaskParameters(Body):
     top_k: int | None = Field(None, ge=0)
     targets: StringOrList | None = None
+    first_piece: bool | None = None
 
 
 class FillMaskRequest(TruncationFields):
@@ -45,7 +46,10 @@ class FillMaskRequest(TruncationFields):
     parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
     targets: StringOrList | None = Field(
-        None, description="score only these words; probabilities are over the vocabulary"
+        None, description="score only these words, each one piece; probabilities are over the vocabulary"
+    )
+    first_piece: bool | None = Field(
+        None, description="true: score the first piece of a target that has several, as transformers does"
     )
 
 
@@ -55,8 +59,9 @@ class Pair(Body):
 
 
 class NspRequest(TruncationFields):
-    inputs: Pair | FailFastList[Pair | FailFastList[str]] = Field(
-        examples=[{"text": "I like tea.", "text_pair": "It is warm."}], description="one pair, or a list of pairs"
+    inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
+        examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
+        description='one pair, also as ["a", "b"]; or a list of pairs, also as [["a", "b"], ["c", "d"]]',
     )
 
 
@@ -82,12 +87,18 @@ class PredictRequest(TruncationFields):
 
 class TagParameters(Body):
     aggregation_strategy: Strategy | None = None
+    ignore_labels: FailFastList[str] | None = None
 
 
 class TagRequest(TruncationFields):
     inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
     parameters: TagParameters | None = Field(None, description=PARAMETERS)
-    aggregation_strategy: Strategy | None = Field(None, description="none (default): single tokens; simple: groups")
+    aggregation_strategy: Strategy | None = Field(
+        None,
+        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
+        "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
+    )
+    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
 
 
 class Candidate(BaseModel):
@@ -95,6 +106,7 @@ class Candidate(BaseModel):
     token: int = Field(examples=[2605])
     token_str: str = Field(examples=["france"])
     sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
+    target: str = Field("", description="with targets: the one that this token stands for", examples=["France"])
 
 
 class PairScore(BaseModel):
@@ -112,7 +124,7 @@ class Label(BaseModel):
 
 class Tag(BaseModel):
     entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
-    entity_group: str = Field("", description="with aggregation_strategy simple", examples=["PER"])
+    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
     score: float = Field(examples=[0.99])
     index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
     word: str = Field(examples=["clara"])

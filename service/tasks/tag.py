@@ -1,7 +1,7 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,33 +9,47 @@ import numpy as np
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.predict import Floats, softmax
-from service.tasks.schemas import TagRequest
+from service.tasks.schemas import TagParameters, TagRequest
 from service.tasks.tokenizer import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
-OUTSIDE = "O"  # the tag of tokens that belong to no entity; left out of the response
+OUTSIDE = ("O",)  # the tag of tokens that belong to no entity; left out of the response by default
+WORD_SCORES: dict[str, Callable[[Floats], Floats]] = {  # strategy -> the scores [tags] of a word by its [tokens, tags]
+    "first": lambda scores: scores[0],
+    "average": lambda scores: scores.mean(axis=0),
+    "max": lambda scores: scores[scores.max(axis=-1).argmax()],
+}
 Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in the response
 
 
 async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     tasks.require_head("tags")
-    grouped, texts = _strategy(request) == "simple", as_list(request.inputs)
+    strategy, ignored = _parameters(request)
+    texts = as_list(request.inputs)
     result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     value: list[list[Tagged]] = []
     for text, tokens, row in zip(texts, result.sequences, result.rows, strict=True):
         if value:
             await asyncio.sleep(0)  # a long text takes milliseconds
-        tagged = _tag_tokens(tasks, text, tokens, softmax(row["tags"].astype(np.float64)))
-        value.append(_group(tasks, tagged) if grouped else [one for one in tagged if one["entity"] != OUTSIDE])
+        scores = softmax(row["tags"].astype(np.float64))
+        tagged = _tag_tokens(tasks, text, tokens, scores)
+        if strategy in WORD_SCORES:
+            tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[strategy])
+        if strategy == "none":
+            value.append([one for one in tagged if one["entity"] not in ignored])
+        else:
+            value.append([one for one in _group(tasks, tagged) if one["entity_group"] not in ignored])
     return result.finish(value if isinstance(request.inputs, list) else value[0])
 
 
-def _strategy(request: TagRequest) -> str:
-    nested = request.parameters and request.parameters.aggregation_strategy
-    if request.aggregation_strategy and nested:
-        raise Invalid("aggregation_strategy given twice: at the top level and under parameters", code="parameters")
-    return request.aggregation_strategy or nested or "none"
+def _parameters(request: TagRequest) -> tuple[str, Collection[str]]:
+    """The strategy and the labels to leave out, from the top level or from `parameters`; raises Invalid for both."""
+    nested, names = request.parameters, TagParameters.model_fields
+    if nested and any(getattr(request, name) is not None for name in names):
+        raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
+    asked = nested or request
+    return asked.aggregation_strategy or "none", OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
 
 
 def _tag_tokens(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats) -> list[Tagged]:
@@ -50,6 +64,42 @@ def _tag_tokens(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats) ->
     return found
 
 
+def _tag_words(
+    tasks: Tasks,
+    text: str,
+    tokens: EncodedText,
+    tagged: Sequence[Tagged],
+    scores: Floats,
+    combine: Callable[[Floats], Floats],
+) -> list[Tagged]:
+    """The words of the text's own tokens, each with one tag. As TokenClassificationPipeline.gather_pre_entities finds
+    them: a token continues a word if its piece is longer than its characters (##ing), or, for vocabularies without
+    such a prefix, if no space is before it."""
+    unknown, marked = tasks.manifest.special_tokens.get("unk"), tasks.tokenizer.marks_subwords
+    words: list[list[Tagged]] = []
+    for token in tagged:
+        start, end = token["start"], token["end"]
+        if tokens.ids[token["index"]] == unknown:
+            continues = False
+        elif marked:
+            continues = len(token["word"]) != end - start
+        else:
+            continues = start > 0 and " " not in text[start - 1 : start + 1]
+        if continues and words:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return [_tag_word(tasks, word, combine(scores[[token["index"] for token in word]])) for word in words]
+
+
+def _tag_word(tasks: Tasks, word: Sequence[Tagged], scores: Floats) -> Tagged:
+    """`scores` [tags], of the whole word."""
+    best = int(scores.argmax())
+    spelled = tasks.tokenizer.join_pieces([token["word"] for token in word])
+    place = {"start": word[0]["start"], "end": word[-1]["end"]}
+    return {"entity": tasks.manifest.labels[best], "score": float(scores[best]), "word": spelled} | place
+
+
 def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
     """Neighbours of one entity together; a B- starts a new group."""
     groups: list[list[Tagged]] = []
@@ -59,7 +109,7 @@ def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
             groups[-1].append(token)
         else:
             groups.append([token])
-    return [_merge(tasks, group) for group in groups if _entity(group[0]) != OUTSIDE]
+    return [_merge(tasks, group) for group in groups]
 
 
 def _entity(token: Tagged) -> str:

@@ -101,17 +101,22 @@ class Tokenizer:
             encoded.append(_encoded_text(encoding, options, self.mask_id, truncated=size > limit))
         return encoded
 
-    async def first_ids(self, words: Sequence[str]) -> list[int]:
-        """The id of each word in the vocabulary; of any other word, the id of its first word piece, if it has one."""
+    async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""
         sizes, most = [len(word) for word in words], self.max_characters
         if sum(sizes) > most:
             message = f"targets hold {sum(sizes)} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
             raise Invalid(message, code="targets")
-        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: self._first_ids(words[chunk]))
+        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: self._word_ids(words[chunk]))
 
     def piece(self, token_id: int) -> str:
         """The word piece as the vocabulary spells it."""
         return self._plain.id_to_token(token_id) or ""
+
+    @property
+    def marks_subwords(self) -> bool:
+        """Whether a piece that continues a word is spelled with a prefix (## in WordPiece)."""
+        return bool(getattr(self._plain.model, "continuing_subword_prefix", None))
 
     def join_pieces(self, pieces: Sequence[str]) -> str:
         return str(self._plain.decoder.decode(list(pieces)))
@@ -133,12 +138,12 @@ class Tokenizer:
             results += await asyncio.get_running_loop().run_in_executor(self._thread, work, chunk)
         return results
 
-    def _first_ids(self, words: Sequence[str]) -> list[int]:
-        known = {word: self._plain.token_to_id(word) for word in words if word}
+    def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
+        known = {word: self._plain.token_to_id(word) if word else None for word in words}
         unknown = [word for word, token_id in known.items() if token_id is None]
         encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
-        ids = [token_id for token_id in known.values() if token_id is not None]
-        return ids + [encoding.ids[0] for encoding in encodings if encoding.ids]
+        pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
+        return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
 
 
 def chunk_by_size(sizes: Sequence[int]) -> list[slice]:

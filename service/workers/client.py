@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from model_export.artifact.batch import Tokens
-from service.errors import Overloaded, ServiceError, TooLarge, Unavailable
+from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.results import InferenceResult
 from service.workers import messages
+from service.workers.bounds import ModelBounds, find_fault, keeps_bounds
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_results, encode_requests
 
 READ_AHEAD_BYTES = 2**20
@@ -35,6 +36,7 @@ class EngineClient:
     socket: Path
     artifact: str  # digest of the artifact that this process tokenizes for
     grace_seconds: float  # beyond a request's deadline, for a run that has already started
+    bounds: ModelBounds  # what the engine accepts
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: asyncio.StreamWriter | None = None
@@ -170,11 +172,27 @@ class EngineClient:
         for chunk in chunk_by_bytes(requests):
             if self._writer is None:
                 return  # the requests have been failed with the connection
+            message = encode_requests(chunk)
+            if not keeps_bounds(message, self.bounds):
+                if not (chunk := self._refuse_faulty(chunk)):
+                    continue
+                message = encode_requests(chunk)
             try:
-                self._writer.write(messages.frame(encode_requests(chunk)))
+                self._writer.write(messages.frame(message))
             except TooLarge as error:
                 for request in chunk:
                     _settle(self._requests.get(request.id), error)
+
+    def _refuse_faulty(self, requests: Sequence[RemoteRequest]) -> list[RemoteRequest]:
+        """Fails the requests that the engine would refuse, each with the index of its first such input; the others."""
+        good = []
+        for request in requests:
+            if (fault := find_fault(request.sequences, self.bounds)) is None:
+                good.append(request)
+            else:
+                index, message = fault
+                _settle(self._requests.get(request.id), InferenceFailed(message, index=index))
+        return good
 
     def _report_rejections(self) -> None:
         """The engine counts them; an engine that has ended took its counters with it."""

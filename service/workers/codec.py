@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
+from service.workers.bounds import ModelBounds
 from service.workers.messages import MAX_FRAME_BYTES, OutputBlock, OutputSpec, ProtocolError, ResultBatch, SubmitBatch
 
 MESSAGE_BYTES = 4 * 2**20
@@ -54,15 +55,6 @@ class RemoteResult:
 
 
 P = TypeVar("P", RemoteRequest, RemoteResult)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelBounds:
-    """Limits that the tokens of a request must keep."""
-
-    vocabulary: int
-    segments: int
-    max_tokens: int
 
 
 def chunk_by_bytes(items: Sequence[P]) -> list[list[P]]:

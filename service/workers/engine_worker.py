@@ -18,19 +18,13 @@ import orjson
 
 from service.artifact import Artifact
 from service.engine.engine import ModelEngine
-from service.errors import Overloaded, ServiceError, TooLarge
+from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
 from service.workers import messages
+from service.workers.bounds import ModelBounds
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
-from service.workers.codec import (
-    ModelBounds,
-    RemoteRequest,
-    RemoteResult,
-    chunk_by_bytes,
-    decode_requests,
-    encode_results,
-)
+from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
 from service.workers.heartbeat import send_heartbeats
 
 READ_AHEAD_BYTES = 2**20
@@ -77,10 +71,7 @@ class ApiConnection:
 
     def _handle(self, message: messages.FromApi) -> None:
         if isinstance(message, messages.SubmitBatch):
-            for request in decode_requests(message, self.bounds):
-                if request.id in self._running:
-                    raise messages.ProtocolError("a request id that is in use")
-                self._running[request.id] = asyncio.create_task(self._answer(request))
+            self._start(message)
         elif isinstance(message, messages.Cancel):
             if message.request_id in self._running:
                 self._running[message.request_id].cancel()
@@ -92,6 +83,21 @@ class ApiConnection:
             self._write(messages.frame(messages.QueryReply(message.query_id, self._reply_to(message.topic))))
         else:
             raise messages.ProtocolError("a second hello")
+
+    def _start(self, message: messages.SubmitBatch) -> None:
+        """Starts the requests of a message, or refuses all of them: the others of this connection go on."""
+        try:
+            requests = decode_requests(message, self.bounds)
+            if not self._running.keys().isdisjoint(message.request_ids):
+                raise messages.ProtocolError("a request id that is in use")
+        except messages.ProtocolError as error:
+            log.error("refusing %d requests that came in %s", len(message.request_ids), error)
+            refused = InferenceFailed(f"the engine refused the request, which came in {error}")
+            for request_id in set(message.request_ids) - self._running.keys():
+                self._write(messages.frame(messages.to_error_reply(request_id, refused)))
+            return
+        for request in requests:
+            self._running[request.id] = asyncio.create_task(self._answer(request))
 
     async def _answer(self, request: RemoteRequest) -> None:
         try:
@@ -186,10 +192,7 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        manifest = self.engine.artifact.manifest
-        sizes = manifest.sizes
-        bounds = ModelBounds(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=manifest.max_tokens)
-        connection = ApiConnection(self.engine, bounds, writer)
+        connection = ApiConnection(self.engine, ModelBounds.of(self.engine.artifact.manifest), writer)
         self._connections.add(connection)
         try:
             await connection.serve(reader)

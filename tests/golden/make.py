@@ -1,6 +1,7 @@
 """Makes the golden checkpoints: tiny, with random weights, each with the answers of transformers.
 
     python tests/golden/make.py [FOLDER ...]
+    python tests/golden/make.py --tags    only the answers of the token classification pipeline
 
 It needs torch, transformers, sentencepiece and protobuf; the tests need none of them.
 
@@ -33,9 +34,7 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     model = randomized(checkpoint, folder)
     model.to(checkpoint.dtype).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    if checkpoint.segments > 1:  # transformers 5 omits ALBERT's segments, which it was trained with
-        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = tokenizer_of(checkpoint, folder)
     np.savez_compressed(folder / "expected.npz", **expected(loaded(checkpoint.model, folder).double(), checkpoint))
     answers = {
         task: TASKS[task](loaded(getattr(transformers, kind), folder), tokenizer)
@@ -45,6 +44,13 @@ def make(name: str, checkpoint: Checkpoint) -> None:
     (folder / "answers.json").write_text(lines(content), "utf-8")
     (folder / "model.safetensors").chmod(0o644)
     print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir()) // 1000} kB")
+
+
+def tokenizer_of(checkpoint: Checkpoint, folder: Path) -> object:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if checkpoint.segments > 1:  # transformers 5 omits ALBERT's segments, which it was trained with
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
 
 
 def loaded(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
@@ -156,11 +162,23 @@ def predict(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]
 
 def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer)
-    return [
-        {"inputs": text, "aggregation_strategy": strategy, "answer": pipeline(text, aggregation_strategy=strategy)}
-        for text in TAGGED
-        for strategy in ("none", "simple")
+    every = [{"aggregation_strategy": strategy} for strategy in ("none", "simple", "first", "average", "max")]
+    every += [
+        {"aggregation_strategy": "none", "ignore_labels": []},
+        {"aggregation_strategy": "max", "ignore_labels": []},
     ]
+    every += [{"aggregation_strategy": "simple", "ignore_labels": ["PER", "O"]}]
+    cases = [{"inputs": text, "parameters": parameters} for text in TAGGED for parameters in every]
+    return [case | {"answer": pipeline(case["inputs"], **case["parameters"])} for case in cases]
+
+
+def ask_tags_again(name: str, checkpoint: Checkpoint) -> None:
+    """Replaces the answers of the token classification pipeline, on the checkpoint as it is."""
+    folder = HERE / name
+    file = folder / "answers.json"
+    tokenizer = tokenizer_of(checkpoint, folder)
+    model = loaded(getattr(transformers, checkpoint.tasks["tag"]), folder)
+    file.write_text(lines(json.loads(file.read_text("utf-8")) | {"tag": tag(model, tokenizer)}), "utf-8")
 
 
 def lines(content: dict[str, list[object]]) -> str:
@@ -175,5 +193,10 @@ def lines(content: dict[str, list[object]]) -> str:
 TASKS = {"fill_mask": fill_mask, "pairs": pairs, "predict": predict, "tag": tag}
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        make(wanted, CHECKPOINTS[wanted])
+    if sys.argv[1:] == ["--tags"]:
+        for name, one in CHECKPOINTS.items():
+            if "tag" in one.tasks:
+                ask_tags_again(name, one)
+    else:
+        for wanted in sys.argv[1:] or CHECKPOINTS:
+            make(wanted, CHECKPOINTS[wanted])

@@ -25,7 +25,9 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("BERT_PRT", "1", "unknown setting BERT_PRT; known are BERT_API_KEY, "),
+        ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_API_KEY, "),
+        ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
+        ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_API_KEY, "),
         ("BERT_PORT", "http", "BERT_PORT: "),
         ("BERT_PORT", "65536", "BERT_PORT: "),
         ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),

@@ -1,6 +1,16 @@
 """When the service is ready, and when its process should end."""
 
-from service.engine.canary import Health
+import asyncio
+
+import numpy as np
+import pytest
+
+from service.engine.canary import Canary, Health
+from service.errors import Unavailable
+from service.scheduling.batcher import Batcher
+from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
+
+CANARY = 7  # the number of its sequence, which is also what the fake model answers
 
 
 def health(**calibration: object) -> Health:
@@ -42,3 +52,108 @@ def test_a_fault_is_for_good() -> None:
     one = health(fault="stuck")
     one.canary_answered(0)
     assert one.reason(since_answer=0) == "stuck"
+
+
+def test_a_run_without_a_vector_leaves_the_verdict_of_the_last_one_and_a_vector_that_is_not_finite_is_wrong() -> None:
+    one = health()
+    one.canary_failed("x")
+    assert not one.wrong
+    one.canary_answered(0.2)
+    one.canary_failed("x")
+    assert one.wrong
+    one.canary_answered(0)
+    one.canary_failed("x", not_finite=True)
+    assert one.wrong
+
+
+class Engine:
+    """A real batcher and canary around a fake model, with `interval_seconds` of 5."""
+
+    def __init__(self, time: FakeTime, runner: FakeRunner) -> None:
+        self.runner, self.dead = runner, list[str]()
+        self.batcher = Batcher(run=runner.run, queue=make_queue(), clock=time.clock)
+        self.canary = Canary(
+            batcher=self.batcher,
+            health=health(),
+            tokens=sequence(CANARY),
+            vector=np.array(float(CANARY)),
+            interval_seconds=5,
+            timeout_seconds=30,
+            on_dead=self.dead.append,
+        )
+        self.batcher.report = lambda _: self.canary.count_batch()
+        self.running = [asyncio.create_task(self.batcher.serve()), asyncio.create_task(self.canary.run())]
+
+    async def close(self) -> None:
+        assert adds_up(self.batcher)
+        self.running[1].cancel()
+        self.batcher.close("closed")
+        await asyncio.wait(self.running)
+
+
+@pytest.mark.parametrize("pause", [0.5, 3.0, 4.9, 7.0])
+def test_the_canary_is_due_by_the_time_since_the_last_one_whatever_is_answered_meanwhile(pause: float) -> None:
+    async def story(time: FakeTime) -> None:
+        engine = Engine(time, FakeRunner())
+        engine.batcher.report = lambda _: None  # without the canaries that are due by the number of batches
+        while time.now < 59:
+            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+            await asyncio.sleep(pause)
+        await settle()
+        assert engine.runner.ran[CANARY] == time.now // 5
+        await engine.close()
+
+    play(story)
+
+
+def test_while_the_canary_is_known_to_be_wrong_all_requests_get_503_and_afterwards_answers() -> None:
+    async def story(time: FakeTime) -> None:
+        engine = Engine(time, FakeRunner())
+        engine.canary.vector = np.array(CANARY + 1.0)
+        await engine.canary.check()
+        with pytest.raises(Unavailable, match=r"wrong answers.*vector is wrong by 1\).*another replica") as caught:
+            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+        assert (caught.value.code, caught.value.retry_after) == ("suspended", 5.0)
+        with pytest.raises(Unavailable):
+            engine.batcher.check_admission(1)
+        assert not engine.runner.ran[1]
+        engine.canary.vector = np.array(float(CANARY))
+        await asyncio.sleep(5)
+        await settle()
+        (row,) = (await engine.batcher.submit([sequence(1)], timeout_seconds=10)).rows
+        assert row["cls"].tolist() == [1]
+        await engine.close()
+
+    play(story)
+
+
+def test_requests_that_wait_or_run_when_the_canary_turns_out_wrong_get_503() -> None:
+    async def story(time: FakeTime) -> None:
+        runner = FakeRunner(seconds_per_token=1)
+        engine = Engine(time, runner)
+        engine.canary.vector = np.array(CANARY + 1.0)
+        asked = [asyncio.create_task(engine.batcher.submit([sequence(1)] * 9, timeout_seconds=999)) for _ in range(3)]
+        for one in asked:
+            with pytest.raises(Unavailable, match="wrong answers"):
+                await one
+        assert runner.ran[CANARY] == 1
+        assert time.now < 3 * 9 * 4  # before all of them could run
+        await engine.close()
+
+    play(story)
+
+
+def test_a_canary_that_is_not_finite_withholds_answers_and_ends_the_process_after_three() -> None:
+    async def story(time: FakeTime) -> None:
+        runner = FakeRunner()
+        runner.not_finite = {CANARY}
+        engine = Engine(time, runner)
+        await engine.canary.check()
+        with pytest.raises(Unavailable, match="NaN"):
+            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+        await asyncio.sleep(10)
+        await settle()
+        assert len(engine.dead) == 1
+        await engine.close()
+
+    play(story)

@@ -81,6 +81,20 @@ def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(ber
     asyncio.run(story())
 
 
+def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) -> None:
+    async def story() -> None:
+        one = backend(open_artifact(bert_artifact))
+        await one.open()
+        one.engine._canary.vector = one.engine._canary.vector + 1
+        await one.engine._canary.check()
+        assert "the canary's vector is wrong" in await one.ready()
+        with pytest.raises(Unavailable, match="wrong answers"):
+            one.admit(1)
+        await one.close()
+
+    asyncio.run(story())
+
+
 def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
     async def story() -> None:
         one = engine(open_artifact(bert_artifact))

@@ -129,9 +129,18 @@ def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., 
 
 
 def test_an_unknown_aggregation_strategy_is_an_error(tagger: httpx.Client) -> None:
-    response = tagger.post("/tag", json={"inputs": "a", "aggregation_strategy": "max"})
+    response = tagger.post("/tag", json={"inputs": "a", "aggregation_strategy": "last"})
     assert response.status_code == 422
-    assert "aggregation_strategy: Input should be 'none' or 'simple'" in response.json()["error"]
+    assert "aggregation_strategy: Input should be 'none', 'simple', 'first'" in response.json()["error"]
+
+
+def test_labels_to_ignore_are_taken_from_either_place_and_from_both_is_an_error(tagger: httpx.Client) -> None:
+    body = {"inputs": "The cat sat in Paris."}
+    every = tagger.post("/tag", json=body | {"ignore_labels": []}).json()
+    assert [one["index"] for one in every] == [1, 2, 3, 4, 5, 6]
+    assert tagger.post("/tag", json=body | {"parameters": {"ignore_labels": []}}).json() == every
+    twice = tagger.post("/tag", json=body | {"ignore_labels": [], "parameters": {"aggregation_strategy": "max"}})
+    assert (twice.status_code, twice.json()["code"]) == (422, "parameters")
 
 
 def test_a_model_without_a_classifier_returns_501_with_the_reason(server: httpx.Client, tagger: httpx.Client) -> None:

@@ -33,6 +33,44 @@ def test_more_targets_than_the_limit_of_candidates_are_an_error(server: httpx.Cl
     assert fill(server, inputs="the [MASK]", targets=["cat"] * 1001)["code"] == "targets"
 
 
+def test_every_candidate_names_the_target_that_it_stands_for(server: httpx.Client) -> None:
+    found = fill(server, inputs="the [MASK] is [MASK]", targets=["Cat", "dog", "cat"])
+    assert [{one["target"]: one["token_str"] for one in mask} for mask in found] == [{"Cat": "cat", "dog": "dog"}] * 2
+    assert all("target" not in one for one in fill(server, inputs="the [MASK] is big"))
+
+
+@pytest.mark.parametrize(
+    ("target", "fault"),
+    [
+        ("unaffable", "the target 'unaffable' is 3 pieces (un, ##aff, ##able), and a mask stands for one: send a word"),
+        ("北京", "the target '北京' is 2 pieces (北, 京), and a mask stands for one"),
+        ("龍", "the target '龍' is not in the vocabulary ([UNK])"),
+        (" ", "the target ' ' has no pieces"),
+        ("cat " * 30, "... is 30 pieces (cat, cat, cat, cat, cat, cat, cat, cat, cat, cat, ...), and"),
+    ],
+)
+def test_a_target_that_is_not_one_piece_is_refused_unless_its_first_piece_is_asked_for(
+    server: httpx.Client, target: str, fault: str
+) -> None:
+    for parameters in ({"targets": ["dog", target]}, {"targets": ["dog", target], "first_piece": False}):
+        refused = fill(server, inputs="the [MASK] is big", parameters=parameters)
+        assert refused["code"] == "targets"
+        assert fault.removeprefix("...") in refused["error"]
+        assert '"first_piece": true' in refused["error"]
+    found = fill(server, inputs="the [MASK] is big", targets=["dog", target], first_piece=True)
+    assert {one["target"] for one in found} == {"dog", target}.difference([" "])
+
+
+def test_two_targets_with_one_first_piece_are_one_candidate_with_the_name_of_the_first(server: httpx.Client) -> None:
+    (one,) = fill(server, inputs="the [MASK] is big", targets=["unaffable", "un"], first_piece=True)
+    assert (one["token_str"], one["target"]) == ("un", "unaffable")
+
+
+def test_first_piece_given_twice_is_an_error(server: httpx.Client) -> None:
+    body = {"inputs": "[MASK]", "parameters": {"targets": ["cat"]}, "first_piece": True}
+    assert fill(server, **body)["code"] == "parameters"
+
+
 def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client) -> None:
     vocabulary = server.get("/info").json()["sizes"]["vocabulary"]
     first, _ = fill(server, inputs="the [MASK] is [MASK]", top_k=vocabulary)

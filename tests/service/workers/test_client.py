@@ -1,6 +1,7 @@
 """EngineClient and EngineWorker over a real unix socket; only the model behind them is fake."""
 
 import asyncio
+import dataclasses
 import os
 import socket
 import struct
@@ -11,13 +12,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
+from model_export.artifact.batch import Tokens
 from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
+from service.workers import client as client_module
 from service.workers import messages
+from service.workers.bounds import ModelBounds
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
@@ -82,6 +87,7 @@ class Processes:
             self.folder / "s",
             artifact,
             grace_seconds=GRACE_SECONDS,
+            bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000),
             on_other_artifact=lambda: self.other_artifacts.append(artifact),
         )
         self.clients.append((client, asyncio.create_task(client.keep_connected())))
@@ -397,5 +403,61 @@ def test_a_connection_that_violates_the_protocol_is_dropped_without_effect_on_ot
             await until(lambda: len(processes.worker._connections) == 1)
             runner.release()
             assert numbers_of(await kept) == [1]
+
+    play(story)
+
+
+def faulty(**fields: Any) -> Tokens:
+    return dataclasses.replace(sequence(1), **fields)
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "the token id 1000; this model has 0 to 999": {"ids": np.array([1, 1000, 2, 3], np.int32)},
+    "the token id -1; this model": {"ids": np.array([1, -1, 2, 3], np.int32)},
+    "the type id 2; this model has 0 to 1": {"types": np.array([0, 2, 0, 0], np.int32)},
+    "has 1001 tokens; this model takes 1 to 1000": {"ids": np.zeros(1001, np.int32), "types": np.zeros(1001, np.int32)},
+    "has 0 tokens": {"ids": np.zeros(0, np.int32), "types": np.zeros(0, np.int32)},
+    "the target id 1000": {"targets": (5, 1000), "masks": (1,), "outputs": frozenset({"target_logits"})},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_outside_the_models_bounds_fails_alone_with_its_index(tmp_path: Path, fault: str) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            work = [sequence(1), faulty(**FAULTS[fault])]
+            bad = asyncio.create_task(client.submit(work, timeout_seconds=100))
+            good = [submit(client, number) for number in range(1, 9)]  # in the same turn: in one message with it
+            error = await error_of(bad, InferenceFailed)
+            assert fault in error.message
+            assert (error.status, error.index) == (500, 1)
+            assert [numbers_of(await one) for one in good] == [[number] for number in range(1, 9)]
+            assert len(processes.worker._connections) == 1
+
+    play(story)
+
+
+def test_a_message_that_the_engine_refuses_concerns_only_the_requests_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        runner = FakeRunner(held=True)
+        async with start(tmp_path, runner) as processes:
+            client = await processes.connected()
+            writer, waiting = client._writer, submit(client, 1)
+            await until(lambda: bool(runner.batches))
+            with monkeypatch.context() as patch:
+                patch.setattr(client_module, "keeps_bounds", lambda *_: True)
+                refused = [
+                    asyncio.create_task(client.submit([faulty(ids=np.full(4, 1000, np.int32))], timeout_seconds=100)),
+                    submit(client, 2),
+                ]
+                for one in refused:
+                    assert "a message with a token id out of bounds" in (await error_of(one, InferenceFailed)).message
+            later = submit(client, 3)
+            runner.release()
+            assert (numbers_of(await waiting), numbers_of(await later)) == ([1], [3])
+            assert client._writer is writer  # the same connection
 
     play(story)

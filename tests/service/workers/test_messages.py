@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Tokens
 from service import errors
 from service.workers import messages
+from service.workers.bounds import ModelBounds
 from service.workers.codec import (
     MESSAGE_BYTES,
-    ModelBounds,
     RemoteRequest,
     RemoteResult,
     chunk_by_bytes,

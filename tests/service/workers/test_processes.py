@@ -440,7 +440,9 @@ def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str
     finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
     assert finished.returncode == 1
     assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
-    assert "Traceback" not in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1  # neither a traceback nor a line about the model
+    missing = start(settings | {"BERT_PORT": str(service.port), "BERT_ARTIFACT": "/nowhere"})
+    assert "cannot listen" in missing.stderr  # before the artifact is read
 
 
 def test_a_missing_temporary_folder_fails_the_start_with_one_message(settings: dict[str, str]) -> None:

@@ -1,0 +1,67 @@
+"""A weights file that is changed in place under a running service."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+
+DEADLINE_SECONDS = 60
+TEXT = {"inputs": "the cat sat"}
+
+
+@pytest.fixture
+def own_artifact(bert_artifact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
+
+
+def service(artifact: Path, **more: str) -> ServiceProcess:
+    settings = {"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "64", "BERT_SELF_CHECK_SECONDS": "0.2"}
+    return ServiceProcess(settings | more)
+
+
+def overwrite(artifact: Path) -> None:
+    """In place and without truncating, as `cp` and rsync --inplace do."""
+    weights = artifact / "cpu" / "model.onnx.data"
+    with weights.open("r+b") as file:
+        file.write(np.full(weights.stat().st_size // 4, 0.5, np.float32).tobytes())
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize("change", ["overwritten", "truncated"])
+def test_a_weights_file_changed_in_place_neither_changes_nor_ends_the_service(
+    own_artifact: Path, change: str, processes: str
+) -> None:
+    with (
+        service(own_artifact, BERT_API_PROCESSES=processes) as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+    ):
+        before = client.post("/embed", json=TEXT).content
+        if change == "overwritten":
+            overwrite(own_artifact)
+        else:
+            os.truncate(own_artifact / "cpu" / "model.onnx.data", 0)
+        for _ in range(5):
+            assert client.post("/embed", json=TEXT).content == before
+        assert client.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_artifact: Path, processes: str) -> None:
+    with (
+        service(own_artifact, BERT_API_PROCESSES=processes, BERT_SHARE_WEIGHTS="true") as process,
+        httpx.Client(base_url=process.url, timeout=60) as client,
+    ):
+        assert client.post("/embed", json=TEXT).status_code == 200
+        overwrite(own_artifact)
+        end = time.monotonic() + DEADLINE_SECONDS
+        while (answer := client.post("/embed", json=TEXT)).status_code == 200:
+            assert time.monotonic() < end
+        assert (answer.status_code, answer.json()["code"]) == (503, "suspended")
+        assert "wrong answers" in answer.json()["error"]
+        assert client.get("/ready").status_code == 503
