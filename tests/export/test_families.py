@@ -1,12 +1,16 @@
 """The artifact of each golden checkpoint gives transformers' answers: all heads, lengths 2 to 130 in one batch."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from model_export.export import export
 from tests import readme_families as families
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT

@@ -2,7 +2,7 @@
 
     python tests/golden/make_pickles.py
 
-It needs torch; the tests do not. `expected.npz` has each tensor as float32. `bert.bin` is the golden BERT's state_dict.
+It needs torch; the tests do not. `arrays.npz` has each tensor as float32. `bert.bin` is the golden BERT's state_dict.
 """
 
 from pathlib import Path
@@ -20,7 +20,9 @@ def state_dict() -> dict[str, torch.Tensor]:
     torch.manual_seed(20181011)
     base = torch.randn(6, 5)
     module = torch.nn.Linear(5, 3)
-    tensors = {f"{module_name}.{name}": value for module_name in ("linear",) for name, value in module.state_dict().items()}
+    tensors = {
+        f"{module_name}.{name}": value for module_name in ("linear",) for name, value in module.state_dict().items()
+    }
     tensors |= {
         "base": base,
         "same": base,
@@ -45,5 +47,5 @@ FOLDER.mkdir(exist_ok=True)
 tensors = state_dict()
 torch.save(tensors, FOLDER / "zip.bin")
 torch.save(tensors, FOLDER / "legacy.bin", _use_new_zipfile_serialization=False)
-np.savez_compressed(FOLDER / "expected.npz", **{name: one.detach().float().numpy() for name, one in tensors.items()})
+np.savez_compressed(FOLDER / "arrays.npz", **{name: one.detach().float().numpy() for name, one in tensors.items()})
 torch.save(load_file(HERE / "bert" / "model.safetensors"), FOLDER / "bert.bin")

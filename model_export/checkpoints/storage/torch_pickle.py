@@ -174,7 +174,7 @@ def _unpickle(source: BinaryIO, file: Path) -> tuple[object, dict[str, _Storage]
     start = source.tell()
     for opcode, argument, position in pickletools.genops(source):
         reached = (position or start) - start
-        if reached > MAX_PICKLE_BYTES or (opcode.name in MEMO and int(argument) > MAX_PICKLE_BYTES):
+        if reached > MAX_PICKLE_BYTES or (opcode.name in MEMO and int(argument or 0) > MAX_PICKLE_BYTES):
             raise ExportError(f"{file} has a pickle of more than {MAX_PICKLE_BYTES} bytes beside its tensors")
     end = source.tell()
     source.seek(start)
