@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from model_export.artifact.graph_sizes import why_sizes_differ
 from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, WEIGHTS, Manifest, ManifestError
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
@@ -52,9 +53,12 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
         remedy = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
     manifest = Manifest.read(folder / device)
-    if fault := why_inconsistent(manifest):
+    fault = why_inconsistent(manifest)
+    if not fault:
+        manifest.check_files(folder / device)
+        fault = why_sizes_differ(folder / device / MODEL, manifest.sizes, manifest.max_tokens)
+    if fault:
         raise ManifestError(f"{folder / device / MANIFEST} {fault}: it was changed or made elsewhere; {SOLUTION}")
-    manifest.check_files(folder / device)
     return Artifact(folder / device, manifest)
 
 
