@@ -6,6 +6,7 @@ tokenizers library and passes its loader to `check_in_child`.
 """
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -87,6 +88,7 @@ def _report(line: str) -> None:
 
 
 def _limit_resources() -> None:
+    os.putenv("RUST_BACKTRACE", "0")  # the last line on stderr is then the reason of a panic
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     memory = pages * resource.getpagesize() + MEMORY_BYTES
     wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: CPU_SECONDS, resource.RLIMIT_CORE: 0}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from model_export.__main__ import main
+from model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 
@@ -64,3 +65,14 @@ def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
 def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["describe", str(tmp_path / "nowhere")]) == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
+
+
+def test_the_report_of_an_export_has_five_digits_of_the_cosine_and_its_meaning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two digits made 1 of int8's 0.99631."""
+    assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "int8"]) == 0
+    cosine = Manifest.read(tmp_path / "artifact" / "cpu").verification["cls_smallest_cosine"]
+    assert 0.9 < cosine < 0.99999
+    meaning = "of the [CLS] vectors to the checkpoint's own, over random texts; 1 means equal"
+    assert f"  cls_smallest_cosine {cosine:.5f}: {meaning}" in capsys.readouterr().out
