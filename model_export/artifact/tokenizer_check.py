@@ -55,7 +55,8 @@ class TokenizerCheck:
         code = self._process.returncode
         if code == 0:
             return "" if last == "ok" else last
-        why = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
+        said = [line for line in errors.decode(errors="replace").splitlines() if line and not line.startswith("note:")]
+        why = (said or ["no message"])[-1][:300]
         if code == -signal.SIGXCPU:
             return f"takes more than {CPU_SECONDS} s of CPU time for {last}"
         ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -88,7 +89,7 @@ def _report(line: str) -> None:
 
 
 def _limit_resources() -> None:
-    os.putenv("RUST_BACKTRACE", "0")  # the last line on stderr is then the reason of a panic
+    os.putenv("RUST_BACKTRACE", "0")  # the last line on stderr is then the reason, but for a note
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     memory = pages * resource.getpagesize() + MEMORY_BYTES
     wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: CPU_SECONDS, resource.RLIMIT_CORE: 0}
