@@ -171,6 +171,7 @@ def _shards(index: Path) -> list[Path]:
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
         raise ExportError(f"{index} is damaged: its weight_map must give the file of each weight")
-    if outside := sorted(file for file in listed.values() if Path(file).name != file):
+    files = sorted(set(listed.values()))
+    if outside := [file for file in files if Path(file).name != file]:
         raise ExportError(f"{index} names {outside[0]!r}: a shard must be a file beside the index")
-    return sorted({index.parent / file for file in listed.values()})
+    return [index.parent / file for file in files]
