@@ -63,11 +63,6 @@ class TokenizerCheck:
         limit = f"{MEMORY_BYTES // 2**30} GiB of memory are allowed"
         return f"fails on {last} ({ended}: {why}; {limit})"
 
-    def stop(self) -> None:
-        """Ends a check whose result is not needed."""
-        self._process.kill()
-        self._process.communicate()
-
 
 def check_in_child(load: Callable[[str], Any]) -> None:
     """The main function of the child: prints each text that it encodes, then "ok" or the fault.
