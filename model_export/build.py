@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from model_export.artifact.tokenizer_check import ModelLimits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
 from model_export.checkpoints.named_weights import NamedWeights
@@ -11,6 +12,7 @@ from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads import Heads
 from model_export.graph.precision import PRECISIONS
+from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.reference import Reference
 
@@ -52,11 +54,19 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str) -> BuiltMod
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
-    """Raises ExportError where a masked-LM head has no mask token, or the padding token has a position."""
-    padding = built.parts.architecture.position_offset - 1  # positions start after the row for padding
+    """Raises ExportError where the tokenizer cannot serve the model.
+
+    That is: a masked-LM head has no mask token, the padding token has a position, or encoding a text fails, takes too
+    much time or memory, or gives ids or types that the model does not have.
+    """
+    sizes = built.parts.architecture
+    padding = sizes.position_offset - 1  # positions start after the row for padding
     if padding >= 0 and (pad := tokenizer.special_tokens.get("pad", padding)) != padding:
         raise ExportError(
             f"config.json sets pad_token_id to {padding}, which has no position, but the tokenizer pads with {pad}"
         )
     if "fill_mask" in built.heads.present and "mask" not in tokenizer.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
+    limits = ModelLimits(vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens)
+    if fault := why_unusable(tokenizer.tokenizer, limits):
+        raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")

@@ -1,8 +1,10 @@
 """Exports a checkpoint: read it, build the graph, write it, verify the written files, then rename the folder."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from model_export.artifact.cpu import trim_heap
+from model_export.artifact.graph_sizes import metadata_of
 from model_export.artifact.manifest import MODEL, PREPACKED_FOR, TOKENIZER, Manifest
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
@@ -41,7 +43,8 @@ def export(
     expected = reference_outputs(built.reference, heads, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
-        built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else None)
+        packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
+        built.graph.save(folder / MODEL, metadata_of(asdict(sizes)) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
         trim_heap()

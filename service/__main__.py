@@ -10,6 +10,7 @@ from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
 from service.listening import ListenError, check_address
 from service.settings import Settings, SettingsError
+from service.tasks.tokenizer_check import StartedCheck
 
 
 def main() -> int:
@@ -28,22 +29,29 @@ def main() -> int:
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
         logging.getLogger("service").warning(message, choice.degraded)
-    return _supervise(settings, choice) if settings.api_processes else _serve(settings, choice)
+    check = StartedCheck(choice.artifact)
+    try:
+        return (_supervise if settings.api_processes else _serve)(settings, choice, check)
+    except ManifestError as error:
+        print(f"service: {error}", file=sys.stderr)
+        return 2
 
 
-def _serve(settings: Settings, choice: ArtifactChoice) -> int:
-    """HTTP and the model in this process."""
+def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
+    """HTTP and the model in this process; their import runs beside the check of the tokenizer."""
     from service.engine.local_backend import LocalBackend
     from service.http.server import build, run
     from service.metrics import Metrics
 
+    check.finish()
     return run(build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded)))
 
 
-def _supervise(settings: Settings, choice: ArtifactChoice) -> int:
+def _supervise(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
     """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
     from service.workers.supervisor import supervise
 
+    check.finish()
     return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
 
 

@@ -70,6 +70,12 @@ class InferenceFailed(ServiceError):
     status, code = 500, "run_failed"
 
 
+class TokenizerFailed(ServiceError):
+    """The tokenizer raised or panicked on a text that it should encode."""
+
+    code = "tokenizer_failed"
+
+
 class NoSuchHead(ServiceError):
     """This model does not have what the task needs."""
 

@@ -82,7 +82,7 @@ class Manifest:
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "
                 f"create one with `python -m model_export CHECKPOINT {folder}`"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error
         found = content.get("format") if isinstance(content, dict) else None
         if found != FORMAT:

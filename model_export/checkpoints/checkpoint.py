@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from model_export.checkpoints.formats import CONVERT, FORMATS, Format
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
+from model_export.checkpoints.storage.advice import TENSORFLOW, convert, convert_tensorflow
+from model_export.checkpoints.storage.formats import FORMATS, Format
 from model_export.errors import ExportError
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
-TENSORFLOW = {  # pattern -> the call that converts such a file
-    "*.ckpt*.index": 'BertForPreTraining.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, '
-    'config=BertConfig.from_json_file("FOLDER/bert_config.json")).save_pretrained("NEW_FOLDER")',
-    "*.h5": 'AutoModelForPreTraining.from_pretrained("FOLDER", from_tf=True).save_pretrained("NEW_FOLDER")',
-}
+MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
 
 
 class Checkpoint:
@@ -97,7 +94,11 @@ class Checkpoint:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ExportError where the file is missing, damaged or holds something else."""
     try:
+        if (size := path.stat().st_size) > MAX_JSON_BYTES:
+            raise ExportError(f"{path} has {size} bytes; at most {MAX_JSON_BYTES} are allowed")
         content = json.loads(path.read_text("utf-8"))
+    except RecursionError:
+        raise ExportError(f"{path} cannot be read: its values are nested too deeply") from None
     except FileNotFoundError:
         expected = "CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors"
         raise ExportError(f"{path} is missing: {expected}") from None
@@ -127,12 +128,22 @@ def _format(folder: Path) -> str:
     for name, one in FORMATS.items():
         if any(folder.glob(one.files)) or (folder / one.index).is_file():
             return name
-    for pattern, call in TENSORFLOW.items():
+    for pattern in TENSORFLOW:
         if any(folder.glob(pattern)):
-            solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {call}"
+            calls = convert_tensorflow(folder, pattern)
+            solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {calls}"
             raise ExportError(f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}")
     patterns = " or ".join(one.files for one in FORMATS.values())
-    raise ExportError(f"{folder} has no {patterns} file: convert other formats with {CONVERT}")
+    if runs := sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=_step):
+        found = f"only checkpoints of a Trainer: {', '.join(run.name for run in runs)}"
+        raise ExportError(f"{folder} has no {patterns} file, {found}: name one of them, like {runs[-1]}")
+    raise ExportError(f"{folder} has no {patterns} file: convert other formats with {convert(folder)}")
+
+
+def _step(folder: Path) -> tuple[int, str]:
+    """The training step in the name of a Trainer's checkpoint, and the name."""
+    number = folder.name.rpartition("-")[2]
+    return (int(number) if number.isdecimal() else 0, folder.name)
 
 
 def _files(folder: Path, kind: Format) -> list[Path]:
@@ -160,4 +171,7 @@ def _shards(index: Path) -> list[Path]:
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
         raise ExportError(f"{index} is damaged: its weight_map must give the file of each weight")
-    return sorted({index.parent / file for file in listed.values()})
+    files = sorted(set(listed.values()))
+    if outside := [file for file in files if Path(file).name != file]:
+        raise ExportError(f"{index} names {outside[0]!r}: a shard must be a file beside the index")
+    return [index.parent / file for file in files]

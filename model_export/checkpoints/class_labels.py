@@ -30,7 +30,7 @@ NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
 
 def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
-    if not (parts.has("labels") or parts.has("tags")):
+    if parts.is_multiple_choice or not (parts.has("labels") or parts.has("tags")):
         return NO_CLASSIFIER
     stated = config.get("architectures")
     classes = [str(name) for name in stated] if isinstance(stated, list) else []

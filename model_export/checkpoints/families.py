@@ -74,7 +74,8 @@ class Family:
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
-    ignored_heads: Mapping[str, str] = field(default_factory=dict)  # prefix of a head that no task reads -> its name
+    # prefix of a head that no task reads -> its name
+    ignored_heads: Mapping[str, str] = field(default_factory=lambda: {"qa_outputs.": "question_answering"})
 
 
 BERT = Family(
@@ -142,7 +143,7 @@ FAMILIES = {
         defaults=BERT_DEFAULTS | {"embedding_size": 128},
         mlm_activation="gelu",
         labels_activation="gelu",
-        ignored_heads={"discriminator_predictions.": "replaced_tokens"},
+        ignored_heads={"qa_outputs.": "question_answering", "discriminator_predictions.": "replaced_tokens"},
     ),
 }
 

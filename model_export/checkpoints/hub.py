@@ -1,6 +1,5 @@
 """Downloads checkpoints by their hub id, ORG/NAME."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def locate(name: str, revision: str | None) -> tuple[Path, str]:
 
 def _download(name: str, revision: str | None) -> Path:
     folder = _snapshot(name, revision, DESCRIPTION + WEIGHTS)
-    if any(folder.glob("*.safetensors")) or importlib.util.find_spec("torch") is None:
+    if any(folder.glob("*.safetensors")):
         return folder
     return _snapshot(name, revision, DESCRIPTION + PICKLES)
 

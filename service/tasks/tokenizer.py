@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,7 +18,8 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from model_export.artifact.batch import Ints, Tokens
 from service.artifact import Artifact
-from service.errors import Invalid
+from service.errors import Invalid, TokenizerFailed
+from service.tasks.tokenizer_check import guard
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
@@ -90,9 +92,10 @@ class Tokenizer:
         """
         tokenizer, limit = self._masking if options.masks else self._plain, self.artifact.manifest.max_tokens
         encoded = []
-        for index, encoding in enumerate(_encode_batch(tokenizer, texts)):
+        for index, encoding in enumerate(_encode_each(tokenizer, texts, first)):
             size = len(encoding)
             if size > limit:
+                _check_room(tokenizer, texts[index], limit, first + index)
                 if truncate is None:
                     way_out = "shorten it or send truncate: true"
                     message = f"input has {size} tokens; this model takes at most {limit}: {way_out}"
@@ -132,10 +135,10 @@ class Tokenizer:
     async def _run_in_chunks(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in chunks on the thread."""
         if sum(sizes) <= inline:
-            return work(slice(0, len(sizes)))
+            return guard(lambda: work(slice(0, len(sizes))))
         results: list[T] = []
         for chunk in chunk_by_size(sizes):
-            results += await asyncio.get_running_loop().run_in_executor(self._thread, work, chunk)
+            results += await asyncio.get_running_loop().run_in_executor(self._thread, guard, partial(work, chunk))
         return results
 
     def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
@@ -183,6 +186,26 @@ def _encode_batch(tokenizer: HFTokenizer, texts: Texts) -> list[Encoding]:
         return tokenizer.encode_batch(list(texts))
     text = texts[0]
     return [tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text)]
+
+
+def _encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encoding]:
+    """As `_encode_batch`. Raises TokenizerFailed with the index of the first text that fails alone."""
+    try:
+        return guard(lambda: _encode_batch(tokenizer, texts), first)
+    except TokenizerFailed:
+        if len(texts) == 1:
+            raise
+        return [one for i, text in enumerate(texts) for one in _encode_each(tokenizer, [text], first + i)]
+
+
+def _check_room(tokenizer: HFTokenizer, text: Text, limit: int, index: int) -> None:
+    """Raises Invalid where the model's limit leaves no room for one token of each text beside the special tokens."""
+    is_pair = not isinstance(text, str)
+    special = tokenizer.num_special_tokens_to_add(is_pair)
+    if limit - special < 1 + is_pair:
+        kind, texts = ("pair", "two texts") if is_pair else ("text", "a text")
+        message = f"this model takes at most {limit} tokens, and a {kind} has {special} special tokens"
+        raise Invalid(f"{message}: there is no room for {texts}, truncated or not", code="too_long", index=index)
 
 
 def _truncate(tokenizer: HFTokenizer, text: Text, limit: int, direction: Direction) -> Encoding:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from model_export.artifact.batch import OUTPUTS, Ints, Tokens, pack
 from model_export.artifact.manifest import FORMAT, MANIFEST, Manifest, ManifestError
 from service.artifact import open_artifact
+from tests.paths import GOLDEN
 
 
 def changed(artifact: Path, folder: Path, change: dict[str, Any], *, without: str = "") -> Path:
@@ -66,6 +68,55 @@ def test_unknown_fields_and_wrong_types_are_refused(
 def test_a_missing_file_is_reported_by_name(bert_artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"model\.onnx.* is missing"):
         open_artifact(changed(bert_artifact, tmp_path, {}))
+
+
+def _sizes(artifact: Path, **sizes: int) -> dict[str, Any]:
+    return {"sizes": dict(Manifest.read(artifact / "cpu").sizes) | sizes}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"files": {}}, r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json"),
+        ({"files": {"../secret": "0"}}, "lists the checksums of"),
+        ({"golden": []}, "has no golden sequences"),
+        ({"max_tokens": 5}, "has a golden sequence of 17 tokens, but max_tokens is 5"),
+        ({"max_tokens": 145}, "gives max_tokens as 145, but model.onnx has 144 positions"),
+        ({"special_tokens": {"mask": 170}}, "gives the mask token the id 170, but the vocabulary has 170 entries"),
+        ({"vocabulary": 171}, "gives vocabulary as 171 in sizes, but model.onnx has 170"),
+        ({"vocabulary": 0}, "gives vocabulary as 0 in sizes; at least 1 is possible"),
+        ({"vocabulary": 100}, "has a golden sequence with the id 1[0-9][0-9], but the vocabulary has 100 entries"),
+        ({"hidden": 64}, "gives hidden as 64 in sizes, but the output cls has 32 channels"),
+        ({"segments": 9}, "gives segments as 9 in sizes, but model.onnx has 2"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_or_its_graph_is_refused(
+    bert_artifact: Path, tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    whole = change if set(change) & {"files", "golden", "max_tokens", "special_tokens"} else None
+    content = whole or _sizes(bert_artifact, **change)
+    folder = tmp_path / "artifact"
+    shutil.copytree(bert_artifact, folder)
+    path = folder / "cpu" / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | content), "utf-8")
+    with pytest.raises(ManifestError, match=f"{sentence}.*: it was changed or made elsewhere; export the checkpoint"):
+        open_artifact(folder)
+
+
+def test_a_manifest_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / MANIFEST).write_text("[" * 100_000, "utf-8")
+    with pytest.raises(ManifestError, match="cannot be read"):
+        open_artifact(tmp_path)
+
+
+def test_a_checkpoint_is_not_advised_to_be_exported_into_its_own_folder() -> None:
+    with pytest.raises(ManifestError) as raised:
+        open_artifact(GOLDEN / "bert")
+    assert f"is a checkpoint, not an artifact: export it into another folder, `python -m model_export {GOLDEN}" in str(
+        raised.value
+    )
+    assert "/bert ARTIFACT --device cpu`, and set BERT_ARTIFACT to that" in str(raised.value)
 
 
 def _ints(values: tuple[int, ...]) -> Ints:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from model_export.__main__ import main
+from model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 
-def described(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    assert main(["describe", str(folder)]) == 0
+def described(folder: Path, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> dict[str, str]:
+    assert main(["describe", str(folder)]) == code
     lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
     return {name: what.strip() for name, what in lines}
 
@@ -45,7 +46,7 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     (tmp_path / "checkpoint" / "config.json").write_text(
         config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8"
     )
-    assert main(["describe", str(tmp_path / "checkpoint")]) == 0
+    assert main(["describe", str(tmp_path / "checkpoint")]) == 2
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert len(refused) == 2
     assert "has no tokenizer that is supported" in refused[0]
@@ -58,9 +59,20 @@ def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     vocabulary = tmp_path / "checkpoint" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text("utf-8").replace("[MASK]", "mask"), "utf-8")
-    assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys)["refused"]
+    assert "its tokenizer has no mask token" in described(tmp_path / "checkpoint", capsys, code=2)["refused"]
 
 
 def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["describe", str(tmp_path / "nowhere")]) == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
+
+
+def test_the_report_of_an_export_has_five_digits_of_the_cosine_and_its_meaning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two digits made 1 of int8's 0.99631."""
+    assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "int8"]) == 0
+    cosine = Manifest.read(tmp_path / "artifact" / "cpu").verification["cls_smallest_cosine"]
+    assert 0.9 < cosine < 0.99999
+    meaning = "of the [CLS] vectors to the checkpoint's own, over random texts; 1 means equal"
+    assert f"  cls_smallest_cosine {cosine:.5f}: {meaning}" in capsys.readouterr().out

@@ -1,12 +1,16 @@
 """The artifact of each golden checkpoint gives transformers' answers: all heads, lengths 2 to 130 in one batch."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from model_export.export import export
 from tests import readme_families as families
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT
@@ -171,3 +175,26 @@ def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable)
     made = families.table(lambda name: exported(name).manifest)
     assert families.BEGIN in readme
     assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "extra"),
+    [
+        ("QuestionAnswering", "question_answering", {"qa_outputs.weight": (2, 32), "qa_outputs.bias": (2,)}),
+        ("MultipleChoice", "multiple_choice", {"classifier.weight": (1, 32), "classifier.bias": (1,)}),
+    ],
+)
+def test_a_checkpoint_with_a_head_that_no_task_uses_is_exported_for_its_embeddings(
+    kind: str, head: str, extra: dict[str, tuple[int, ...]], tmp_path: Path, exported: Callable
+) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    weights = load_file(GOLDEN / "bert" / "model.safetensors")
+    kept = {name: array for name, array in weights.items() if name.startswith("bert.")}
+    added = {name: np.ones(shape, np.float32) for name, shape in extra.items()}
+    save_file(kept | added, tmp_path / "checkpoint" / "model.safetensors")
+    config = json.loads((GOLDEN / "bert" / "config.json").read_text("utf-8")) | {"architectures": [f"BertFor{kind}"]}
+    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config), "utf-8")
+    manifest = export(tmp_path / "checkpoint", tmp_path / "artifact")
+    assert manifest.heads == ("cls", "mean", "pooler")
+    assert manifest.missing[head] == "the checkpoint has this head, but no task uses it"
+    assert manifest.canary.cls == exported("bert").manifest.canary.cls

@@ -61,6 +61,13 @@ def eight_bits(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"88")
 
 
+def a_million_names() -> bytes:
+    """A safetensors file with a million weights without elements."""
+    entry = '"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    header = ("{" + ",".join(entry % n for n in range(1_000_000)) + "}").encode()
+    return len(header).to_bytes(8, "little") + header
+
+
 def indexed(content: str) -> Damage:
     """Leaves only the index of the shards."""
 
@@ -75,8 +82,8 @@ POOLER = "bert.pooler.dense.weight"
 NAN = {POOLER: np.full((32, 32), np.nan, np.float32)}
 DAMAGES = {
     "an unread weight": (
-        weights(lambda w: w | {"qa_outputs.weight": w[POOLER]}),
-        "weights that are not supported: qa_outputs.weight",
+        weights(lambda w: w | {"span_outputs.weight": w[POOLER]}),
+        "weights that are not supported: span_outputs.weight",
     ),
     "a missing weight": (
         weights(lambda w: {n: a for n, a in w.items() if "layer.1.output.dense.bias" not in n}),
@@ -107,9 +114,29 @@ DAMAGES = {
         indexed('{"weight_map": {"a": 1}}'),
         "its weight_map must give the file of each weight",
     ),
+    "an index that leaves its folder": (
+        indexed('{"weight_map": {"a": "model-1.safetensors", "b": "../checkpoint/model-2.safetensors"}}'),
+        "names '../checkpoint/model-2.safetensors': a shard must be a file beside the index",
+    ),
+    "an index with an absolute path": (
+        indexed('{"weight_map": {"a": "/dev/zero"}}'),
+        "names '/dev/zero': a shard must be a file beside the index",
+    ),
+    "a config nested 100,000 deep": (
+        lambda folder: (folder / "config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000, "utf-8"),
+        "config.json cannot be read: its values are nested too deeply",
+    ),
+    "a config of 20 MB": (
+        lambda folder: (folder / "config.json").write_text('{"a": "' + "b" * 20_000_000 + '"}', "utf-8"),
+        "config.json has 20000009 bytes; at most 16777216 are allowed",
+    ),
+    "a million names": (
+        lambda folder: (folder / "model.safetensors").write_bytes(a_million_names()),
+        "it is no checkpoint of a BERT",
+    ),
     "weights of eight bits": (
         eight_bits,
-        "as F8_E4M3, which is not supported: convert with AutoModelForPreTraining",
+        "as F8_E4M3, which is not supported: convert with BertForPreTraining.from_pretrained",
     ),
     "names with something before": (
         weights(lambda w: {f"module.{n}": a for n, a in w.items()}),
@@ -168,7 +195,7 @@ def test_a_precision_without_kernels_on_the_device_is_refused(tmp_path: Path, ex
     assert not (tmp_path / "artifact").exists()
 
 
-@pytest.mark.parametrize("architectures", [[], ["BertForMultipleChoice"]])
+@pytest.mark.parametrize("architectures", [[], ["BertForRanking"]])
 def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_path: Path, exported: Command) -> None:
     shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
     config(architectures=architectures)(tmp_path / "checkpoint")

@@ -2,11 +2,8 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -134,7 +131,7 @@ def test_a_config_of_google_research_is_read_and_its_defaults_are_reported(tmp_p
     [
         ("bert_model.ckpt.index", 'BertForPreTraining.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True'),
         ("model.ckpt-1000.index", "BertForPreTraining"),
-        ("tf_model.h5", 'AutoModelForPreTraining.from_pretrained("FOLDER", from_tf=True)'),
+        ("tf_model.h5", 'BertForPreTraining.from_pretrained("FOLDER", from_tf=True).save_pretrained("NEW_FOLDER") and'),
     ],
 )
 def test_a_tensorflow_checkpoint_is_refused_with_the_call_that_converts_it(
@@ -144,73 +141,31 @@ def test_a_tensorflow_checkpoint_is_refused_with_the_call_that_converts_it(
     with pytest.raises(ExportError, match="holds a TensorFlow checkpoint, which is not supported") as raised:
         export(source, tmp_path / "artifact")
     assert "convert it once with transformers 4 (version 5 cannot) and TensorFlow: " + call in str(raised.value)
+    assert 'AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")' in str(raised.value)
 
 
-def test_a_pickle_of_anything_but_tensors_is_refused_with_and_without_torch(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    (tmp_path / "checkpoint" / "model.safetensors").rename(tmp_path / "checkpoint" / "pytorch_model.bin")
-    with pytest.raises(
-        ExportError,
-        match=r"pytorch_model\.bin (is a pickle, which only torch opens safely|holds something else than tensors)",
-    ):
-        export(tmp_path / "checkpoint", tmp_path / "artifact")
+def test_the_advice_names_the_class_of_a_fine_tuned_checkpoint_and_its_tokenizer(tmp_path: Path) -> None:
+    """AutoModelForPreTraining would replace the classifier by heads of random weights."""
+    shutil.copytree(GOLDEN / "bert-labels", tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "model.safetensors").rename(tmp_path / "checkpoint" / "model.msgpack")
+    with pytest.raises(ExportError) as raised:
+        Checkpoint(tmp_path / "checkpoint")
+    assert (
+        'convert other formats with BertForSequenceClassification.from_pretrained("FOLDER").save_pretrained'
+        '("NEW_FOLDER") and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
+    ) in str(raised.value)
+    (tmp_path / "checkpoint" / "config.json").unlink()
+    with pytest.raises(ExportError, match=r"CLASS \(the class that saved the checkpoint\)\.from_pretrained"):
+        Checkpoint(tmp_path / "checkpoint")
 
 
-class PretendTensor:
-    """The methods of torch.Tensor, and of its subclass Parameter, that the exporter calls."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.shape, self.array = array.shape, array
-
-    def detach(self) -> "PretendTensor":
-        return self
-
-    def float(self) -> "PretendTensor":
-        return PretendTensor(self.array.astype(np.float32))
-
-    def numpy(self) -> np.ndarray:
-        return self.array
-
-
-@pytest.fixture
-def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Path]:
-    """A checkpoint with a pickle that a fake torch reads as this content: the tests do not need torch."""
-
-    def checkpoint(content: object) -> Path:
-        def load(file: Path, *, map_location: str, weights_only: bool, mmap: bool) -> object:
-            assert (file.name, map_location, weights_only, mmap) == ("pytorch_model.bin", "cpu", True, False)
-            return content
-
-        torch = ModuleType("torch")
-        torch.__spec__ = ModuleSpec("torch", None)
-        vars(torch).update(load=load, Tensor=PretendTensor)
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        source = bert(tmp_path / "checkpoint", lambda folder, _: (folder / "model.safetensors").unlink())
-        (source / "pytorch_model.bin").write_bytes(b"a pickle")
-        return source
-
-    return checkpoint
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda weights: {"state_dict": weights},
-        lambda weights: [*weights.values()],
-        lambda weights: weights | {"epoch": 3},
-    ],
-)
-def test_a_pickle_of_more_than_tensors_by_name_is_refused(
-    around: Callable[[dict[str, PretendTensor]], object], pickled: Callable[[object], Path], tmp_path: Path
-) -> None:
-    source = pickled(around({"bert.pooler.dense.bias": PretendTensor(np.ones(32))}))
-    with pytest.raises(ExportError, match=r"save the result of model\.state_dict\(\)"):
-        export(source, tmp_path / "artifact")
-
-
-def test_a_pickle_of_tensors_is_read(pickled: Callable[[object], Path]) -> None:
-    source = pickled({"bert.pooler.dense.bias": PretendTensor(np.ones(32, np.float16))})
-    assert Checkpoint(source).weight("bert.pooler.dense.bias", shape=(32,)).load().sum() == 32
+def test_a_trainers_folder_names_the_checkpoints_inside(tmp_path: Path) -> None:
+    for step in (500, 1000, 1500):
+        shutil.copytree(GOLDEN / "bert-labels", tmp_path / "output" / f"checkpoint-{step}")
+    with pytest.raises(ExportError) as raised:
+        Checkpoint(tmp_path / "output")
+    assert "only checkpoints of a Trainer: checkpoint-500, checkpoint-1000, checkpoint-1500" in str(raised.value)
+    assert str(raised.value).endswith(f"name one of them, like {tmp_path / 'output' / 'checkpoint-1500'}")
 
 
 def in_the_hubs_cache(folder: Path) -> Path:

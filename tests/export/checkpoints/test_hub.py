@@ -27,7 +27,7 @@ FILES["1_Pooling/config.json"] = b'{"pooling_mode_mean_tokens": true}'
 
 class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        names = [*FILES, "pytorch_model.bin", "tf_model.h5"]
+        names = sorted({*FILES, "pytorch_model.bin", "tf_model.h5"})
         if self.path.startswith(f"/api/models/{REPOSITORY}/revision/v1"):
             self._json(
                 {
@@ -77,11 +77,26 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:
-    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "model_export", REPOSITORY, str(tmp_path / "artifact"), "--revision", "v1"]
+def export_from(hub: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Exports the repository to `folder`/artifact, with `folder`/cache as the hub's cache."""
+    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "model_export", REPOSITORY, str(folder / "artifact"), "--revision", "v1"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+def test_a_repository_without_safetensors_is_downloaded_as_a_pickle(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(FILES, "model.safetensors")
+    monkeypatch.setitem(FILES, "pytorch_model.bin", (GOLDEN / "pickles" / "bert.bin").read_bytes())
+    export_from(hub, tmp_path)
+    assert Manifest.read(tmp_path / "artifact" / "cpu").heads == ("cls", "mean", "pooler", "pair", "fill_mask")
+
+
+def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:
+    finished = export_from(hub, tmp_path)
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
     assert manifest.name == REPOSITORY
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name

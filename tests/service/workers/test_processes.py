@@ -74,7 +74,7 @@ class Service(ServiceProcess):
     def children(self) -> dict[str, int]:
         """Name -> process id of each running worker."""
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {spec["name"]: int(pid) for pid in pids if (spec := spec_of(int(pid)))}
+        return {spec["name"]: int(pid) for pid in pids if "name" in (spec := spec_of(int(pid)))}
 
     @property
     def folder(self) -> Path:
@@ -95,7 +95,7 @@ class Service(ServiceProcess):
 
 
 def spec_of(pid: int) -> dict[str, Any]:
-    """The WorkerSpec of a worker; empty for any other process and after its end."""
+    """The WorkerSpec of a worker; something else for another process, empty after its end."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except OSError:

@@ -1,10 +1,8 @@
-"""The file formats of weights, one row each: safetensors, and PyTorch's pickles where torch is installed.
+"""The file formats of weights, one row each: safetensors, and PyTorch's pickles.
 
-No code from a checkpoint is ever executed: only torch opens pickles, and only for tensors.
+No code from a checkpoint is ever executed: `torch_pickle` reads the tensors of a pickle and refuses all else.
 """
 
-import importlib.util
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +13,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
+from model_export.checkpoints.storage.advice import convert
+from model_export.checkpoints.storage.torch_pickle import read_tensors
 from model_export.errors import ExportError
 
 Weights = dict[str, LazyWeight]
-CONVERT = "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) of transformers"
+MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file; 400 weights take about 50 kB
 # safetensors' dtypes that can be read; smaller floats have scales of their own
 DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
@@ -28,38 +28,20 @@ def read_safetensors(files: list[Path]) -> Weights:
     """The weights by name. Raises ExportError where a file is damaged or has a dtype that is not supported."""
     found: Weights = {}
     for file in files:
+        _check_header_size(file)
         with _open(file) as opened:
             for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
                 stored = opened.get_slice(name)
                 if (dtype := stored.get_dtype()) not in DTYPES:
-                    raise ExportError(
-                        f"{file} stores {name} as {dtype}, which is not supported: convert with {CONVERT}"
-                    )
+                    solution = f"convert with {convert(file.parent)}"
+                    raise ExportError(f"{file} stores {name} as {dtype}, which is not supported: {solution}")
                 found[modernize(name)] = _lazy_safetensor(file, name, tuple(stored.get_shape()))
     return found
 
 
 def read_torch(files: list[Path]) -> Weights:
-    """The weights by name. Raises ExportError where torch is not installed or a file holds anything but tensors."""
-    if importlib.util.find_spec("torch") is None:
-        reason = "is a pickle, which only torch opens safely, and torch is not installed"
-        raise ExportError(f"{files[0]} {reason}: install torch, or convert with {CONVERT}")
-    import torch
-
-    found: Weights = {}
-    for file in files:
-        try:
-            content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-        except Exception as error:  # many classes, for a damaged file or one with code, with advice to run the code
-            reason = "holds something else than tensors, or is damaged: torch does not open it with weights_only=True"
-            raise ExportError(f"{file} {reason}") from error
-        if not isinstance(content, dict) or not all(
-            isinstance(name, str) and isinstance(one, torch.Tensor) for name, one in content.items()
-        ):
-            expected = "save the result of model.state_dict() and nothing around it"
-            raise ExportError(f"{file} holds something else than tensors by name: {expected}")
-        found |= {modernize(name): _lazy_tensor(tensor) for name, tensor in content.items()}
-    return found
+    """The weights by name. Raises ExportError where a file holds anything but tensors."""
+    return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +80,16 @@ def _lazy_safetensor(file: Path, name: str, shape: tuple[int, ...]) -> LazyWeigh
     return LazyWeight(shape, load)
 
 
-def _lazy_tensor(tensor: Any) -> LazyWeight:
-    return LazyWeight(tuple(tensor.shape), lambda: np.asarray(tensor.detach().float().numpy()))
+def _check_header_size(file: Path) -> None:
+    """Raises ExportError for a header with more names than any BERT has: they would take minutes to read.
+
+    A safetensors file begins with the size of its header, 8 bytes in little endian.
+    """
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+    if MAX_HEADER_BYTES < size <= file.stat().st_size:
+        limit = f"at most {MAX_HEADER_BYTES} are allowed, about 20,000 weights"
+        raise ExportError(f"{file} has a header of {size} bytes; {limit}: it is no checkpoint of a BERT")
 
 
 def _open(file: Path) -> Any:

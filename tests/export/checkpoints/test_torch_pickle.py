@@ -1,0 +1,173 @@
+"""PyTorch's pickles are read without torch, and nothing in them is executed."""
+
+import json
+import os
+import pickle
+import shutil
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.artifact.manifest import MODEL
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.storage.torch_pickle import MAX_PICKLE_BYTES, read_tensors
+from model_export.errors import ExportError
+from model_export.export import export
+from tests.export.goldens import expected, request, run
+from tests.paths import GOLDEN
+
+PICKLES = GOLDEN / "pickles"  # written by torch.save, with the arrays in arrays.npz
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """The golden BERT with the pickle of torch instead of its safetensors."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(GOLDEN / "bert", folder)
+    (folder / "model.safetensors").unlink()
+    shutil.copy(PICKLES / "bert.bin", folder / "pytorch_model.bin")
+    return folder
+
+
+def zipped(file: Path, content: bytes, **entries: bytes) -> Path:
+    """A file in the format of torch.save with this pickle."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        for name, entry in entries.items():
+            archive.writestr(f"archive/{name.replace('__', '/')}", entry)
+    return file
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy"])
+def test_every_tensor_of_both_formats_is_the_one_that_torch_stored(how: str) -> None:
+    want = np.load(PICKLES / "arrays.npz")
+    tensors = read_tensors(PICKLES / f"{how}.bin")
+    assert set(tensors) == set(want)
+    for name, weight in tensors.items():
+        array = weight.load()
+        assert (weight.shape, array.dtype) == (want[name].shape, np.dtype(np.float32)), name
+        np.testing.assert_array_equal(array, want[name], err_msg=name)
+
+
+def test_a_pickled_checkpoint_gives_the_vectors_of_its_safetensors_and_torch_is_not_imported(
+    bert: Path, tmp_path: Path
+) -> None:
+    manifest = export(bert, tmp_path / "artifact")
+    assert manifest.heads == ("cls", "mean", "pooler", "pair", "fill_mask")
+    rows = run(tmp_path / "artifact" / "cpu" / MODEL, [request(s, ["cls"], 1) for s in expected("bert")])
+    for row, want in zip(rows, expected("bert"), strict=True):
+        assert np.abs(row["cls"][0] - want["hidden"][0]).max() <= 1e-5
+    assert "torch" not in sys.modules
+
+
+def test_shards_of_pickles_are_read(bert: Path) -> None:
+    for part in ("zip", "legacy"):
+        shutil.copy(PICKLES / f"{part}.bin", bert / f"pytorch_model-{part}.bin")
+    (bert / "pytorch_model.bin").rename(bert / "pytorch_model-3.bin")
+    shards = {"base": "pytorch_model-zip.bin", "a": "pytorch_model-legacy.bin", "b": "pytorch_model-3.bin"}
+    (bert / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}), "utf-8")
+    checkpoint = Checkpoint(bert)
+    assert {"bert.pooler.dense.bias", "transposed", "norm.weight"} <= checkpoint.names
+    assert checkpoint.weight("float16", shape=(2, 3)).load().dtype == np.float32
+
+
+class Runs:
+    """A pickle of it calls `function` with `arguments` when it is loaded in the usual way."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+CODE: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
+    (os.mkdir, ("executed",), f"{os.mkdir.__module__}.mkdir"),
+    (eval, ("__import__('os').mkdir('executed')",), "builtins.eval"),
+    (getattr, (OrderedDict, "fromkeys"), "builtins.getattr"),
+    (pickle.loads, (b"",), "_pickle.loads"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "name"), CODE)
+@pytest.mark.parametrize("protocol", [3, 4])
+@pytest.mark.parametrize("how", ["zip", "legacy"])
+def test_a_pickle_with_code_is_refused_by_the_name_it_asks_for_and_nothing_runs(
+    function: Callable[..., object],
+    arguments: tuple[object, ...],
+    name: str,
+    protocol: int,
+    how: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = pickle.dumps({"bert.pooler.dense.bias": Runs(function, *arguments)}, protocol)
+    file = zipped(tmp_path / "pytorch_model.bin", content)
+    if how == "legacy":
+        file.write_bytes(content)
+    with pytest.raises(ExportError, match=f"asks for {name}, which is no tensor: nothing of it was executed"):
+        read_tensors(file)
+    assert not (tmp_path / "executed").exists()
+    if "executed" in str(arguments):
+        pickle.loads(content)  # pickle itself would have run it
+        assert (tmp_path / "executed").exists()
+
+
+def tensor(offset: str = "0", shape: str = "(I2\nt", strides: str = "(I1\nt", key: str = "0") -> bytes:
+    """A state_dict with one tensor in a storage of two floats, in protocol 0."""
+    storage = f"(Vstorage\nctorch\nFloatStorage\nV{key}\nVcpu\nI2\ntQ"
+    rebuild = f"ctorch._utils\n_rebuild_tensor_v2\n({storage}I{offset}\n{shape}{strides}I00\nNtR"
+    return f"(dVw\n{rebuild}s.".encode()
+
+
+def test_a_tensor_written_by_hand_is_read(tmp_path: Path) -> None:
+    file = zipped(tmp_path / "a.bin", tensor(), data__0=np.array([1, 2], "<f4").tobytes())
+    assert read_tensors(file)["w"].load().tolist() == [1, 2]
+
+
+DAMAGED = {
+    "past the storage's end": (tensor(offset="1"), "is not inside its storage"),
+    "a stride past its end": (tensor(strides="(I2\nt"), "is not inside its storage"),
+    "a negative stride": (tensor(strides="(I-1\nt"), "is not inside its storage"),
+    "a negative offset": (tensor(offset="-1"), "is not inside its storage"),
+    "a shape of words": (tensor(shape="(Va\nt"), "is not inside its storage"),
+    "a missing storage": (tensor(key="7"), "storage 7 is missing"),
+    "a changed function": (b"ctorch._utils\n_rebuild_tensor\n(dVa\nI1\nsb.", "the pickle changes a function"),
+    "a memo of gigabytes": (b"(dr\xff\xff\xff\x7f.", f"more than {MAX_PICKLE_BYTES} bytes"),
+    "no tensors": (pickle.dumps({"a": 1}), "holds something else than tensors by name"),
+    "a dictionary around them": (b"(dVstate_dict\n" + tensor()[:-1] + b"s.", "save the result of model.state_dict"),
+    "no pickle": (b"hello", "truncated or damaged"),
+    "a long pickle": (pickle.dumps("x" * MAX_PICKLE_BYTES), "has a pickle of more than"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(DAMAGED))
+def test_a_damaged_pickle_is_refused(what: str, tmp_path: Path) -> None:
+    content, sentence = DAMAGED[what]
+    with pytest.raises(ExportError, match=sentence):
+        read_tensors(zipped(tmp_path / "a.bin", content, data__0=bytes(8)))
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy"])
+def test_a_truncated_or_inverted_pickle_is_read_or_refused(how: str, tmp_path: Path) -> None:
+    whole = (PICKLES / f"{how}.bin").read_bytes()
+    for n in range(0, len(whole), 37):
+        for content in (whole[:n], whole[:n] + bytes([whole[n] ^ 0xFF]) + whole[n + 1 :]):
+            (tmp_path / "a.bin").write_bytes(content)
+            with suppress(ExportError):  # any other exception fails the test
+                for weight in read_tensors(tmp_path / "a.bin").values():
+                    weight.load()
+
+
+def test_big_endian_and_compressed_storages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="only little endian is supported"):
+        read_tensors(zipped(tmp_path / "a.bin", tensor(), data__0=bytes(8), byteorder=b"big"))
+    with pytest.raises(ExportError, match="storage 0 has 4 bytes instead of 8"):
+        read_tensors(zipped(tmp_path / "b.bin", tensor(), data__0=bytes(4)))

@@ -1,0 +1,17 @@
+"""The child process of a check whose tokenizer never finishes to load."""
+
+import resource
+
+from model_export.artifact.tokenizer_check import CPU_SECONDS, check_in_child
+
+
+def spin(_: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    assert soft == CPU_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (1, hard))
+    while True:
+        pass
+
+
+if __name__ == "__main__":
+    check_in_child(spin)
