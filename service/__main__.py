@@ -9,6 +9,7 @@ from service.artifact import ManifestError
 from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
 from service.settings import Settings, SettingsError
+from service.tasks.defaults import describe_defaults
 
 
 def main() -> int:
@@ -16,10 +17,12 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         choice = select_artifact(settings.artifact, settings.device)
+        defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("service").info(defaults)
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
         logging.getLogger("service").warning(message, choice.degraded)
