@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from model_export.artifact.placement import Feeds, Ints, place, row_width
 
 Floats = NDArray[np.float32]
-Weighting = Callable[[int, int], Floats]  # (length, first pooled position) -> [length - first]
+# (length, first pooled position) -> the weights of the pooled tokens, or one for all
+Weighting = Callable[[int, int], Floats | float]
 MEANS = 16  # means per row: the narrowest block of the product that computes them
 BLOCK = 16  # tokens whose maximum is computed together
 ENDS = frozenset({"cls", "lasttoken"})  # the modes that read one token
 
 
-def _mean(length: int, first: int) -> Floats:
-    return np.full(length - first, 1.0 / (length - first), np.float32)
+def _mean(length: int, first: int) -> float:
+    return 1.0 / (length - first)
 
 
-def _mean_sqrt_length(length: int, first: int) -> Floats:
-    return np.full(length - first, 1.0 / math.sqrt(length - first), np.float32)
+def _mean_sqrt_length(length: int, first: int) -> float:
+    return 1.0 / math.sqrt(length - first)
 
 
 def _by_position(length: int, first: int) -> Floats:
@@ -96,11 +97,13 @@ def _weighted(pooled: PooledTokens, weightings: Sequence[Weighting]) -> tuple[In
     means = max(2, int(within.max()) + 1)  # at least two: see batch._query_rows
     slots = np.zeros((rows, width), np.int32)
     weights = [np.zeros((rows, means, width), np.float32) for _ in weightings]
-    for n, (length, skipped) in enumerate(zip(pooled.lengths.tolist(), pooled.firsts.tolist(), strict=True)):
-        column, start = firsts[n] % width, int(pooled.starts[n])
-        slots[row[n], column : column + length] = np.arange(start, start + length)
-        for array, weighting in zip(weights, weightings, strict=True):
-            array[row[n], within[n], column + skipped : column + length] = weighting(length, skipped)
+    lengths, skipped, columns = pooled.lengths.tolist(), pooled.firsts.tolist(), [first % width for first in firsts]
+    at = list(zip(row.tolist(), within.tolist(), columns, lengths, strict=True))
+    for (i, _, column, length), start in zip(at, pooled.starts.tolist(), strict=True):
+        slots[i, column : column + length] = np.arange(start, start + length)
+    for array, weighting in zip(weights, weightings, strict=True):
+        for (i, j, column, length), first in zip(at, skipped, strict=True):
+            array[i, j, column + first : column + length] = weighting(length, first)
     return slots, weights, (row * means + within).astype(np.int32)
 
 
