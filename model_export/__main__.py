@@ -7,7 +7,6 @@ from pathlib import Path
 
 from model_export.artifact.manifest import Manifest
 from model_export.checkpoints.hub import locate
-from model_export.checkpoints.pooling import DEFAULT_POOLING
 from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
@@ -54,6 +53,8 @@ def _parser(describes: bool) -> argparse.ArgumentParser:
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=about)
         about = "store the weights also packed for this CPU, so that sessions and processes share them: twice as large"
         parser.add_argument("--prepacked", action="store_true", help=f"{about}, and still usable on any machine")
+        about = "export a sentence-transformers checkpoint without its modules that are not computed"
+        parser.add_argument("--without-modules", action="store_true", help=about)
     return parser
 
 
@@ -67,6 +68,7 @@ def _export(arguments: argparse.Namespace) -> str:
         device=arguments.device,
         name=name,
         prepacked=arguments.prepacked,
+        without_modules=arguments.without_modules,
     )
     return report(manifest, arguments.artifact / arguments.device)
 
@@ -79,8 +81,13 @@ def report(manifest: Manifest, artifact: Path) -> str:
         f"wrote {artifact}: {manifest.family}, {size}, {manifest.precision}",
         f"  heads: {', '.join(manifest.heads)}; at most {manifest.max_tokens} tokens",
     ]
-    if manifest.pooling != DEFAULT_POOLING:
-        lines.append(f"  default pooling: {manifest.pooling} in /v1/embeddings, {DEFAULT_POOLING} in /embed")
+    embedding = manifest.embedding
+    made_by = ", ".join(embedding.modules) or "the hidden state of [CLS]"
+    lines.append(f"  embeddings by default: {made_by}; {embedding.dimensions} numbers")
+    if embedding.prompts:
+        default = embedding.default_prompt or "none"
+        lines.append(f"  prompts: {', '.join(embedding.prompts)}; by default {default}")
+    lines += [f"  without module {module}: it is not computed (--without-modules)" for module in embedding.left_out]
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]
     lines += [f"  assumed {what}: {why}" for what, why in manifest.assumed.items()]
     lines += [_error(name, value) for name, value in manifest.verification.items()]

@@ -6,12 +6,14 @@ from model_export.artifact.tokenizer_check import ModelLimits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
 from model_export.checkpoints.named_weights import NamedWeights
+from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
 from model_export.graph.attention import ATTENTION
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads import Heads
 from model_export.graph.precision import PRECISIONS
+from model_export.graph.sentence import build_sentence
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.reference import Reference
@@ -28,11 +30,15 @@ class BuiltModel:
     parts: NamedWeights
     heads: Heads
     classifier: Classifier
+    sentence: SentenceModel
     reference: Reference
 
 
-def build_graph(checkpoint: Checkpoint, precision: str, device: str) -> BuiltModel:
-    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over."""
+def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_modules: bool = False) -> BuiltModel:
+    """The graph of a checkpoint. Raises ExportError where a weight is missing, of another shape, or left over.
+
+    Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
+    """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
     attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
@@ -41,6 +47,10 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str) -> BuiltMod
     classifier = classifier_of(checkpoint.config, parts)
     heads = Heads(graph, parts, classifier, selected.lm_head(), hidden)
     heads.build()
+    sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
+    if sentence.pooling == "sentence":
+        build_sentence(graph, heads.hidden, architecture.hidden, sentence)
+        heads.present.append("sentence")
     parts.ignore_known()
     if unused := checkpoint.unused_weights():
         more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
@@ -49,7 +59,13 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str) -> BuiltMod
             "The answers would not be the model's"
         )
     return BuiltModel(
-        graph=graph, layout=attention.layout, parts=parts, heads=heads, classifier=classifier, reference=reference
+        graph=graph,
+        layout=attention.layout,
+        parts=parts,
+        heads=heads,
+        classifier=classifier,
+        sentence=sentence,
+        reference=reference,
     )
 
 

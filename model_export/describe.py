@@ -8,8 +8,9 @@ from model_export.checkpoints.architecture import Architecture
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import pair_labels
 from model_export.checkpoints.families import architecture_of, family_of
-from model_export.checkpoints.pooling import pooling_of
+from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
+from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed
@@ -40,15 +41,27 @@ def describe_checkpoint(folder: Path, name: str = "") -> Description:
         architecture = architecture_of(checkpoint.config)
         found += _describe_sizes(architecture)
         tokenizer = _describe_tokenizer(checkpoint, architecture, description)
-        found.append(("pooling", pooling_of(checkpoint)))
+        found += describe_embedding(sentence_model(checkpoint, architecture.hidden, without_modules=True))
         built = build_graph(checkpoint, "fp32", "cpu")
         found += _describe_heads(checkpoint, built)
         if tokenizer is not None:
+            apply_sentence_settings(tokenizer, built.sentence, positions=architecture.positions)
             check_tokenizer_fits(built, tokenizer)
     except ExportError as error:
         description.refused.append(str(error))
     found += [(f"assumed {what}", why) for what, why in checkpoint.assumed.items()]
     return description
+
+
+def describe_embedding(model: SentenceModel) -> list[tuple[str, str]]:
+    """The vector that /embed gives by default, and the checkpoint's prompts."""
+    words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.width} numbers"
+    limit = f"; at most {model.max_tokens} tokens" if model.max_tokens else ""
+    found = [("embedding", words + limit)]
+    if model.prompts:
+        default = f"; by default {model.default_prompt}" if model.default_prompt else ""
+        found.append(("prompts", ", ".join(model.prompts) + default))
+    return found
 
 
 def _describe_sizes(a: Architecture) -> list[tuple[str, str]]:

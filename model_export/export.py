@@ -13,6 +13,7 @@ from model_export.graph.precision import PRECISIONS
 from model_export.make_manifest import make_manifest
 from model_export.output.atomic_folder import atomic_folder, check_empty
 from model_export.output.prepacked import prepack, prepacked_for
+from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import read_tokenizer
 from model_export.verification.verify import reference_outputs, verify
 
@@ -25,22 +26,25 @@ def export(
     device: str = "cpu",
     name: str = "",
     prepacked: bool = False,
+    without_modules: bool = False,
 ) -> Manifest:
     """Writes the checkpoint folder `source` to the folder `artifact`/`device`.
 
-    `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the weights also packed for this machine.
+    `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the weights also packed for this machine;
+    `without_modules` leaves out sentence-transformers' modules that are not computed.
     Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
     _check_supported(precision, device, prepacked=prepacked)
     check_empty(artifact, device)
     checkpoint = Checkpoint(source, name)
-    built = build_graph(checkpoint, precision, device)
+    built = build_graph(checkpoint, precision, device, without_modules=without_modules)
     sizes, family = built.parts.architecture, built.parts.family
     tokenizer = read_tokenizer(source, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions)
+    apply_sentence_settings(tokenizer, built.sentence, positions=sizes.positions)
     check_tokenizer_fits(built, tokenizer)
     heads, labels = built.heads.present, len(built.classifier.names)
-    expected = reference_outputs(built.reference, heads, max_tokens=tokenizer.max_tokens, labels=labels)
+    expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
         packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}

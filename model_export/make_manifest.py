@@ -6,11 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from model_export.artifact.manifest import FORMAT, MODEL, TOKENIZER, WEIGHTS, Golden, Manifest, Tensor, sha256
+from model_export.artifact.manifest import (
+    FORMAT,
+    MODEL,
+    TOKENIZER,
+    WEIGHTS,
+    Embedding,
+    Golden,
+    Manifest,
+    Tensor,
+    sha256,
+)
 from model_export.build import BuiltModel
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import pair_labels
-from model_export.checkpoints.pooling import pooling_of
+from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.graph.builder import Signature
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.verify import TOLERANCE, Expected
@@ -31,7 +41,7 @@ def make_manifest(
     device: str,
 ) -> Manifest:
     """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
-    heads, parts, pooling = built.heads, built.parts, pooling_of(checkpoint)
+    heads, parts = built.heads, built.parts
     sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
@@ -44,7 +54,7 @@ def make_manifest(
         sizes={name: sizes[name] for name in SIZES} | {"parameters": checkpoint.parameters},
         max_tokens=tokenizer.max_tokens,
         heads=tuple(heads.present),
-        pooling=pooling,
+        embedding=_embedding(built.sentence),
         missing=heads.missing,
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
         labels=built.classifier.names,
@@ -56,6 +66,21 @@ def make_manifest(
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
         files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER)},
+    )
+
+
+def _embedding(model: SentenceModel) -> Embedding:
+    return Embedding(
+        pooling=model.pooling,
+        normalize=model.normalize,
+        dimensions=model.width,
+        modules=model.modules,
+        left_out=model.left_out,
+        modes=model.modes if model.pooling == "sentence" else (),
+        include_prompt=model.include_prompt,
+        prompts=model.prompts,
+        default_prompt=model.default_prompt,
+        similarity=model.similarity,
     )
 
 

@@ -10,6 +10,7 @@ from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
 from service.listening import ListenError, check_address
 from service.settings import Settings, SettingsError
+from service.tasks.defaults import describe_defaults
 from service.tasks.tokenizer_check import StartedCheck
 
 
@@ -19,6 +20,7 @@ def main() -> int:
         settings = Settings.from_environment()
         check_address(settings.host, settings.port)
         choice = select_artifact(settings.artifact, settings.device)
+        defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
@@ -26,6 +28,7 @@ def main() -> int:
         print(f"service: {error}", file=sys.stderr)
         return 1
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("service").info(defaults)
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
         logging.getLogger("service").warning(message, choice.degraded)

@@ -15,6 +15,7 @@ from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
+from service.tasks.defaults import embedding_defaults
 from service.tasks.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
@@ -88,7 +89,14 @@ class Backend(ABC):
         """From now on `admit` lets requests in."""
         settings = self.settings
         limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
-        self._tasks = Tasks(manifest=self.artifact.manifest, tokenizer=self.tokenizer, queue=self.queue, limits=limits)
+        manifest = self.artifact.manifest
+        self._tasks = Tasks(
+            manifest=manifest,
+            tokenizer=self.tokenizer,
+            queue=self.queue,
+            limits=limits,
+            embedding=embedding_defaults(manifest, settings),
+        )
 
     def _close_tokenizer(self) -> None:
         if self._tasks is not None:

@@ -52,6 +52,12 @@ class Settings(BaseSettings):
         description="timeout for receiving a request (408), and for a client that stops reading its response",
     )
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
+    pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
+        None, description="pooling of a request that names none; unset: as the artifact says"
+    )
+    normalize: bool | None = Field(
+        None, description="unit length, for a request that does not say it; unset: as the artifact says"
+    )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
     drain_seconds: float = Field(20.0, ge=0, description="time after SIGTERM to finish admitted requests")

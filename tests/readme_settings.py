@@ -56,14 +56,17 @@ def _variable(name: str) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
+    if field.default is None:
+        return "unset"
     return f"`{_plain(field.default)}`" if field.default != "" else "empty"
 
 
 def _allowed(field: FieldInfo) -> str:
     """The values of a choice, or the bounds of a number."""
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(field.annotation))
-    if field.annotation is bool:
+    kind = get_args(field.annotation)[0] if field.default is None else field.annotation  # without None
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if kind is bool:
         return "`true`, `false`"
     bounds = {type(bound).__name__.lower(): getattr(bound, type(bound).__name__.lower()) for bound in field.metadata}
     if "ge" in bounds and "le" in bounds:

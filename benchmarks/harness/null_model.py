@@ -14,7 +14,18 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import MASK, OUTPUTS, POOLED, SEQUENCE, TARGET, TOKEN, Batch, Row, Tokens
+from model_export.artifact.batch import (
+    MASK,
+    OUTPUTS,
+    POOLED,
+    SENTENCE,
+    SEQUENCE,
+    TARGET,
+    TOKEN,
+    Batch,
+    Row,
+    Tokens,
+)
 from service.engine.calibration import Calibration
 from service.engine.device import select_artifact
 from service.engine.local_backend import LocalBackend
@@ -57,7 +68,8 @@ class NullRunner(ModelRunner):
 
     def _row(self, tokens: Tokens) -> Row:
         masks = len(tokens.masks)
-        rows = {SEQUENCE: 1, POOLED: 1, TOKEN: len(tokens), MASK: masks, TARGET: masks * len(tokens.targets)}
+        rows = {SEQUENCE: 1, POOLED: 1, SENTENCE: 1, TOKEN: len(tokens)}
+        rows |= {MASK: masks, TARGET: masks * len(tokens.targets)}
         return {name: self._known(name, rows[OUTPUTS[name]], tokens.top_k) for name in tokens.outputs}
 
     def _output(self, name: str, rows: int, top_k: int) -> NDArray[np.generic]:

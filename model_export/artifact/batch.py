@@ -11,31 +11,30 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int32]
+from model_export.artifact.placement import Feeds, Ints, place, row_width
+from model_export.artifact.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
+
 Arrays = Mapping[str, NDArray[np.generic]]
-Feeds = dict[str, NDArray[np.generic]]  # graph input -> array
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
 
-# ALIGNMENT and K_BLOCK together keep an answer bit-identical whatever else is in the batch
-ALIGNMENT = 16  # a sequence starts at a multiple of the vector width of the softmax sum on AVX-512
-K_BLOCK = 128  # a sequence does not cross a K block of the attention products
-LARGEST_BLOCK = 1024  # narrower heads use larger K blocks: any power of two up to this
-MEANS = 16  # means per row: the narrowest block of the product that computes them
-
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
+SENTENCE = "sentence vector"
 OUTPUTS = {  # graph output -> what each of its rows belongs to
     "cls": SEQUENCE,
     "pooler": SEQUENCE,
     "pair": SEQUENCE,
     "labels": SEQUENCE,
     "mean": POOLED,
+    "sentence": SENTENCE,
     "tags": TOKEN,
     "top_logits": MASK,
     "top_ids": MASK,
     "log_sum_exp": MASK,
     "target_logits": TARGET,
 }
+ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
+NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
 PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # how attention separates sequences: CPU, CUDA
 
 
@@ -55,6 +54,7 @@ class Tokens:
     masks: tuple[int, ...] = ()  # positions to score over the vocabulary
     top_k: int = 1
     targets: tuple[int, ...] = ()  # vocabulary ids to score at each mask
+    pooled_from: int = 0  # the first position that the `sentence` output pools: after a prompt that is left out
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,8 +72,11 @@ class Batch:
     owners: Sequence[Tokens] = field(repr=False)
 
 
-def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
-    """Concatenates `sequences` into one batch of `layout`. Raises ValueError on an empty list."""
+def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence[str] = ()) -> Batch:
+    """Concatenates `sequences` into one batch of `layout`. Raises ValueError on an empty list.
+
+    `modes` are those of MODES that the model's `sentence` output pools by; empty without that output.
+    """
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
     lengths = np.array([len(s.ids) for s in sequences], np.int32)
@@ -83,11 +86,13 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS) -> Batch:
         "types": np.concatenate([s.types for s in sequences]),
         "positions": np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths),
     }
-    selected = [_select_positions(s) for s in sequences]
+    selected = [_select_positions(s, modes) for s in sequences]
     heads, spans = _head_feeds(sequences, selected)
     flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
     attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
-    feeds |= heads | attention | _mean_feeds(sequences, selected, lengths)
+    feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))
+    if modes:
+        feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
     wanted = frozenset().union(*(s.outputs for s in sequences))
     slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
     return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
@@ -101,20 +106,38 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
     ]
 
 
-def _select_positions(tokens: Tokens) -> Ints:
-    """The positions that the last layer computes, ascending: all of them, or [CLS] and the masks."""
+def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:
+    """The positions that the last layer computes, ascending: all of them, or those that the heads read."""
     kinds = kinds_of(tokens.outputs)
-    if TOKEN in kinds or POOLED in kinds:
+    if TOKEN in kinds or POOLED in kinds or (SENTENCE in kinds and not ENDS.issuperset(modes)):
         return np.arange(len(tokens), dtype=np.int32)
-    if not tokens.masks and SEQUENCE in kinds:
+    if not tokens.masks and SEQUENCE in kinds and SENTENCE not in kinds:
         return ONLY_CLS
-    first = (0,) if SEQUENCE in kinds else ()
-    return np.array(sorted({*first, *tokens.masks}), np.int32)
+    read = {*tokens.masks} | ({0} if SEQUENCE in kinds else set())
+    if SENTENCE in kinds:
+        ends = {"cls": tokens.pooled_from, "lasttoken": len(tokens) - 1}
+        read |= {ends[mode] for mode in modes}
+    return np.array(sorted(read), np.int32)
+
+
+def _pooled_tokens(sequences: Sequence[Tokens], selected: Sequence[Ints], kind: str) -> PooledTokens:
+    """The sequences that an output of `kind` is asked of; only SENTENCE can leave out a prompt."""
+    owners = [i for i, tokens in enumerate(sequences) if kind in kinds_of(tokens.outputs)]
+    if not owners:
+        return NOTHING_POOLED
+    starts = np.cumsum([0, *map(len, selected)])
+    firsts = [sequences[i].pooled_from if kind == SENTENCE else 0 for i in owners]
+    return PooledTokens(
+        lengths=np.array([len(sequences[i]) for i in owners], np.int32),
+        firsts=np.array(firsts, np.int32),
+        rows=[selected[i] for i in owners],
+        starts=starts[owners],
+    )
 
 
 def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:
     """The selected rows that each head reads, and the rows of each head's output that belong to each sequence."""
-    index: dict[str, list[int]] = {kind: [] for kind in (SEQUENCE, TOKEN, POOLED, MASK, TARGET, "mask of target")}
+    index: dict[str, list[int]] = {kind: [] for kind in (*ALL_KINDS, "mask of target")}
     spans: dict[str, list[slice]] = {kind: [] for kind in frozenset().union(*(kinds_of(s.outputs) for s in sequences))}
     base = 0
     for i, (tokens, rows) in enumerate(zip(sequences, selected, strict=True)):
@@ -124,8 +147,8 @@ def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[
             index[SEQUENCE].append(base)
         if TOKEN in kinds:
             index[TOKEN] += range(base, base + len(rows))
-        if POOLED in kinds:
-            index[POOLED].append(i)
+        for kind in kinds & {POOLED, SENTENCE}:
+            index[kind].append(i)
         for offset in np.searchsorted(rows, tokens.masks).tolist() if tokens.masks else ():
             index["mask of target"] += [len(index[MASK])] * len(tokens.targets)
             index[TARGET] += tokens.targets
@@ -141,63 +164,6 @@ def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[
         "k": np.array([max((s.top_k for s in sequences), default=1)], np.int64),
     }
     return feeds, spans
-
-
-def _mean_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints], lengths: Ints) -> Feeds:
-    """The mean over a sequence's tokens, as a product of weights [rows, means, width] with rows packed as in attention.
-
-    A row has at most MEANS means: with more, the product sums smaller blocks.
-    """
-    pooled = [i for i, tokens in enumerate(sequences) if POOLED in kinds_of(tokens.outputs)]
-    if not pooled:
-        none, weights = np.zeros((1, 1), np.int32), np.zeros((1, 2, 1), np.float32)
-        return {"mean_slots": none, "mean_weights": weights, "mean_back": np.zeros(0, np.int32)}
-    width = row_width(lengths[pooled])
-    firsts, rows = place(lengths[pooled].tolist(), width)
-    packed = np.array(firsts) // width
-    within = np.array([int((packed[:n] == packed[n]).sum()) for n in range(len(pooled))])
-    parts, row = np.unique(packed * width + within // MEANS, return_inverse=True)
-    within, rows = within % MEANS, len(parts)
-    means = max(2, int(within.max()) + 1)  # at least two: see _query_rows
-    slots = np.zeros((rows, width), np.int32)
-    weights = np.zeros((rows, means, width), np.float32)
-    bases = np.cumsum([0, *map(len, selected)])
-    for n, i in enumerate(pooled):
-        length, column = int(lengths[i]), firsts[n] % width
-        slots[row[n], column : column + length] = np.arange(bases[i], bases[i] + length)
-        weights[row[n], within[n], column : column + length] = 1.0 / length
-    return {"mean_slots": slots, "mean_weights": weights, "mean_back": (row * means + within).astype(np.int32)}
-
-
-def row_width(lengths: Ints) -> int:
-    """Slots per attention row: the longest sequence, rounded up to ALIGNMENT."""
-    return -(-int(lengths.max()) // ALIGNMENT) * ALIGNMENT
-
-
-def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
-    """First-fit decreasing under ALIGNMENT and K_BLOCK; returns each sequence's first slot and the number of rows."""
-    ends: dict[int, int] = {}  # row -> first free slot, for rows that are not full
-    slots, rows = [0] * len(lengths), 0
-    for i in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
-        for row, end in ends.items():  # noqa: B007 - row is read after the loop
-            start = _next_start(end, lengths[i])
-            if start + lengths[i] <= row_length:
-                break
-        else:
-            row, start, rows = rows, 0, rows + 1
-        ends[row] = start + lengths[i]
-        if _next_start(ends[row], 1) >= row_length:
-            del ends[row]
-        slots[i] = row * row_length + start
-    return slots, rows
-
-
-def _next_start(end: int, length: int) -> int:
-    start = -(-end // ALIGNMENT) * ALIGNMENT
-    if start % K_BLOCK + length > K_BLOCK:
-        block = max(K_BLOCK, min(LARGEST_BLOCK, 1 << (length - 1).bit_length()))
-        start = -(-start // block) * block
-    return start
 
 
 def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
@@ -37,6 +37,22 @@ class Golden:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """How the checkpoint makes the vector of a text; of sentence-transformers' files, or plain [CLS] without them."""
+
+    pooling: str  # the output that is the vector: cls, mean, or sentence where these two are not it
+    normalize: bool  # whether the vector is scaled to unit length
+    dimensions: int  # of the vector
+    modules: tuple[str, ...]  # what is computed after the encoder, in words; empty without modules.json
+    left_out: tuple[str, ...]  # modules that --without-modules left out
+    modes: tuple[str, ...]  # of MODES in pooled.py: what the output `sentence` pools by; empty without it
+    include_prompt: bool  # whether the tokens of a prompt are pooled
+    prompts: Mapping[str, str]  # name -> text before every text
+    default_prompt: str  # the name of the prompt of a request that names none; "": no prompt
+    similarity: str  # similarity_fn_name; "" where it is not stated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
@@ -50,7 +66,7 @@ class Manifest:
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
-    pooling: str  # the checkpoint's default for sentence vectors: cls or mean
+    embedding: Embedding
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without that head
     labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier

@@ -15,6 +15,7 @@ from model_export.errors import ExportError
 from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.linear import add_and_activate
 from model_export.graph.lm_head import Decoder, LmHead
+from model_export.graph.sentence import weighted_sums
 
 
 @dataclass(slots=True)
@@ -47,20 +48,14 @@ class Heads:
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
     def _build_mean(self) -> None:
-        """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows.
-
-        Not ScatterND with reduction "add": ONNX Runtime 1.31 runs it on several threads that race for the same row.
-        """
+        """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows."""
         g, hidden = self.g, self.parts.architecture.hidden
         slots = g.input("mean_slots", "int32", ["rows_of_means", "width_of_means"])
         weights = g.input("mean_weights", "float32", ["rows_of_means", "means", "width_of_means"])
         back = g.input("mean_back", "int32", ["pooled"])
         with g.scope("mean"):
-            # hidden states first and transposed: then threads divide the channels and not the sum over tokens
-            means = g.contrib("FusedMatMul", g.op("Gather", self.hidden, slots, axis=0), weights, transA=1, transB=1)
-            rows = g.op("Transpose", means, perm=[0, 2, 1])
-            flat = g.op("Reshape", rows, g.constant(np.array([-1, hidden], np.int64)))
-            g.output("mean", g.op("Gather", flat, back, axis=0), "float32", ["pooled", hidden])
+            means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
+            g.output("mean", means, "float32", ["pooled", hidden])
 
     def _build_pooler(self, cls: Value) -> Value | None:
         """tanh(W h[CLS] + b), [sequences, hidden]."""

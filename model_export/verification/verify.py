@@ -9,9 +9,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
+from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import ExportError
 from model_export.verification.cuda_on_cpu import write_portable
 from model_export.verification.reference import Doubles, Reference, random_sequences
+from model_export.verification.sentence import sentence_vector
 
 TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; saturation or a wrong weight is far above
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
@@ -24,11 +26,16 @@ class Expected:
 
     sequences: Sequence[NDArray[np.int32]]  # each [length]
     hidden: Sequence[Doubles]  # each [length, hidden]
-    outputs: Mapping[str, Sequence[Doubles]]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags
+    outputs: Mapping[
+        str, Sequence[Doubles]
+    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, sentence
+    modes: Sequence[str]  # that the output `sentence` pools by
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
 
 
-def reference_outputs(reference: Reference, heads: Sequence[str], *, max_tokens: int, labels: int) -> Expected:
+def reference_outputs(
+    reference: Reference, heads: Sequence[str], sentence: SentenceModel, *, max_tokens: int, labels: int
+) -> Expected:
     """Computes the outputs of `heads`, for a classifier of `labels` logits, on sequences of at most `max_tokens`."""
     sequences = random_sequences(reference.architecture.vocabulary, max_tokens)
     hidden = reference.hidden_states(sequences)
@@ -39,15 +46,17 @@ def reference_outputs(reference: Reference, heads: Sequence[str], *, max_tokens:
         "pair": reference.pair,
         "labels": lambda h: reference.labels(h, labels),
         "tags": lambda h: reference.tags(h, labels),
+        "sentence": lambda h: sentence_vector(h, sentence),
     }
     outputs = {name: [compute(h) for h in hidden] for name, compute in computed.items() if name in heads}
     vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if "fill_mask" in heads else []
-    return Expected(sequences=sequences, hidden=hidden, outputs=outputs, vocabulary=vocabulary)
+    modes = sentence.modes if "sentence" in heads else ()
+    return Expected(sequences=sequences, hidden=hidden, outputs=outputs, modes=modes, vocabulary=vocabulary)
 
 
 def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
     """The largest error of each output. Raises ExportError where the [CLS] vectors are not the checkpoint's."""
-    rows = _run(model, expected.sequences, heads, layout)
+    rows = _run(model, expected, heads, layout)
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -68,7 +77,7 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
     return errors | {"cls_smallest_cosine": cosine}
 
 
-def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[str], layout: str) -> list[Row]:
+def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
@@ -82,9 +91,9 @@ def _run(model: Path, sequences: Sequence[NDArray[np.int32]], heads: Sequence[st
     masks = (1,) if fills else ()
     tokens = [
         Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=outputs, masks=masks, top_k=TOP_K)
-        for ids in sequences
+        for ids in expected.sequences
     ]
-    batch = pack(tokens, layout)
+    batch = pack(tokens, layout, expected.modes)
     names = sorted(batch.outputs)
     inputs = {i.name for i in session.get_inputs()}
     results = session.run(names, {name: array for name, array in batch.feeds.items() if name in inputs})

@@ -8,6 +8,7 @@ from service.artifact import Artifact
 from service.engine.calibration import Calibration
 from service.engine.session import onnxruntime_version
 from service.settings import Settings
+from service.tasks.defaults import embedding_defaults
 
 
 def engine_info(
@@ -26,7 +27,7 @@ def engine_info(
         "model": manifest.name,
         "family": manifest.family,
         "heads": manifest.heads,
-        "pooling": manifest.pooling,
+        **_embedding(artifact, settings),
         "missing_heads": manifest.missing,
         "pair_labels": manifest.pair_labels,
         "labels": manifest.labels,
@@ -49,6 +50,25 @@ def engine_info(
             "onnxruntime": onnxruntime_version(),
         },
         "status": status or "ready",
+    }
+
+
+def _embedding(artifact: Artifact, settings: Settings) -> dict[str, Any]:
+    """What /embed gives to a request that does not say it, and what the checkpoint says."""
+    stated, defaults = artifact.manifest.embedding, embedding_defaults(artifact.manifest, settings)
+    return {
+        "pooling": defaults.pooling,
+        "normalize": defaults.normalize,
+        "default_prompt_name": stated.default_prompt or None,
+        "prompts": stated.prompts,
+        "similarity_fn_name": stated.similarity or None,
+        "embedding": {
+            "decided_by": defaults.decided_by,
+            "dimensions": artifact.manifest.outputs[defaults.pooling].shape[-1],
+            "modules": stated.modules,
+            "left_out": stated.left_out,
+            "include_prompt": stated.include_prompt,
+        },
     }
 
 

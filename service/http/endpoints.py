@@ -31,8 +31,9 @@ class TaskSpec:
 
 
 async def _openai_embeddings(tasks: Tasks, request: schemas.EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
-    fields = request.model_dump(include={"normalize", "dimensions", "truncate", "truncation_direction"})
-    fields |= {"inputs": request.input, "pooling": request.pooling or tasks.manifest.pooling}
+    fields = request.model_dump(include=set(schemas.EmbeddingFields.model_fields)) | {"inputs": request.input}
+    if request.normalize is None:
+        fields["normalize"] = tasks.embedding.openai_normalize
     result = await embed.embed(tasks, schemas.EmbedRequest.model_validate(fields), timeout_seconds=timeout_seconds)
     as_base64 = request.encoding_format == "base64"
     result.value = await build_openai_embeddings(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
@@ -45,7 +46,7 @@ TASKS = {
         embed.embed,
         schemas.EmbedRequest,
         schemas.EmbedResponse,
-        "One vector per text, always as a list of lists; by default the last hidden state of [CLS]",
+        "One vector per text, always as a list of lists; by default as the checkpoint says, else the state of [CLS]",
         npy=True,
     ),
     "/fill-mask": TaskSpec(

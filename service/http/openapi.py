@@ -66,6 +66,16 @@ class TaskRoute(APIRoute):
         return handler
 
 
+class EmbeddingInfo(BaseModel):
+    """How a text's vector is made where a request does not say it."""
+
+    decided_by: str = Field(description="the artifact, or BERT_POOLING and BERT_NORMALIZE", examples=["the artifact"])
+    dimensions: int = Field(examples=[384])
+    modules: list[str] = Field(description="of sentence-transformers, after the encoder", examples=[["Pooling(mean)"]])
+    left_out: list[str] = Field(description="modules that --without-modules left out at export")
+    include_prompt: bool = Field(description="whether pooling reads the tokens of a prompt")
+
+
 class InfoResponse(BaseModel):
     """The model, its limits and what runs it. While API workers wait for the engine, only the required fields."""
 
@@ -76,7 +86,12 @@ class InfoResponse(BaseModel):
     family: str = Field("", examples=["bert"])
     heads: list[str] = Field([], description="the outputs that this model has")
     missing_heads: dict[str, str] = Field({}, description="why an output is missing, by name")
-    pooling: str = Field("", description="default pooling of /v1/embeddings")
+    pooling: str = Field("", description="default pooling of /embed and /v1/embeddings", examples=["mean"])
+    normalize: bool = Field(False, description="default of /embed; /v1/embeddings gives unit length by default")
+    default_prompt_name: str | None = Field(None, description="the prompt of a request that names none")
+    prompts: dict[str, str] = Field({}, description="the checkpoint's prompts: the text before each text, by name")
+    similarity_fn_name: str | None = Field(None, description="as the checkpoint states it", examples=["cosine"])
+    embedding: EmbeddingInfo | None = None
     pair_labels: list[str] = Field([], description="the two labels of /nsp")
     labels: list[str] = Field([], description="the labels of /predict or the tags of /tag")
     label_scores: str = Field("", description="how /predict turns logits into scores", examples=["softmax"])

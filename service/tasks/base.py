@@ -9,6 +9,7 @@ from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult
+from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
 from service.tasks.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
 
@@ -55,6 +56,7 @@ class Tasks:
     tokenizer: Tokenizer
     queue: InferenceQueue
     limits: Limits
+    embedding: EmbeddingDefaults
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""

@@ -3,27 +3,67 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import Invalid
+from service.artifact import Manifest
+from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import EmbedRequest
+from service.tasks.schemas import EmbeddingFields, EmbedRequest
 from service.tasks.tokenizer import EncodeOptions
 
-OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean")}
+OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 
 
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
-    """[inputs, dimensions] float32."""
-    tasks.require_head("pooler" if request.pooling == "pooler" else "cls")
-    width = tasks.manifest.sizes["hidden"]
+    """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
+    pooling = request.pooling or tasks.embedding.pooling
+    normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
+    _require(tasks, pooling)
+    width = int(tasks.manifest.outputs[pooling].shape[-1])
     if request.dimensions is not None and request.dimensions > width:
         raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
-    texts, options = as_list(request.inputs), OPTIONS[request.pooling]
+    texts, options = as_list(request.inputs), OPTIONS[pooling]
+    if prompt := find_prompt(tasks.manifest, request):
+        tasks.check_count(texts)
+        texts = [prompt + text for text in texts]
+        if pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
+            options = await _options_without(tasks, prompt)
     result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
-    vectors = np.concatenate([row[request.pooling] for row in result.rows])[:, : request.dimensions]
-    return result.finish(unit_length(vectors) if request.normalize else np.ascontiguousarray(vectors))
+    vectors = np.concatenate([row[pooling] for row in result.rows])[:, : request.dimensions]
+    return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))
+
+
+def find_prompt(manifest: Manifest, request: EmbeddingFields) -> str:
+    """The text before every text of the request, as in sentence-transformers' encode; empty for none.
+
+    Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.
+    """
+    stated = manifest.embedding
+    if request.prompt is not None:
+        if request.prompt_name is not None:
+            raise Invalid("prompt and prompt_name are both set: send one of them", code="prompt")
+        return request.prompt
+    name = stated.default_prompt if request.prompt_name is None else request.prompt_name
+    if not name and request.prompt_name is None:
+        return ""
+    if name not in stated.prompts:
+        known = f"it has {', '.join(stated.prompts)}" if stated.prompts else "it has none"
+        raise Invalid(f"this model has no prompt {name!r}; {known}. `prompt` takes a text", code="prompt")
+    return stated.prompts[name]
 
 
 def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
     """Each row of [n, d] divided by its Euclidean length."""
     rows = vectors.astype(np.float64)
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def _require(tasks: Tasks, pooling: str) -> None:
+    if pooling == "sentence" and pooling not in tasks.manifest.heads:
+        own = tasks.manifest.embedding.pooling
+        raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
+    tasks.require_head(pooling)
+
+
+async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:
+    """Leaves out of pooling as many tokens as the prompt alone has: [CLS] is one of them, its last [SEP] is not."""
+    (alone,) = await tasks.tokenizer.encode([prompt], OPTIONS["sentence"], "right")
+    return EncodeOptions(outputs=OPTIONS["sentence"].outputs, pooled_from=len(alone) - 1)

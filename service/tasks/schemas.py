@@ -9,9 +9,13 @@ from service.tasks.tokenizer import Direction
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
-Pooling = Literal["cls", "pooler", "mean"]
+Pooling = Literal["cls", "pooler", "mean", "sentence"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Strategy = Literal["none", "simple", "first", "average", "max"]
+POOLINGS = (
+    "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
+    "sentence-transformers checkpoint before its last Normalize; null: the default in /info"
+)
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
@@ -25,14 +29,18 @@ class TruncationFields(Body):
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
 
-class EmbedRequest(TruncationFields):
-    inputs: StringOrList = Field(examples=["my dog is hairy"])
-    pooling: Pooling = Field(
-        "cls", description="cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens"
-    )
-    normalize: bool = Field(False, description="scale each vector to unit length")
+class EmbeddingFields(TruncationFields):
+    pooling: Pooling | None = Field(None, description=POOLINGS)
+    normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
     dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
-    prompt_name: None = Field(None, description="null only; accepted because TEI clients send it")
+    prompt_name: str | None = Field(
+        None, description="one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
+    )
+    prompt: str | None = Field(None, description='a prompt in full; "": none', examples=["query: "])
+
+
+class EmbedRequest(EmbeddingFields):
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
 
 
 class FillMaskParameters(Body):
@@ -65,16 +73,13 @@ class NspRequest(TruncationFields):
     )
 
 
-class EmbeddingsRequest(TruncationFields):
-    """OpenAI's request; `pooling`, `normalize`, `truncate` and `truncation_direction` are extensions."""
+class EmbeddingsRequest(EmbeddingFields):
+    """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
 
     input: StringOrList = Field(examples=["my dog is hairy"])
     model: str | None = None
     user: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling | None = Field(None, description="null: as the checkpoint declares (/info); cls if it does not")
-    normalize: bool = True
 
 
 class PredictRequest(TruncationFields):

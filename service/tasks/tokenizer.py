@@ -16,7 +16,8 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from model_export.artifact.batch import Ints, Tokens
+from model_export.artifact.batch import Tokens
+from model_export.artifact.placement import Ints
 from service.artifact import Artifact
 from service.errors import Invalid, TokenizerFailed
 from service.tasks.tokenizer_check import guard
@@ -40,6 +41,7 @@ class EncodeOptions:
     targets: tuple[int, ...] = ()
     masks: bool = False  # parse mask tokens and return their positions
     spans: bool = False
+    pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +103,8 @@ class Tokenizer:
                     message = f"input has {size} tokens; this model takes at most {limit}: {way_out}"
                     raise Invalid(message, code="too_long", index=first + index)
                 encoding = _truncate(tokenizer, texts[index], limit, truncate)
-            encoded.append(_encoded_text(encoding, options, self.mask_id, truncated=size > limit))
+            cut = max(0, size - limit)
+            encoded.append(_encoded_text(encoding, options, self.mask_id, cut=cut, left=truncate == "left"))
         return encoded
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
@@ -220,7 +223,8 @@ def _truncate(tokenizer: HFTokenizer, text: Text, limit: int, direction: Directi
     return tokenizer.post_process(first, second)
 
 
-def _encoded_text(encoding: Encoding, options: EncodeOptions, mask_id: int, *, truncated: bool) -> EncodedText:
+def _encoded_text(encoding: Encoding, options: EncodeOptions, mask_id: int, *, cut: int, left: bool) -> EncodedText:
+    """`cut` is the number of tokens that were cut off, on the left or on the right."""
     special = encoding.special_tokens_mask
     empty = not {0, 1} <= set(encoding.sequence_ids) if encoding.n_sequences > 1 else all(special)
     ids, spans = np.array(encoding.ids, np.int32), NO_SPANS
@@ -234,7 +238,13 @@ def _encoded_text(encoding: Encoding, options: EncodeOptions, mask_id: int, *, t
         masks=tuple(np.flatnonzero(ids == mask_id).tolist()) if options.masks else (),
         top_k=options.top_k,
         targets=options.targets,
-        truncated=truncated,
+        pooled_from=_pooled_from(options.pooled_from, cut if left else 0, len(ids)) if options.pooled_from else 0,
+        truncated=cut > 0,
         empty=empty,
         spans=spans,
     )
+
+
+def _pooled_from(first: int, cut: int, length: int) -> int:
+    """The first pooled position after `cut` tokens before it were cut off; [CLS] is left out, the last token is not."""
+    return min(max(first - cut, 1), length - 1)

@@ -73,13 +73,19 @@ def chunk_by_bytes(items: Sequence[P]) -> list[list[P]]:
 
 def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
     sequences = [tokens for request in requests for tokens in request.sequences]
-    specs: dict[tuple[frozenset[str], int, tuple[int, ...]], int] = {}
-    spec_index = [specs.setdefault((tokens.outputs, tokens.top_k, tokens.targets), len(specs)) for tokens in sequences]
+    specs: dict[tuple[frozenset[str], int, tuple[int, ...], int], int] = {}
+    spec_index = [
+        specs.setdefault((tokens.outputs, tokens.top_k, tokens.targets, tokens.pooled_from), len(specs))
+        for tokens in sequences
+    ]
     return SubmitBatch(
         request_ids=tuple(request.id for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
-        specs=tuple(OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets)) for outputs, top_k, targets in specs),
+        specs=tuple(
+            OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
+            for outputs, top_k, targets, pooled_from in specs
+        ),
         spec_index=_to_bytes(spec_index),
         lengths=_to_bytes([len(tokens) for tokens in sequences]),
         token_ids=_to_bytes(np.concatenate([tokens.ids for tokens in sequences])),
@@ -109,6 +115,8 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
     specs = [_decode_spec(spec, bounds) for spec in message.specs]
     scored = np.array([not kinds_of(spec["outputs"]).isdisjoint((MASK, TARGET)) for spec in specs], bool)
     _check(not np.any(scored[spec_index] & (mask_counts == 0)), "vocabulary scores without a mask")
+    firsts = np.array([spec["pooled_from"] for spec in specs], np.int64)
+    _check(not np.any(firsts[spec_index] >= lengths), "pooling from beyond the end of a sequence")
     positions = tuple(masks.tolist())
     sequences = [
         Tokens(ids=ids[own], types=types[own], masks=positions[own_masks], **specs[index])
@@ -174,7 +182,13 @@ def _decode_spec(spec: OutputSpec, bounds: ModelBounds) -> dict[str, Any]:
     _check(bool(outputs) and outputs <= OUTPUTS.keys(), "an unknown output")
     _check(1 <= spec.top_k <= bounds.vocabulary, "top_k out of bounds")
     _check(len(targets) > 0 or TARGET not in kinds_of(outputs), "target scores without a target")
-    return {"outputs": outputs, "top_k": spec.top_k, "targets": tuple(targets.tolist())}
+    _check(0 <= spec.pooled_from <= bounds.max_tokens, "pooled_from out of bounds")
+    return {
+        "outputs": outputs,
+        "top_k": spec.top_k,
+        "targets": tuple(targets.tolist()),
+        "pooled_from": spec.pooled_from,
+    }
 
 
 def _decode_values(block: OutputBlock) -> NDArray[np.generic]:

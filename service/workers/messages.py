@@ -15,7 +15,7 @@ import msgspec
 
 from service import errors
 
-VERSION = 3
+VERSION = 4
 MAX_FRAME_BYTES = 256 * 2**20
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
@@ -45,6 +45,7 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     outputs: tuple[str, ...]
     top_k: int
     targets: memoryview  # [targets] int32
+    pooled_from: int  # as Tokens.pooled_from
 
 
 class SubmitBatch(Message, frozen=True):

@@ -1,6 +1,7 @@
 """The ragged batch: packing keeps each token once and both placement rules, splitting returns each sequence's rows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, MEANS, Tokens, pack, place, split
+from model_export.artifact.batch import Tokens, pack, split
+from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
+from model_export.artifact.pooled import MEANS, MODES
 
 SEQUENCE_OUTPUTS = [
     frozenset({"cls"}),
@@ -104,6 +107,61 @@ def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
             np.testing.assert_allclose(row["mean"], [tokens.ids.mean()], rtol=1e-5)
         if "top_ids" in row:
             assert row["top_ids"].tolist() == [tokens.ids[m] for m in tokens.masks]
+
+
+@given(sequences(), st.data())
+def test_sentence_inputs_read_the_pooled_tokens_of_each_sequence(batch_of: list[Tokens], data: st.DataObject) -> None:
+    """With the id of each token in place of its hidden state; the formulas are sentence-transformers'."""
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(batch_of), max_size=len(batch_of)))
+    work = [
+        replace(
+            tokens,
+            outputs=tokens.outputs | ({"sentence"} if wanted else set()),
+            pooled_from=data.draw(st.integers(0, len(tokens) - 1)),
+        )
+        for tokens, wanted in zip(batch_of, chosen, strict=True)
+    ]
+    modes = sorted(data.draw(st.sets(st.sampled_from(sorted(MODES)), min_size=1)))
+    batch = pack(work, modes=modes)
+    feeds: Mapping[str, NDArray[Any]] = batch.feeds
+    rows = np.concatenate([t.ids for t in work])[feeds["chosen"]].astype(np.float64)
+    made = np.stack([pooled(feeds, rows, mode) for mode in modes], axis=1)
+    spans = batch.spans["sentence vector"] if any(chosen) else [slice(0, 0)] * len(work)
+    for tokens, wanted, own in zip(work, chosen, spans, strict=True):
+        part = tokens.ids[tokens.pooled_from :].astype(np.float64)
+        weights = np.arange(tokens.pooled_from + 1, len(tokens) + 1)
+        expected = {
+            "cls": part[0],
+            "lasttoken": part[-1],
+            "max": part.max(),
+            "mean": part.mean(),
+            "mean_sqrt_len_tokens": part.sum() / np.sqrt(len(part)),
+            "weightedmean": (part * weights).sum() / weights.sum(),
+        }
+        want = [[expected[mode] for mode in modes]] if wanted else np.zeros((0, len(modes)))
+        np.testing.assert_allclose(made[own], want, rtol=1e-4)
+
+
+def pooled(feeds: Mapping[str, NDArray[Any]], rows: NDArray[Any], mode: str) -> NDArray[Any]:
+    """What the graph computes of `rows` [selected]: [vectors]."""
+    match mode:
+        case "cls":
+            return np.asarray(rows[feeds["sentence_first"]])
+        case "lasttoken":
+            return np.asarray(rows[feeds["sentence_last"]])
+        case "max":
+            of_blocks = rows[feeds["sentence_blocks"]].max(axis=1)
+            return np.asarray(of_blocks[feeds["sentence_maxima"]].max(axis=1)[feeds["sentence_max_back"]])
+    sums = np.einsum("rmw,rw->rm", feeds[f"sentence_weights_{mode}"], rows[feeds["sentence_slots"]]).reshape(-1)
+    return np.asarray(sums[feeds["sentence_back"]])
+
+
+@pytest.mark.parametrize(("mode", "count"), [("cls", 1), ("lasttoken", 1), ("max", 40), ("mean", 40)])
+def test_the_last_layer_computes_only_the_tokens_that_a_mode_reads(mode: str, count: int) -> None:
+    ids = np.arange(40, dtype=np.int32)
+    assert (
+        len(pack([Tokens(ids=ids, types=ids, outputs=frozenset({"sentence"}))], modes=[mode]).feeds["chosen"]) == count
+    )
 
 
 def test_each_target_is_scored_at_each_mask() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import OUTPUTS, Ints, Tokens, pack
+from model_export.artifact.batch import OUTPUTS, Tokens, pack
 from model_export.artifact.manifest import FORMAT, MANIFEST, Manifest, ManifestError
+from model_export.artifact.placement import Ints
 from service.artifact import open_artifact
 from tests.paths import GOLDEN
 

@@ -23,7 +23,7 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
         "encoder": "4 layers of 32, 4 heads, feed-forward 64 with gelu_tanh, embeddings of 16",
         "embeddings": "163 words, 144 positions from row 0, 2 segments",
         "tokenizer": "Unigram from tokenizer.json, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
-        "pooling": "cls",
+        "embedding": "the hidden state of [CLS]: 32 numbers",
         "heads": "cls; mean; pooler; pair (in_order, swapped); fill_mask",
         "no labels": "the checkpoint has no classifier of texts",
         "no tags": "the checkpoint has no classifier of tokens",

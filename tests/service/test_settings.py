@@ -32,6 +32,8 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_PORT", "65536", "BERT_PORT: "),
         ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),
         ("BERT_TRUNCATE", "", "BERT_TRUNCATE: "),
+        ("BERT_POOLING", "max", "BERT_POOLING: "),
+        ("BERT_NORMALIZE", "perhaps", "BERT_NORMALIZE: "),
         ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
         ("BERT_CLIENT_TIMEOUT_SECONDS", "-1", "BERT_CLIENT_TIMEOUT_SECONDS: "),
         ("BERT_RUN_TIMEOUT_SECONDS", "0", "BERT_RUN_TIMEOUT_SECONDS: "),

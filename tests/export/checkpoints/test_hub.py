@@ -15,14 +15,18 @@ import pytest
 from model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
+MODULES = GOLDEN / "sentence-transformers" / "dense"
 COMMIT, REPOSITORY = "a" * 40, "example/chinese-macbert-tiny"
 FILES = {
     path.name: path.read_bytes()
     for path in sorted((GOLDEN / "bert").iterdir())
     if path.name not in ("expected.npz", "answers.json")
 }
-FILES["modules.json"] = b'[{"path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]'
-FILES["1_Pooling/config.json"] = b'{"pooling_mode_mean_tokens": true}'
+FILES |= {
+    str(path.relative_to(MODULES)): path.read_bytes()
+    for path in sorted(MODULES.rglob("*"))
+    if path.is_file() and path.name != "answers.json"
+}
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -100,6 +104,7 @@ def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Pa
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
     assert manifest.name == REPOSITORY
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
-    assert manifest.pooling == "mean"
-    assert "default pooling: mean in /v1/embeddings, cls in /embed" in finished.stdout
+    assert manifest.embedding.pooling == "sentence"
+    assert manifest.embedding.similarity == "cosine"  # of config_sentence_transformers.json
+    assert "embeddings by default: Pooling(mean), Dense(32 to 16, Tanh), Normalize; 16 numbers" in finished.stdout
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".bin", ".h5")]

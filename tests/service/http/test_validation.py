@@ -27,7 +27,7 @@ def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, it
 def test_many_unknown_fields_are_counted_and_not_listed() -> None:
     with pytest.raises(
         Invalid,
-        match=r"the body has 1000 errors, most of them unknown fields; this route accepts truncate, .*inputs, pooling",
+        match=r"the body has 1000 errors, most of them unknown fields; this route accepts truncate, .*pooling.*inputs",
     ):
         parse(schemas.EmbedRequest, json.dumps({f"field {n}": n for n in range(999)}).encode())
 

@@ -12,7 +12,9 @@ from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
 from service.scheduling.results import InferenceResult
+from service.settings import Settings
 from service.tasks.base import Limits, Tasks
+from service.tasks.defaults import embedding_defaults
 from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tasks.tokenizer import Tokenizer
@@ -113,6 +115,7 @@ def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., 
         tokenizer=tokenizer,
         queue=ImmediateQueue(),
         limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
+        embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
     )
 
     async def count_turns() -> int:

@@ -12,7 +12,9 @@ from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
 from service.errors import Unavailable
 from service.scheduling.results import InferenceResult
+from service.settings import Settings
 from service.tasks.base import Limits, Tasks
+from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
 from service.tasks.tokenizer import Tokenizer
@@ -94,6 +96,7 @@ def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_art
         tokenizer=tokenizer,
         queue=ClosedQueue(),
         limits=Limits(max_inputs=9, max_top_k=9, truncate=True),
+        embedding=embedding_defaults(artifact.manifest, Settings(artifact=bert_artifact)),
     )
     with pytest.raises(Unavailable):
         asyncio.run(embed(tasks, EmbedRequest(inputs="cat " * 20_000), timeout_seconds=60.0))

@@ -1,0 +1,44 @@
+"""What /embed and /v1/embeddings give to a request that does not say it: the artifact's decision, or the operator's."""
+
+from dataclasses import dataclass
+
+from service.artifact import Manifest
+from service.settings import Settings, SettingsError
+
+OF_CLS = "the raw hidden state of [CLS]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDefaults:
+    pooling: str  # the output that is the vector
+    normalize: bool  # in /embed
+    openai_normalize: bool  # in /v1/embeddings: unit length, as OpenAI's, unless BERT_NORMALIZE says otherwise
+    decided_by: str  # the settings or the artifact, in words
+
+
+def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefaults:
+    """Raises SettingsError where BERT_POOLING names an output that the artifact does not have."""
+    stated = manifest.embedding
+    pooling = settings.pooling or stated.pooling
+    if pooling not in manifest.heads:
+        has = ", ".join(name for name in ("cls", "mean", "pooler", "sentence") if name in manifest.heads)
+        raise SettingsError(f"BERT_POOLING: {manifest.name} has no {pooling}; it has {has}")
+    names = {"BERT_POOLING": settings.pooling, "BERT_NORMALIZE": settings.normalize}
+    chosen = [name for name, value in names.items() if value is not None]
+    normalize = stated.normalize if settings.normalize is None else settings.normalize
+    return EmbeddingDefaults(
+        pooling=pooling,
+        normalize=normalize,
+        openai_normalize=settings.normalize is not False,
+        decided_by=" and ".join(chosen) if chosen else "the artifact",
+    )
+
+
+def describe_defaults(manifest: Manifest, settings: Settings) -> str:
+    """One line for the log. Raises as `embedding_defaults`."""
+    defaults, stated = embedding_defaults(manifest, settings), manifest.embedding
+    made_by = ", ".join(stated.modules) or OF_CLS
+    own = f" ({made_by})" if defaults.pooling == stated.pooling else ""
+    scale = "unit length" if defaults.normalize else "not normalized"
+    prompt = f"prompt {stated.default_prompt}" if stated.default_prompt else "no prompt"
+    return f"/embed by default: pooling {defaults.pooling}{own}, {scale}, {prompt}; decided by {defaults.decided_by}"

@@ -1,0 +1,215 @@
+"""What sentence-transformers' files say of a vector is read as that library reads it, or refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_export.__main__ import main
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
+from model_export.errors import ExportError
+from model_export.export import export
+from tests import sentence_transformers
+from tests.export.goldens import sentence_transformers_checkpoint
+from tests.paths import GOLDEN
+
+WIDTH = 32
+MEAN = {
+    "word_embedding_dimension": WIDTH,
+    "pooling_mode_cls_token": False,
+    "pooling_mode_mean_tokens": True,
+    "pooling_mode_max_tokens": False,
+}
+
+
+def read(folder: Path, **more: Any) -> SentenceModel:
+    return sentence_model(Checkpoint(folder), WIDTH, **more)
+
+
+def write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modes", "output"),
+    [
+        (MEAN, ("mean",), "mean"),
+        ({"pooling_mode_cls_token": True, "include_prompt": True}, ("cls",), "cls"),
+        ({"pooling_mode": "mean"}, ("mean",), "mean"),
+        ({"pooling_mode": ["cls"]}, ("cls",), "cls"),
+        ({"pooling_mode_max_tokens": True}, ("max",), "sentence"),
+        ({"pooling_mode": "lasttoken"}, ("lasttoken",), "sentence"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean"), "sentence"),
+        ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls"), "sentence"),
+        ({"pooling_mode": "mean", "include_prompt": False}, ("mean",), "sentence"),
+        ({}, ("mean",), "mean"),  # the library's default
+    ],
+)
+def test_the_modes_are_those_that_the_library_reads(
+    tmp_path: Path, pooling: Any, modes: tuple[str, ...], output: str
+) -> None:
+    one = sentence_transformers_checkpoint(tmp_path / "checkpoint", pooling)
+    found = sentence_model(one, WIDTH)
+    assert (found.modes, found.pooling, found.normalize) == (modes, output, True)
+    assert found.width == WIDTH * len(modes)
+    assert not one.assumed
+
+
+def test_without_modules_it_is_cls() -> None:
+    found = read(GOLDEN / "bert")
+    assert (found.pooling, found.normalize, found.modules, found.prompts) == ("cls", False, (), {})
+
+
+def test_a_classifiers_folder_has_no_vectors_of_its_own(tmp_path: Path) -> None:
+    one = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, ("Transformer", "LogitScore"))
+    write(one.folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    assert read(one.folder).pooling == "cls"
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {  # modules, changed configs, sentence
+    "unknown module": (
+        ("Transformer", "Pooling", "LSTM"),
+        {},
+        r"module 2 of .*, sentence_transformers\.models\.LSTM, is not computed: the vectors would not be",
+    ),
+    "before pooling": (("Transformer", "WeightedLayerPooling", "Pooling"), {}, "WeightedLayerPooling, is not computed"),
+    "other first": (("StaticEmbedding", "Normalize"), {}, "StaticEmbedding, is not computed at this place"),
+    "unknown mode": (
+        ("Transformer", "Pooling"),
+        {"1_Pooling/config.json": {"pooling_mode": "median"}},
+        "pools by median, and only cls, lasttoken, max, mean, mean_sqrt_len_tokens, weightedmean are computed",
+    ),
+    "activation": (
+        ("Transformer", "Pooling", "Dense"),
+        {"2_Dense/config.json": {"out_features": 8, "activation_function": "torch.nn.modules.activation.Softplus"}},
+        r"has the activation torch\.nn\.modules\.activation\.Softplus, and only Identity, Tanh",
+    ),
+    "residual": (
+        ("Transformer", "Pooling", "Dense"),
+        {"2_Dense/config.json": {"out_features": 8, "use_residual": True}},
+        "has use_residual",
+    ),
+    "tokens": (
+        ("Transformer", "Pooling", "Dense"),
+        {"2_Dense/config.json": {"module_input_name": "token_embeddings"}},
+        "has module_input_name 'token_embeddings', and only 'sentence_embedding' is computed",
+    ),
+    "task": (
+        ("Transformer", "Pooling"),
+        {"sentence_bert_config.json": {"transformer_task": "fill-mask"}},
+        "has transformer_task 'fill-mask', and only 'feature-extraction' is computed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+def test_what_is_not_computed_is_refused_by_name_unless_it_may_be_left_out(tmp_path: Path, case: str) -> None:
+    modules, configs, sentence = REFUSED[case]
+    folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, modules).folder
+    for path, content in configs.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        write(folder / path, content)
+    with pytest.raises(ExportError, match=sentence):
+        read(folder)
+    found = read(folder, without_modules=True)
+    assert found.left_out
+    assert [name.rsplit(".", 1)[-1] for name in found.left_out] == list(modules[-len(found.left_out) :])
+
+
+def test_a_class_of_another_package_is_refused(tmp_path: Path) -> None:
+    folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN).folder
+    write(folder / "modules.json", [{"path": "", "type": "custom_st.Transformer"}])
+    with pytest.raises(ExportError, match=r"custom_st\.Transformer, is not computed"):
+        read(folder)
+
+
+def test_without_modules_exports_and_names_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = sentence_transformers_checkpoint(
+        tmp_path / "checkpoint", MEAN, ("Transformer", "Pooling", "CNN", "Normalize")
+    ).folder
+    assert main([str(folder), str(tmp_path / "artifact")]) == 2
+    assert "sentence_transformers.models.CNN, is not computed" in capsys.readouterr().err
+    assert main(["describe", str(folder)]) == 0
+    assert "CNN, is not computed" in capsys.readouterr().out
+    assert main([str(folder), str(tmp_path / "artifact"), "--without-modules"]) == 0
+    said = capsys.readouterr().out
+    assert "embeddings by default: Pooling(mean); 32 numbers" in said
+    for module in ("CNN", "Normalize"):
+        assert f"without module sentence_transformers.models.{module}: it is not computed" in said
+
+
+DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
+    "not json": ("modules.json", "[", r"modules\.json cannot be read"),
+    "a number": ("modules.json", "7", r"modules\.json cannot be read"),
+    "no type": ("modules.json", '[{"path": "1_Pooling"}]', r"modules\.json cannot be read"),
+    "names": ("modules.json", '["1_Pooling"]', r"modules\.json cannot be read"),
+    "short": ("sentence_bert_config.json", '{"max_seq_length": 2}', "sets max_seq_length to 2; .* at least 3"),
+    "text": ("sentence_bert_config.json", '{"max_seq_length": "9"}', "sets max_seq_length to '9'"),
+    "size": ("1_Pooling/config.json", '{"embedding_dimension": 8}', "pools 8 channels; the encoder has 32"),
+    "prompts": ("config_sentence_transformers.json", '{"prompts": ["a"]}', "prompts must be texts by name"),
+    "default": (
+        "config_sentence_transformers.json",
+        '{"prompts": {"query": "q: "}, "default_prompt_name": "passage"}',
+        "'passage', which is not one of its prompts: query",
+    ),
+    "no weights": ("2_Dense/config.json", '{"out_features": 8}', r"2_Dense has no model\.safetensors or"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(DAMAGED))
+def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
+    name, content, sentence = DAMAGED[case]
+    modules = ("Transformer", "Pooling", "Dense") if name.startswith("2_") else ("Transformer", "Pooling")
+    folder = sentence_transformers_checkpoint(tmp_path / "checkpoint", MEAN, modules).folder
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(content, "utf-8")
+    with pytest.raises(ExportError, match=sentence):
+        read(folder)
+
+
+def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
+    config = json.loads((folder / "2_Dense" / "config.json").read_text("utf-8"))
+    write(folder / "2_Dense" / "config.json", config | {"out_features": 17})
+    with pytest.raises(ExportError, match=r"'linear.bias' of .*2_Dense must have the shape \[17\]; it is \(16,\)"):
+        read(folder)
+
+
+def test_the_manifest_says_how_the_vectors_are_made(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("without-prompt", tmp_path / "checkpoint")
+    manifest = export(folder, tmp_path / "artifact")
+    assert manifest.embedding.pooling == "sentence"
+    assert manifest.embedding.modules[0].endswith("lasttoken, without the prompt)")
+    assert manifest.embedding.dimensions == 6 * WIDTH
+    assert manifest.embedding.prompts["query"] == "the river is cold: "
+    assert (manifest.embedding.default_prompt, manifest.embedding.similarity) == ("query", "cosine")
+    assert not manifest.embedding.include_prompt
+    assert manifest.verification["sentence_max_abs_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("stated", "own", "expected"), [(16, 512, 16), (64, 32, 64), (9999, 512, 144), (None, 32, 32), (None, 512, 144)]
+)
+def test_the_length_limit_is_max_seq_length_before_the_tokenizers(
+    tmp_path: Path, stated: int | None, own: int, expected: int
+) -> None:
+    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    write(folder / "sentence_bert_config.json", {"max_seq_length": stated})
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    write(folder / "tokenizer_config.json", tokenizer | {"model_max_length": own})
+    assert export(folder, tmp_path / "artifact").max_tokens == expected
+
+
+@pytest.mark.parametrize(("lowers", "count"), [(True, 1), (False, 0)])
+def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Path, lowers: bool, count: int) -> None:
+    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    write(folder / "tokenizer_config.json", tokenizer | {"do_lower_case": False})
+    write(folder / "sentence_bert_config.json", {"do_lower_case": lowers})
+    export(folder, tmp_path / "artifact")
+    written = (tmp_path / "artifact" / "cpu" / "tokenizer.json").read_text("utf-8")
+    assert written.count('"Lowercase"') == count

@@ -1,0 +1,148 @@
+"""/embed gives the vectors of sentence-transformers' encode for each golden checkpoint: short and over-long texts."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_export.artifact.batch import Tokens
+from model_export.export import export
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner
+from service.errors import Invalid, NoSuchHead
+from service.scheduling.results import InferenceResult
+from service.settings import Settings
+from service.tasks.base import Limits, Tasks
+from service.tasks.defaults import embedding_defaults
+from service.tasks.embed import embed
+from service.tasks.schemas import EmbedRequest
+from service.tasks.tokenizer import Tokenizer
+from tests import sentence_transformers
+from tests.paths import GOLDEN
+
+SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
+Ask = Callable[..., Any]
+
+
+class RunnerQueue:
+    """Runs all texts of a request in one batch."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        rows, _ = self.runner.run_sync(work)
+        assert all(rows)
+        return InferenceResult(
+            rows=[row for row in rows if row is not None], queue_seconds=0.0, forward_seconds=timeout_seconds
+        )
+
+
+@contextmanager
+def served(folder: Path, **settings: str) -> Iterator[Ask]:
+    """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
+    artifact = open_artifact(folder)
+    runner, tokenizer = ModelRunner(artifact, threads=1), Tokenizer(artifact, 100_000)
+    runner.open()
+    tokenizer.open()
+    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
+    tasks = Tasks(
+        manifest=artifact.manifest,
+        tokenizer=tokenizer,
+        queue=RunnerQueue(runner),
+        limits=Limits(max_inputs=100, max_top_k=1, truncate=True),
+        embedding=embedding_defaults(artifact.manifest, chosen),
+    )
+    yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body), timeout_seconds=60.0)).value
+    tokenizer.close()
+    runner.close()
+
+
+def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    assert got.shape == want.shape
+    return np.asarray((got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", sentence_transformers.NAMES)
+def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, tmp_path: Path) -> None:
+    answers = sentence_transformers.answers(name)
+    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
+    manifest = export(folder, tmp_path / "artifact", precision=precision)
+    assert manifest.embedding.similarity == answers["similarity"]
+    with served(tmp_path / "artifact") as ask:
+        for call in answers["calls"]:
+            got, want = ask(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])
+            assert cosines(got, want).min() >= SMALLEST_COSINE[precision], call["arguments"]
+            if precision == "fp32":  # also the length: Normalize or none
+                np.testing.assert_allclose(np.linalg.norm(got, axis=1), np.linalg.norm(want, axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["all-modes", "deep"])
+def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_path: Path) -> None:
+    """Its attention replaced by plain operators, on a CPU."""
+    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
+    manifest = export(folder, tmp_path / "artifact", precision=precision, device="cuda")
+    assert manifest.verification["sentence_max_abs_error"] < (1e-4 if precision == "fp32" else 0.1)
+
+
+def test_a_requests_field_wins_over_the_setting_and_the_setting_over_the_artifact(tmp_path: Path) -> None:
+    export(sentence_transformers.checkpoint("dense", tmp_path / "checkpoint"), tmp_path / "artifact")
+    with served(tmp_path / "artifact") as ask:
+        own, raw, cls = (
+            ask(inputs="the cat", **body) for body in ({}, {"normalize": False}, {"pooling": "cls", "normalize": False})
+        )
+        assert (own.shape, cls.shape) == ((1, 16), (1, 32))
+        assert np.linalg.norm(own) == pytest.approx(1, abs=1e-6)
+        assert np.linalg.norm(raw) != pytest.approx(1, abs=1e-3)
+        np.testing.assert_allclose(raw / np.linalg.norm(raw), own, atol=1e-6)
+        short = ask(inputs="the cat", dimensions=8)
+        np.testing.assert_allclose(short, raw[:, :8] / np.linalg.norm(raw[:, :8]), atol=1e-6)
+        with pytest.raises(Invalid, match="dimensions is 17; this model has 16"):
+            ask(inputs="the cat", dimensions=17)
+    with served(tmp_path / "artifact", BERT_POOLING="cls", BERT_NORMALIZE="false") as ask:
+        assert np.array_equal(ask(inputs="the cat"), cls)
+        assert np.array_equal(ask(inputs="the cat", pooling="sentence"), raw)
+        assert np.array_equal(ask(inputs="the cat", pooling="sentence", normalize=True), own)
+
+
+def test_a_left_out_prompt_that_truncation_cuts_off_leaves_no_token_out_twice(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("short-without-prompt", tmp_path / "checkpoint")
+    export(folder, tmp_path / "artifact")
+    text = "cat " * 50
+    with served(tmp_path / "artifact") as ask:
+        kept = ask(inputs=text, prompt="dog dog ", truncation_direction="left")
+        np.testing.assert_allclose(kept, ask(inputs=text, prompt="dog ", truncation_direction="left"), atol=1e-6)
+
+
+def test_the_prompts_fields_are_checked(tmp_path: Path) -> None:
+    export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
+    with served(tmp_path / "artifact") as ask:
+        with pytest.raises(Invalid, match="this model has no prompt 'pasage'; it has document, passage, query"):
+            ask(inputs="the cat", prompt_name="pasage")
+        with pytest.raises(Invalid, match="prompt and prompt_name are both set: send one of them"):
+            ask(inputs="the cat", prompt_name="query", prompt="a")
+
+
+def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifact: Path) -> None:
+    with served(bert_artifact) as ask:
+        assert np.array_equal(ask(inputs="the cat"), ask(inputs="the cat", pooling="cls", normalize=False))
+        with pytest.raises(NoSuchHead, match="no pooling sentence: the vectors of its checkpoint are pooling cls"):
+            ask(inputs="the cat", pooling="sentence")
+        with pytest.raises(Invalid, match="this model has no prompt 'query'; it has none"):
+            ask(inputs="the cat", prompt_name="query")
+        assert np.array_equal(ask(inputs="the cat", prompt="big "), ask(inputs="big the cat"))
+
+
+@pytest.mark.parametrize("name", ["mean", "cls"])
+def test_vectors_that_have_an_output_of_their_own_add_nothing_to_the_graph(name: str, tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
+    ours, plain = export(folder, tmp_path / "ours"), export(GOLDEN / "bert", tmp_path / "plain")
+    assert ours.outputs == plain.outputs
+    assert ours.inputs == plain.inputs
+    assert not ours.embedding.modes
