@@ -45,7 +45,7 @@ def test_many_unknown_fields_are_counted_and_not_listed() -> None:
         ),
         (schemas.EmbedRequest, {"inputs": "a", "k" * 10_000: 1}, "k" * 100 + ": Extra inputs", None),
         (schemas.EmbedRequest, [], "body: Input should be an object", None),
-        (schemas.NspRequest, {"inputs": ["a", "b"]}, "inputs.0: Input should be an object or a valid array", 0),
+        (schemas.NspRequest, {"inputs": ["a", 1]}, "inputs.1: Input should be", 1),
         (schemas.NspRequest, {"inputs": [["a", "b"], ["a", 1]]}, "inputs.1.1: Input should be a valid string", 1),
         (
             schemas.FillMaskRequest,
