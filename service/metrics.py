@@ -30,6 +30,7 @@ REASONS = (
     "run_failed",
     "not_finite",
     "out_of_memory",
+    "tokenizer_failed",
     "internal",
     "client_closed",
     "slow",
