@@ -24,7 +24,7 @@ MAX_TOKENS = 64
 MIN_WORDS, MAX_WORDS = 5, 30  # of a sentence of the corpus
 ARTICLES_STEP, PER_ARTICLE = 3, 3  # every third article, at most three sentences of each
 CORPUS_SENTENCES = 35_000
-SAMPLED = 4  # one vector in SAMPLED gives the directions
+SAMPLED = 4  # one vector in SAMPLED is enough for the directions
 log = logging.getLogger(__name__)
 
 
@@ -76,9 +76,15 @@ def embed_sentences(teacher: Path, texts: list[str]) -> Array:
 
 
 def reduce_width(vectors: Array, *, width: int) -> Array:
-    """[texts, width] of length 1: centred, along the directions of the largest variance."""
+    """[texts, width] of length 1: centred, along the directions of the largest variance.
+
+    Raises ValueError if there are fewer texts than directions.
+    """
+    if len(vectors) < width:
+        raise ValueError(f"{len(vectors)} sentences give fewer than {width} directions: add text to the corpus")
     centred = vectors - vectors.mean(0)
-    _, _, directions = np.linalg.svd(centred[::SAMPLED], full_matrices=False)
+    stride = min(SAMPLED, len(vectors) // width)
+    _, _, directions = np.linalg.svd(centred[::stride], full_matrices=False)
     reduced = centred @ directions[:width].T
     unit: Array = reduced / np.linalg.norm(reduced, axis=1, keepdims=True)
     return unit
