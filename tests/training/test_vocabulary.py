@@ -58,3 +58,10 @@ def test_a_run_that_continues_a_model_takes_its_vocabulary(corpus: Path, tmp_pat
     prepare(corpus=corpus, work=tmp_path, start=SAMPLE)
     for name in VOCABULARY_FILES:
         assert (tmp_path / "vocabulary" / name).read_bytes() == (SAMPLE / name).read_bytes()
+
+
+def test_a_work_folder_with_another_vocabulary_is_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary").mkdir()
+    (tmp_path / "vocabulary" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"is not the vocabulary of .*sample: use another --work folder"):
+        prepare(corpus=corpus, work=tmp_path, start=SAMPLE)
