@@ -35,7 +35,7 @@ serve: export
 	@echo
 	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); try it in another terminal:"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
-	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"paris is the capital of [MASK].\", \"top_k\": 3}'"
+	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"December is the last month of the [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
 	@echo
 	@BERT_ARTIFACT=$(or $(BERT_ARTIFACT),artifacts/sample) BERT_PORT=$(PORT) exec $(BIN)/python -m service

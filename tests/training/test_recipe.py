@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.model.shape import read_config, write_config
-from training.run.recipe import SHAPE, recipe
+from training.run.recipe import SHAPE, Run, recipe
 from training.run.schedule import Schedule
 
 SCHEDULE = Schedule(total=1000, warm_up=100, decay_share=0.4, short_row=128, long_row=512)
@@ -40,3 +40,40 @@ def test_the_configuration_of_the_bundled_model_is_that_of_the_recipe(tmp_path: 
     assert read_config(tmp_path / "config.json") == SHAPE
     bundled = Path(__file__).parents[2] / "model_export" / "sample" / "config.json"
     assert json.loads((tmp_path / "config.json").read_text("utf-8")) == json.loads(bundled.read_text("utf-8"))
+
+
+def test_a_run_that_continues_warms_up_and_falls_linearly_to_nothing() -> None:
+    schedule = Schedule(total=1000, warm_up=100, decay_share=0.5, short_row=128, long_row=512, continues=True)
+    assert schedule.factor(0) == pytest.approx(0.01)
+    assert schedule.factor(99) == pytest.approx(1.0)
+    assert schedule.factor(550) == pytest.approx(0.5)
+    assert schedule.factor(1000) == 0.0
+    assert schedule.factor(2000) == 0.0
+    assert [schedule.row_length(600, step=step) for step in range(5)] == [128, 512, 128, 128, 128]
+    assert {schedule.row_length(499, step=step) for step in range(4)} == {128}
+
+
+def test_everyday_sentences_are_more_in_the_decay_and_with_a_teacher(tmp_path: Path) -> None:
+    def share(tokens: int, run: Run) -> float:
+        made = recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=1, run=run)
+        names = sorted(made.source_shares)
+        by_name = dict(zip(names, made.shares(names, tokens=tokens), strict=True))
+        assert sum(by_name.values()) == pytest.approx(1.0)
+        return by_name["entatoeba"] + by_name["zhtatoeba"]
+
+    assert share(0, Run()) == pytest.approx(0.06)
+    assert share(900_000, Run()) == pytest.approx(0.20)
+    assert share(0, Run(start=tmp_path, teacher=tmp_path / "vectors.npz")) == pytest.approx(0.20)
+
+
+def test_a_run_has_its_own_folder_and_rates(tmp_path: Path) -> None:
+    first, second = (
+        recipe(work=tmp_path, tokens=40_000_000, device="cpu", workers=2, run=run)
+        for run in (Run(), Run(name="second", start=tmp_path, rate=0.5))
+    )
+    assert first.checkpoints == tmp_path / "checkpoints"
+    assert second.checkpoints == tmp_path / "second"
+    assert second.matrix_rate == pytest.approx(first.matrix_rate / 2)
+    assert second.other_rate == pytest.approx(first.other_rate / 2)
+    assert second.schedule.continues
+    assert second.schedule.warm_up == 1_000_000

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.paths import SAMPLE
 from training.data import vocabulary
 from training.data.articles import find_corpus
 from training.data.batches import CLS, MASK, SEP, SPECIALS
-from training.data.vocabulary import frequent_chinese
+from training.data.prepare import prepare
+from training.data.vocabulary import VOCABULARY_FILES, frequent_chinese
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +52,16 @@ def test_vocab_txt_lists_the_tokens_in_the_order_of_their_ids(work: Path, tokeni
     settings = json.loads((work / "vocabulary" / "tokenizer_config.json").read_text("utf-8"))
     assert settings["do_lower_case"] is True
     assert settings["model_max_length"] == 512
+
+
+def test_a_run_that_continues_a_model_takes_its_vocabulary(corpus: Path, tmp_path: Path) -> None:
+    prepare(corpus=corpus, work=tmp_path, start=SAMPLE)
+    for name in VOCABULARY_FILES:
+        assert (tmp_path / "vocabulary" / name).read_bytes() == (SAMPLE / name).read_bytes()
+
+
+def test_a_work_folder_with_another_vocabulary_is_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary").mkdir()
+    (tmp_path / "vocabulary" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"is not the vocabulary of .*sample: use another --work folder"):
+        prepare(corpus=corpus, work=tmp_path, start=SAMPLE)

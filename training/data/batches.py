@@ -15,6 +15,7 @@ CLS, SEP, MASK, SPECIALS = 2, 3, 4, 5  # token ids; SPECIALS is the number of sp
 IGNORE = -100
 IS_NEXT, IS_RANDOM = 0, 1
 MASKED_SHARE = 0.15
+WHOLE_WORD_SHARE = 0.5  # of the rows; the others are masked by single tokens
 MASK_TOKEN_SHARE, RANDOM_TOKEN_SHARE = 0.8, 0.1  # of the masked tokens; the rest stay as they are
 MIN_SEQUENCE = 6  # tokens; a smaller gap at the end of a row stays [PAD]
 MIN_PAIR = 24  # tokens
@@ -69,7 +70,7 @@ class SequenceSampler:
     def draw(self, left: int, *, fresh: bool) -> PackedSequence:
         """A sequence of at most `left` tokens; `fresh`: the first one of its row."""
         style = self.random.random()
-        if left < MIN_PAIR:
+        if left < MIN_PAIR or self.source.lone_sentences:
             return self.draw_single(left)
         if style < LONG_SHARE:
             return self.draw_long_pair(left if fresh else int(self.random.integers(MIN_PAIR, left + 1)))
@@ -121,7 +122,8 @@ class SequenceSampler:
 
     def draw_single(self, left: int) -> PackedSequence:
         starts, tokens = self.source.starts, self.source.tokens
-        sentence = self.draw_boundary()
+        lone = self.source.lone_sentences
+        sentence = int(self.random.integers(len(self.source.article))) if lone else self.draw_boundary()
         text = tokens[starts[sentence] : starts[sentence + 1]][: left - 2]
         return PackedSequence(first=text, second=text[:0], label=IGNORE)
 
@@ -129,12 +131,20 @@ class SequenceSampler:
 class Packer:
     """Fills rows; draws the source of each row by its share."""
 
-    def __init__(self, sources: list[Source], *, shares: list[float], vocabulary_size: int) -> None:
+    def __init__(
+        self, sources: list[Source], *, shares: list[float], vocabulary_size: int, continuing: Array | None = None
+    ) -> None:
+        """`continuing`: [vocabulary] bool, the tokens that continue a word; without it no word is masked as a whole."""
         self.sources = sources
-        self.shares = np.asarray(shares) / np.sum(shares)
+        self.set_shares(shares)
         self.vocabulary_size = vocabulary_size
+        self.continuing = continuing
         self.random = np.random.default_rng()
         self.samplers = [SequenceSampler(source, random=self.random) for source in sources]
+
+    def set_shares(self, shares: list[float]) -> None:
+        """The share of the rows that come from each source; they need not add up to 1."""
+        self.shares = np.asarray(shares) / np.sum(shares)
 
     def make_rows(self, *, count: int, length: int, seed: tuple[int, ...]) -> Rows:
         """`count` rows of `length` tokens; the same seed gives the same rows."""
@@ -180,7 +190,11 @@ class Packer:
         """
         rows, length = ids.shape
         count = int(length * MASKED_SHARE)
-        order = self.random.random(ids.shape) + (ids < SPECIALS)  # special tokens come last
+        order = self.random.random(ids.shape)
+        if self.continuing is not None:
+            whole = self.random.random((rows, 1)) < WHOLE_WORD_SHARE
+            order = np.take_along_axis(order, word_starts(self.continuing[ids] & whole), axis=1)
+        order += ids < SPECIALS  # special tokens come last
         columns = np.argpartition(order, count, axis=1)[:, :count]
         flat = (columns + np.arange(rows)[:, None] * length).ravel()
         targets = ids.ravel()[flat]
@@ -189,6 +203,16 @@ class Packer:
         kept_or_random = np.where(draw < MASK_TOKEN_SHARE + RANDOM_TOKEN_SHARE, other, targets)
         ids.ravel()[flat] = np.where(draw < MASK_TOKEN_SHARE, MASK, kept_or_random)
         return flat, targets
+
+
+def word_starts(continues: Array) -> Array:
+    """[rows, length]: the column of the first token of the word that each token belongs to.
+
+    continues: [rows, length] bool, whether a token continues the word before it.
+    """
+    columns = np.broadcast_to(np.arange(continues.shape[1]), continues.shape)
+    starts: Array = np.maximum.accumulate(np.where(continues, 0, columns), axis=1)
+    return starts
 
 
 def lay_out(sequence: PackedSequence) -> tuple[Array, Array]:

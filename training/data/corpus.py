@@ -32,6 +32,11 @@ class Source:
     starts: Array  # [sentences + 1] int64
     article: Array  # [sentences] int32
 
+    @property
+    def lone_sentences(self) -> bool:
+        """Whether most articles are one sentence, as in Tatoeba: then no sentence has a next one."""
+        return bool(np.count_nonzero(np.diff(self.article)) + 1 > len(self.article) / 2)
+
 
 def encode_once(*, corpus: list[Path], tokenizer: Tokenizer, folder: Path) -> None:
     """Encodes the files that have no arrays in `folder` yet."""
@@ -58,6 +63,12 @@ def open_source(name: str, *, folder: Path, part: str) -> Source:
         starts=load("starts"),
         article=load("article"),
     )
+
+
+def continuing_pieces(tokenizer: Tokenizer) -> Array:
+    """[vocabulary] bool: whether a token continues a word (`##ing`)."""
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return np.asarray([piece.startswith("##") for piece, _ in pieces])
 
 
 def source_name(path: Path) -> str:

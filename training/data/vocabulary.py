@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from training.data.articles import is_held_out, language_of, read_articles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 VOCABULARY_SIZE = 16384
 MIN_CHINESE_COUNT = 150  # covers 99.8 % of the Chinese characters of the corpus
 ARTICLES_READ = {"en": 6000, "zh": 100_000}  # all Chinese, for its rare characters; English saturates early

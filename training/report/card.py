@@ -1,31 +1,28 @@
-"""Writes the model card from the figures and the facts of the training."""
+"""Writes the model card from the figures. The template holds what was read and run: change it with each new model."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from training.model.shape import Shape
-from training.report.evaluate import Figures, to_markdown
+from training.model.shape import Shape, read_config
+from training.report.figures import Figures, format_everyday_list, read_figures, to_markdown
 
 TEMPLATE = Path(__file__).with_name("card.md")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    tokens: int
-    steps: int
-    compute: str
+def write_card(output: Path) -> None:
+    """README.md from the template and figures.json."""
+    card = model_card(shape=read_config(output / "config.json"), figures=read_figures(output / "figures.json"))
+    (output / "README.md").write_text(card, encoding="utf-8")
 
 
-def model_card(*, shape: Shape, training: Training, figures: Figures) -> str:
+def model_card(*, shape: Shape, figures: Figures) -> str:
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         vocabulary=f"{shape.vocabulary_size:,}",
         hidden=shape.hidden,
         layers=shape.layers,
         heads=shape.heads,
         inner=f"{shape.inner:,}",
-        tokens=f"{training.tokens / 1e6:,.0f} million",
-        steps=f"{training.steps:,}",
-        compute=training.compute,
         figures=to_markdown(figures),
+        english=format_everyday_list(figures.everyday["en"]),
+        chinese=format_everyday_list(figures.everyday["zh"]),
     )

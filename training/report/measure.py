@@ -1,11 +1,7 @@
-"""Measures a trained network on held-out articles: masked tokens, next sentences, sentence similarity."""
+"""Measures a trained network on held-out articles: masked tokens and next sentences; fills single masks."""
 
-import csv
-import gzip
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,23 +12,11 @@ from training.data.batches import IGNORE, MASK, Packer, Rows
 from training.data.corpus import Array, Source
 from training.model.model import Bert, Packed
 from training.model.objective import as_tensors
+from training.report.figures import HeldOut
 
 ROW_LENGTH = 128
 BATCH_ROWS = 32
 LONG_PAIR = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Shares of right answers on articles that were left out of training."""
-
-    masked_tokens: int
-    bert_rule: float  # 15 % selected; of these 80 % [MASK], 10 % a random token, 10 % unchanged
-    all_masked: float  # the same tokens selected, each of them [MASK]
-    pairs: int
-    next_sentence: float
-    long_pairs: int  # LONG_PAIR tokens and more
-    next_sentence_long: float
 
 
 def measure_held_out(model: Bert, *, sources: list[Source], rounds: int) -> HeldOut:
@@ -48,9 +32,9 @@ def measure_held_out(model: Bert, *, sources: list[Source], rounds: int) -> Held
         bert_rule=as_trained / tokens,
         all_masked=masked / tokens,
         pairs=int(pairs),
-        next_sentence=judged / pairs,
+        next_sentence=judged / max(pairs, 1),
         long_pairs=int(long_pairs),
-        next_sentence_long=long_judged / long_pairs,
+        next_sentence_long=long_judged / max(long_pairs, 1),
     )
 
 
@@ -78,9 +62,9 @@ def pair_lengths(rows: Rows) -> Array:
 
 
 def predict(model: Bert, rows: Rows) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):  # as trained
         scores, pair_scores = model(as_tensors(rows, device="cpu")[0])
-    return scores, pair_scores
+    return scores.float(), pair_scores.float()
 
 
 def pack_one(ids: list[int], *, segments: list[int], masked: Iterable[int]) -> Packed:
@@ -111,43 +95,3 @@ def probability_of_next(model: Bert, tokenizer: Tokenizer, first: str, second: s
     with torch.inference_mode():
         _, pair_scores = model(pack_one(encoded.ids, segments=encoded.type_ids, masked=[]))
     return float(pair_scores.softmax(-1)[0, 0])
-
-
-def measure_similarity(model: Bert, tokenizer: Tokenizer, *, table: Path) -> dict[str, float]:
-    """STS-B test: Spearman's rank correlation of cosine and human score, by pooling."""
-    with gzip.open(table, "rt", encoding="utf-8") as lines:
-        records = [r for r in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if r["split"] == "test"]
-    wanted = np.asarray([float(record["score"]) for record in records])
-    left, right = (
-        [vectors(model, tokenizer, record[column]) for record in records] for column in ("sentence1", "sentence2")
-    )
-    return {
-        pooling: spearman(
-            np.asarray([cosine(a[pooling], b[pooling]) for a, b in zip(left, right, strict=True)]), wanted
-        )
-        for pooling in ("cls", "mean", "pooler")
-    }
-
-
-def vectors(model: Bert, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    encoded = tokenizer.encode(text)
-    packed = pack_one(encoded.ids, segments=encoded.type_ids, masked=[])
-    with torch.inference_mode():
-        hidden = model.encoder(packed)[0]
-        pooled = torch.tanh(model.pooler(hidden[0]))
-    return {"cls": hidden[0].numpy(), "mean": hidden.mean(0).numpy(), "pooler": pooled.numpy()}
-
-
-def cosine(left: Array, right: Array) -> float:
-    return float(left @ right / (np.linalg.norm(left) * np.linalg.norm(right)))
-
-
-def spearman(left: Array, right: Array) -> float:
-    return float(np.corrcoef(ranks(left), ranks(right))[0, 1])
-
-
-def ranks(values: Array) -> Array:
-    """Ranks from 0, ties sharing their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[inverse]

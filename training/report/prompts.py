@@ -1,4 +1,8 @@
-"""The sentences whose answers the model card shows."""
+"""The sentences whose answers the model card shows, and the fixed list of everyday sentences."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
 
 ENGLISH = (
     "The sun rises in the [MASK].",
@@ -37,3 +41,22 @@ PAIRS = (
     ("The cat sat on the mat.", "Then it fell asleep in the sun."),
     ("The cat sat on the mat.", "The stock market fell by two percent."),
 )
+EVERYDAY = Path(__file__).with_name("everyday.json")  # forty a language, written before the training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EverydaySentence:
+    text: str  # has one [MASK]
+    accepted: list[str]  # words; at least one is a token of the bundled vocabulary
+
+
+def everyday_sentences() -> dict[str, list[EverydaySentence]]:
+    """By language."""
+    lists = json.loads(EVERYDAY.read_text(encoding="utf-8"))
+    return {language: [EverydaySentence(**sentence) for sentence in found] for language, found in lists.items()}
+
+
+def masked_texts() -> list[str]:
+    """Every text with a [MASK] that is evaluated or shown."""
+    everyday = [sentence.text for found in everyday_sentences().values() for sentence in found]
+    return [*everyday, *ENGLISH, *CHINESE, *EXTRA]

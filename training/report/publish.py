@@ -1,34 +1,45 @@
-"""Writes the bundled model from the latest saved state: weights, configuration, vocabulary, figures and card."""
+"""Writes the bundled model from the latest saved state: weights, configuration, vocabulary, figures and card.
+
+The weights can be mixed with those of another model, such as the one that the run started from.
+"""
 
 import logging
 import shutil
 from pathlib import Path
 
 from training.data.corpus import open_sources
-from training.model.checkpoint_files import write_checkpoint
-from training.report.card import Training, model_card
-from training.report.evaluate import evaluate, to_json
+from training.data.vocabulary import VOCABULARY_FILES
+from training.model.checkpoint_files import read_checkpoint, write_checkpoint
+from training.report.card import write_card
+from training.report.evaluate import evaluate
+from training.report.figures import to_json
+from training.run.mix import mix
 from training.run.recipe import Recipe
 from training.run.state import find_latest, merge_weights
 
-VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 MAX_BYTES = 24_000_000
 log = logging.getLogger(__name__)
 
 
-def publish(recipe: Recipe, *, work: Path, output: Path, similarity: Path | None, compute: str, rounds: int) -> None:
+def write_model(recipe: Recipe, *, work: Path, output: Path, other: Path | None, share: float) -> None:
+    """Weights, configuration and vocabulary: (1 - share) * `other` + share * the run, or the run alone."""
     folder = find_latest(recipe.checkpoints)
     if folder is None:
         raise FileNotFoundError(f"no saved state under {recipe.checkpoints}: train first")
-    shape, tensors, tokens = merge_weights(folder)
+    shape, tensors, _ = merge_weights(folder)
+    if other is not None:
+        tensors = mix(read_checkpoint(other).state_dict(), tensors, share=share)
     write_checkpoint(tensors, shape=shape, folder=output)
     for name in VOCABULARY_FILES:
         shutil.copyfile(work / "vocabulary" / name, output / name)
+
+
+def measure(recipe: Recipe, *, output: Path, similarity: Path | None, rounds: int) -> None:
+    """Writes figures.json and the card into the folder of a model."""
     sources = open_sources(folder=recipe.encoded, part="held_out")
     figures = evaluate(output, sources=sources, similarity_table=similarity, rounds=rounds)
-    training = Training(tokens=tokens, steps=tokens // recipe.tokens_per_step, compute=compute)
     (output / "figures.json").write_text(to_json(figures), encoding="utf-8")
-    (output / "README.md").write_text(model_card(shape=shape, training=training, figures=figures), encoding="utf-8")
+    write_card(output)
     check_size(output)
 
 

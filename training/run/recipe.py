@@ -1,6 +1,6 @@
 """Every setting of the training run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.model.shape import Shape
@@ -8,18 +8,45 @@ from training.run.schedule import Schedule
 
 SHAPE = Shape(vocabulary_size=16384, hidden=256, layers=4, heads=4, inner=1024, positions=512, norm_eps=1e-12)
 # half Chinese; of the English, the simple one is read about once and the other in part
-SOURCE_SHARES = {"enwiki_2015": 0.29, "simplewiki_2018": 0.21, "zhwiki_2024": 0.5}
+SOURCE_SHARES = {
+    "enwiki_2015": 0.27,
+    "simplewiki_2018": 0.20,
+    "zhwiki_2024": 0.47,
+    "entatoeba": 0.03,
+    "zhtatoeba": 0.03,
+}
+LATE_SHARES = {  # in the decay, and in a run with a teacher: more everyday sentences
+    "enwiki_2015": 0.22,
+    "simplewiki_2018": 0.18,
+    "zhwiki_2024": 0.40,
+    "entatoeba": 0.10,
+    "zhtatoeba": 0.10,
+}
 
 TOKENS_PER_STEP = {"cpu": 8192, "cuda": 65536}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What distinguishes one run from another; the defaults are a first run from random weights."""
+
+    name: str = "checkpoints"  # of its folder under the work folder
+    start: Path | None = None  # folder of a finished model to continue from
+    rate: float = 1.0  # factor on both learning rates
+    until: float | None = None  # seconds since the epoch: the schedule has ended then, however few tokens were seen
+    pause: Path | None = None  # while this file exists, nothing is computed
+    teacher: Path | None = None  # file of sentence vectors: adds the third loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     encoded: Path
+    tokenizer: Path
     checkpoints: Path
     shape: Shape
     schedule: Schedule
     source_shares: dict[str, float]
+    late_shares: dict[str, float]  # once the decay has begun
     device: str
     workers: int
     tokens_per_step: int
@@ -28,21 +55,41 @@ class Recipe:
     matrix_decay: float
     seed: int
     save_seconds: float
+    run: Run = field(default_factory=Run)
+
+    def shares(self, names: list[str], *, tokens: int) -> list[float]:
+        """The share of the rows for each source; raises KeyError for a source that the recipe does not name."""
+        late = self.run.teacher is not None or tokens >= self.schedule.decay_begins
+        by_name = self.late_shares if late else self.source_shares
+        return [by_name[name] for name in names]
 
 
-def recipe(*, work: Path, tokens: int, device: str, workers: int) -> Recipe:
+def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | None = None) -> Recipe:
+    run = run or Run()
     return Recipe(
         encoded=work / "encoded",
-        checkpoints=work / "checkpoints",
+        tokenizer=work / "vocabulary" / "tokenizer.json",
+        checkpoints=work / run.name,
         shape=SHAPE,
-        schedule=Schedule(total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512),
+        schedule=plan_schedule(tokens, run=run),
         source_shares=SOURCE_SHARES,
+        late_shares=LATE_SHARES,
         device=device,
         workers=workers,
         tokens_per_step=TOKENS_PER_STEP[device],
-        matrix_rate=3e-3,
-        other_rate=2e-3,
+        matrix_rate=3e-3 * run.rate,
+        other_rate=2e-3 * run.rate,
         matrix_decay=0.05,
         seed=1,
         save_seconds=240.0,
+        run=run,
     )
+
+
+def plan_schedule(tokens: int, *, run: Run) -> Schedule:
+    """A run with a teacher is short and has no long rows."""
+    if run.start is None:
+        return Schedule(total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512)
+    warm_up = min(3_000_000, tokens // 40)
+    share = 0.0 if run.teacher else 0.5
+    return Schedule(total=tokens, warm_up=warm_up, decay_share=share, short_row=128, long_row=512, continues=True)

@@ -1,4 +1,8 @@
-"""Learning-rate factor and row length by the number of tokens seen: warm-up, constant, decay. Knows no clock."""
+"""Learning-rate factor and row length by the number of tokens seen: warm-up, constant, decay. Knows no clock.
+
+A run from random weights decays as 1 - square root after a constant part. A run that continues finished weights decays
+linearly from the end of the warm-up, and its long rows are fewer.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,21 +17,26 @@ class Schedule:
     decay_share: float
     short_row: int
     long_row: int
+    continues: bool = False  # the run starts from finished weights
 
     @property
     def decay_begins(self) -> int:
         return int(self.total * (1 - self.decay_share))
 
     def factor(self, tokens: int) -> float:
-        """The learning rate divided by its constant value; in the decay 1 - square root of the progress."""
+        """The learning rate divided by its highest value."""
+        if self.continues:
+            left = (self.total - tokens) / (self.total - self.warm_up)
+            return min((tokens + 1) / self.warm_up, max(0.0, left))
         if tokens >= self.decay_begins:
             progress = min(1.0, (tokens - self.decay_begins) / (self.total - self.decay_begins))
             return 1.0 - math.sqrt(progress)
         return min(1.0, (tokens + 1) / self.warm_up)
 
     def row_length(self, tokens: int, *, step: int) -> int:
-        """Short rows until the decay, then short and long ones in turns."""
-        return self.long_row if self.has_long_rows(tokens) and step % 2 else self.short_row
+        """Short rows until the decay; then every other row is long, in a run that continues every fourth."""
+        turn = 4 if self.continues else 2
+        return self.long_row if self.has_long_rows(tokens) and step % turn == 1 else self.short_row
 
     def has_long_rows(self, tokens: int) -> bool:
         return tokens >= self.decay_begins

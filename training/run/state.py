@@ -13,13 +13,17 @@ from torch import nn
 
 from training.model.shape import Shape
 
-KEPT = 3
+KEPT = 2  # saved steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    step: int
-    tokens: int
+    """Where a run stands."""
+
+    step: int = 0
+    tokens: int = 0  # seen
+    planned: int = 0  # where in the schedule it is; ahead of the tokens seen if it ends at a given time
+    began: float = 0.0  # seconds since the epoch
 
 
 def find_latest(folder: Path) -> Path | None:
@@ -33,19 +37,17 @@ def save(
     worker: int,
     owned: dict[str, nn.Parameter],
     optimizers: list[torch.optim.Optimizer],
-    step: int,
-    tokens: int,
+    progress: Progress,
     shape: Shape,
     barrier: Any,
 ) -> None:
     """All workers call it at the same step; the first one renames the folder when all files are written."""
-    writing, final = folder / f"writing-{step:07d}", folder / f"step-{step:07d}"
+    writing, final = folder / f"writing-{progress.step:07d}", folder / f"step-{progress.step:07d}"
     writing.mkdir(parents=True, exist_ok=True)
     state = {
         "owned": {name: parameter.detach().clone() for name, parameter in owned.items()},
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "step": step,
-        "tokens": tokens,
+        "progress": asdict(progress),
         "shape": asdict(shape),
     }
     torch.save(state, writing / f"worker-{worker}.pt")
@@ -67,11 +69,11 @@ def load(
             parameter.copy_(state["owned"][name])
     for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(kept)
-    return Progress(step=state["step"], tokens=state["tokens"])
+    return Progress(**state["progress"])
 
 
 def merge_weights(folder: Path) -> tuple[Shape, dict[str, torch.Tensor], int]:
     """The parameters of all workers in one saved state, and the tokens seen."""
     states = [torch.load(path, weights_only=True) for path in sorted(folder.glob("worker-*.pt"))]
     merged = {name: tensor for state in states for name, tensor in state["owned"].items()}
-    return Shape(**states[0]["shape"]), merged, states[0]["tokens"]
+    return Shape(**states[0]["shape"]), merged, states[0]["progress"]["tokens"]

@@ -9,6 +9,7 @@ import logging
 import torch
 from torch import Tensor
 
+from training.model.checkpoint_files import read_checkpoint
 from training.model.model import Bert, initialize_weights
 from training.run.recipe import Recipe
 from training.run.worker import Shared, Worker
@@ -19,6 +20,8 @@ def train(recipe: Recipe) -> None:
     torch.manual_seed(recipe.seed)
     model = Bert(recipe.shape)
     initialize_weights(model)
+    if recipe.run.start is not None:
+        model.load_state_dict(read_checkpoint(recipe.run.start).state_dict())
     model.to(recipe.device)
     if recipe.workers > 1:
         model.share_memory()
@@ -28,6 +31,7 @@ def train(recipe: Recipe) -> None:
         model=model,
         gradients=allocate_gradients(recipe, size=size),
         order=torch.zeros(1, dtype=torch.int64).share_memory_(),
+        planned=torch.zeros(1, dtype=torch.int64).share_memory_(),
         barrier=context.Barrier(recipe.workers),
     )
     others = [

@@ -6,23 +6,28 @@ All workers share weights and gradients; two barriers a step keep them in step. 
 import logging
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.data.batches import Packer
-from training.data.corpus import open_sources
+from training.data.corpus import continuing_pieces, open_sources
+from training.data.sentences import TaughtSentences
+from training.model.agreement import agreement, sentence_tensors
 from training.model.model import Bert
 from training.model.objective import as_tensors, losses, tally
 from training.model.positions import extrapolate
+from training.run.clock import place_in_schedule, wait_while_paused
 from training.run.optimizers import make_optimizers
 from training.run.recipe import Recipe
-from training.run.state import find_latest, load, save
+from training.run.state import Progress, find_latest, load, save
 
 CONTINUE, SAVE, STOP = 0, 1, 2
+REPORTED_STEPS = 100
 POSITIONS = "encoder.positions.weight"
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,7 @@ class Shared:
     model: Bert
     gradients: Tensor  # [workers, parameters]
     order: Tensor  # [1] CONTINUE, SAVE or STOP
+    planned: Tensor  # [1] the place in the schedule after this step, by the clock of the first worker
     barrier: Any
 
 
@@ -46,24 +52,30 @@ class Worker:
         self.owned = dict(by_size[number :: recipe.workers])
         self.optimizers = make_optimizers(self.owned, recipe=recipe)
         self.losses = torch.compile(losses, dynamic=False)
-        self.step = self.tokens = 0
+        self.agreement = torch.compile(agreement, dynamic=False)
+        self.sentences = TaughtSentences(recipe.run.teacher) if recipe.run.teacher else None
+        self.third_loss = 0.0  # summed since the last report
+        self.progress = Progress(began=time.time())
         self.stop_requested = False
 
     def run(self) -> None:
         self.prepare()
         per_step = self.recipe.tokens_per_step
         saved_at = reported_at = time.monotonic()
-        reported_step = self.step
+        reported_step = self.progress.step
         sums = np.zeros(8)
-        while self.tokens < self.recipe.schedule.total:
+        while self.progress.planned < self.recipe.schedule.total:
             if self.number == 0:
+                wait_while_paused(self.recipe.run.pause, stopped=lambda: self.stop_requested)
+                self.shared.planned[0] = self.next_place()
                 due = time.monotonic() - saved_at > self.recipe.save_seconds
                 self.shared.order[0] = STOP if self.stop_requested else SAVE if due else CONTINUE
             sums += self.compute_gradients()
             order = self.update()
-            if self.step % 100 == 0 and self.number == 0:
-                self.report(sums, rate=(self.step - reported_step) * per_step / (time.monotonic() - reported_at))
-                sums, reported_at, reported_step = np.zeros(8), time.monotonic(), self.step
+            step = self.progress.step
+            if step % REPORTED_STEPS == 0 and self.number == 0:
+                self.report(sums, rate=(step - reported_step) * per_step / (time.monotonic() - reported_at))
+                sums, reported_at, reported_step = np.zeros(8), time.monotonic(), step
             if order != CONTINUE:
                 self.save()
                 saved_at = time.monotonic()
@@ -75,27 +87,55 @@ class Worker:
         torch.set_num_threads(1)
         signal.signal(signal.SIGTERM, self.on_terminate)
         sources = open_sources(folder=self.recipe.encoded, part="train")
-        shares = [self.recipe.source_shares[source.name] for source in sources]
-        self.packer = Packer(sources, shares=shares, vocabulary_size=self.recipe.shape.vocabulary_size)
+        names = [source.name for source in sources]
+        continuing = continuing_pieces(Tokenizer.from_file(str(self.recipe.tokenizer)))
+        size = self.recipe.shape.vocabulary_size
+        self.packer = Packer(
+            sources, shares=self.recipe.shares(names, tokens=0), vocabulary_size=size, continuing=continuing
+        )
+        self.late_shares = self.recipe.shares(names, tokens=self.recipe.schedule.total)
         folder = find_latest(self.recipe.checkpoints)
         if folder is not None:
-            progress = load(folder, worker=self.number, owned=self.owned, optimizers=self.optimizers)
-            self.step, self.tokens = progress.step, progress.tokens
+            self.progress = load(folder, worker=self.number, owned=self.owned, optimizers=self.optimizers)
             self.continue_positions()
-            log.info("worker %d continues from step %d, %d tokens", self.number, self.step, self.tokens)
+            log.info("worker %d continues from %s", self.number, self.progress)
         self.shared.barrier.wait()
+
+    def next_place(self) -> int:
+        """The place in the schedule after this step."""
+        return place_in_schedule(
+            self.progress.tokens + self.recipe.tokens_per_step,
+            total=self.recipe.schedule.total,
+            began=self.progress.began,
+            until=self.recipe.run.until,
+            now=time.time(),
+        )
 
     def on_terminate(self, *_: object) -> None:
         self.stop_requested = True
 
     def compute_gradients(self) -> Any:
-        """One forward and backward pass; writes the gradients into the shared memory."""
-        length = self.recipe.schedule.row_length(self.tokens, step=self.step)
-        count = self.recipe.tokens_per_step // self.recipe.workers // length
-        rows = self.packer.make_rows(count=count, length=length, seed=(self.recipe.seed, self.number, self.step))
+        """One forward and backward pass; writes the gradients into the shared memory.
+
+        With a teacher, half of the step's tokens are the sentences of the third loss.
+        """
+        progress, schedule = self.progress, self.recipe.schedule
+        length = schedule.row_length(progress.planned, step=progress.step)
+        count = self.recipe.tokens_per_step // self.recipe.workers // length // (2 if self.sentences else 1)
+        if progress.planned >= schedule.decay_begins:
+            self.packer.set_shares(self.late_shares)
+        seed = (self.recipe.seed, self.number, progress.step)
+        rows = self.packer.make_rows(count=count, length=length, seed=seed)
         packed, targets, labels = as_tensors(rows, device=self.recipe.device)
         loss, by_token, pair_scores = self.losses(self.shared.model, packed, targets, labels)
         loss.backward()
+        if self.sentences is not None:
+            taught = self.sentences.make_rows(
+                count=count * length // schedule.short_row, length=schedule.short_row, seed=seed
+            )
+            third = self.agreement(self.shared.model, *sentence_tensors(taught, device=self.recipe.device))
+            third.backward()
+            self.third_loss += float(third.detach())
         own = self.shared.gradients[self.number].split([p.numel() for p in self.shared.model.parameters()])
         for parameter, gradient in zip(self.shared.model.parameters(), own, strict=True):
             gradient.copy_(parameter.grad.view(-1))
@@ -111,22 +151,30 @@ class Worker:
         for (name, parameter), gradient in zip(self.shared.model.named_parameters(), averages, strict=True):
             if name in self.owned:
                 parameter.grad = gradient.mean(0).view_as(parameter)
-        factor = self.recipe.schedule.factor(self.tokens)
+        factor = self.recipe.schedule.factor(self.progress.planned)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
             optimizer.step()
             optimizer.zero_grad()
-        self.step += 1
-        self.tokens += self.recipe.tokens_per_step
+        self.progress = replace(
+            self.progress,
+            step=self.progress.step + 1,
+            tokens=self.progress.tokens + self.recipe.tokens_per_step,
+            planned=int(self.shared.planned[0]),
+        )
         self.continue_positions()
         self.shared.barrier.wait()
         return order
 
     def continue_positions(self) -> None:
-        """Before the first long row: initializes the positions that no row has reached by extrapolation."""
+        """Before the first long row: initializes the positions that no row has reached by extrapolation.
+
+        A run that continues finished weights has trained them before.
+        """
         positions = self.owned.get(POSITIONS)
-        if positions is None or not self.recipe.schedule.has_long_rows(self.tokens):
+        first_run = self.recipe.run.start is None
+        if positions is None or not first_run or not self.recipe.schedule.has_long_rows(self.progress.planned):
             return
         trained = self.recipe.schedule.short_row
         moments = self.optimizers[1].state[positions]
@@ -140,8 +188,7 @@ class Worker:
             worker=self.number,
             owned=self.owned,
             optimizers=self.optimizers,
-            step=self.step,
-            tokens=self.tokens,
+            progress=self.progress,
             shape=self.recipe.shape,
             barrier=self.shared.barrier,
         )
@@ -149,13 +196,16 @@ class Worker:
     def report(self, sums: Any, *, rate: float) -> None:
         token_loss, tokens, right, pairs = sums.reshape(4, 2)
         log.info(
-            "step %d tokens %.2fM lr x%.3f | en mlm %.3f nsp %.1f%% | zh mlm %.3f nsp %.1f%% | %.0f tokens/s",
-            self.step,
-            self.tokens / 1e6,
-            self.recipe.schedule.factor(self.tokens),
+            "step %d tokens %.2fM lr x%.3f | third %.3f | "
+            "en mlm %.3f nsp %.1f%% | zh mlm %.3f nsp %.1f%% | %.0f tokens/s",
+            self.progress.step,
+            self.progress.tokens / 1e6,
+            self.recipe.schedule.factor(self.progress.planned),
+            self.third_loss / REPORTED_STEPS,
             token_loss[0] / tokens[0],
             100 * right[0] / pairs[0],
             token_loss[1] / tokens[1],
             100 * right[1] / pairs[1],
             rate,
         )
+        self.third_loss = 0.0

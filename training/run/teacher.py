@@ -1,0 +1,90 @@
+"""Writes the file of sentence vectors for the third loss, from a teacher in a folder. Needs `transformers`.
+
+The teacher is an English sentence-transformer: a BERT with mean pooling. A Chinese sentence gets the vector of its
+English translation. The vectors are centred and rotated to the network's width by their principal directions.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional
+from transformers import AutoTokenizer, BertModel
+
+from training.data.articles import is_held_out, read_articles, split_sentences
+from training.data.corpus import Array
+
+BATCH_TOKENS = 2048
+MAX_TOKENS = 64
+MIN_WORDS, MAX_WORDS = 5, 30  # of a sentence of the corpus
+ARTICLES_STEP, PER_ARTICLE = 3, 3  # every third article, at most three sentences of each
+CORPUS_SENTENCES = 35_000
+SAMPLED = 4  # one vector in SAMPLED is enough for the directions
+log = logging.getLogger(__name__)
+
+
+def write_vectors(
+    *, teacher: Path, work: Path, corpus: Path, reserved: Callable[[str], bool], width: int, output: Path
+) -> None:
+    """Reads WORK/pairs-{en,zh}.txt and the English corpus file `corpus`; `reserved` sentences are left out."""
+    english, chinese = ((work / f"pairs-{one}.txt").read_text("utf-8").splitlines() for one in ("en", "zh"))
+    texts = list(dict.fromkeys([*english, *sample_corpus(corpus, reserved=reserved)]))
+    log.info("%d English sentences", len(texts))
+    vectors = reduce_width(embed_sentences(teacher, texts), width=width)
+    rows = {text: row for row, text in enumerate(texts)}
+    translation = dict(zip(chinese, english, strict=True))
+    group = [*range(len(texts)), *(rows[one] for one in translation.values())]
+    tokenizer = Tokenizer.from_file(str(work / "vocabulary" / "tokenizer.json"))
+    encoded = tokenizer.encode_batch_fast([*texts, *translation], add_special_tokens=False)
+    ids = [np.asarray(one.ids, dtype=np.uint16) for one in encoded]
+    starts = np.cumsum([0, *map(len, ids)])
+    np.savez(output, tokens=np.concatenate(ids), starts=starts, group=group, vectors=vectors.astype(np.float16))
+    log.info("%s: %d sentences, %d tokens", output, len(ids), starts[-1])
+
+
+def sample_corpus(path: Path, *, reserved: Callable[[str], bool]) -> list[str]:
+    """At most CORPUS_SENTENCES sentences of articles that are not held out."""
+    chosen: list[str] = []
+    for article in islice(read_articles(path), 0, None, ARTICLES_STEP):
+        if not is_held_out(article):
+            fit = (s for s in split_sentences(article) if MIN_WORDS <= len(s.split()) <= MAX_WORDS and not reserved(s))
+            chosen.extend(islice(fit, PER_ARTICLE))
+    return random.Random(1).sample(chosen, min(CORPUS_SENTENCES, len(chosen)))
+
+
+def embed_sentences(teacher: Path, texts: list[str]) -> Array:
+    """[texts, width of the teacher] of length 1; texts of about the same length share a batch."""
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
+    model = BertModel.from_pretrained(teacher, add_pooling_layer=False).eval()
+    encoded = tokenizer(texts, truncation=True, max_length=MAX_TOKENS)["input_ids"]
+    order = sorted(range(len(texts)), key=lambda number: len(encoded[number]))
+    found = np.zeros((len(texts), model.config.hidden_size), dtype=np.float32)
+    while order:
+        count = max(1, BATCH_TOKENS // len(encoded[order[0]]))
+        batch, order = order[:count], order[count:]
+        padded = tokenizer.pad({"input_ids": [encoded[number] for number in batch]}, return_tensors="pt")
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = model(**padded).last_hidden_state.float()
+        mask = padded["attention_mask"][:, :, None]
+        found[batch] = functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1).numpy()
+    return found
+
+
+def reduce_width(vectors: Array, *, width: int) -> Array:
+    """[texts, width] of length 1: centred, along the directions of the largest variance.
+
+    Raises ValueError if there are fewer texts than directions.
+    """
+    if len(vectors) < width:
+        raise ValueError(f"{len(vectors)} sentences give fewer than {width} directions: add text to the corpus")
+    centred = vectors - vectors.mean(0)
+    stride = min(SAMPLED, len(vectors) // width)
+    _, _, directions = np.linalg.svd(centred[::stride], full_matrices=False)
+    reduced = centred @ directions[:width].T
+    unit: Array = reduced / np.linalg.norm(reduced, axis=1, keepdims=True)
+    return unit
