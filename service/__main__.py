@@ -11,7 +11,7 @@ from service.errors import DeviceError
 from service.listening import ListenError, check_address
 from service.settings import Settings, SettingsError
 from service.tasks.defaults import describe_defaults
-from service.tasks.tokenizer_check import StartedCheck
+from service.tokenization.tokenizer_check import StartedCheck
 
 
 def main() -> int:

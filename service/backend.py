@@ -16,7 +16,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.tokenizer import Tokenizer
+from service.tokenization.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 

@@ -25,7 +25,7 @@ from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
 from service.tasks.embed import unit_length
-from service.tasks.tokenizer import EncodeOptions, Tokenizer
+from service.tokenization.tokenizer import EncodeOptions, Tokenizer
 
 Vectors = NDArray[np.float32]
 BATCH_TEXTS = 32

@@ -14,10 +14,12 @@ from starlette.exceptions import HTTPException
 
 from service.backend import Backend
 from service.errors import UNEXPECTED
-from service.http.endpoints import TASKS, TaskEndpoint
+from service.http.dialects.errors import error_shape_of
+from service.http.dialects.table import TASKS
+from service.http.endpoints import TaskEndpoint
 from service.http.fast_path import TaskFastPath
 from service.http.openapi import PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
-from service.http.responses import JSON, error_bytes
+from service.http.responses import JSON
 from service.metrics import CONTENT_TYPE
 from service.tasks.schemas import Status
 
@@ -94,7 +96,7 @@ def _add_error_handlers(app: FastAPI) -> None:
             status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
             known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
             message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
-        content = error_bytes(request.url.path, request.state.request_id, status, message, code)
+        content = error_shape_of(request.url.path).write(request.state.request_id, status, message, code, None)
         return Response(content, status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)

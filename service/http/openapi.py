@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from service.http.endpoints import TaskEndpoint
 from service.http.request import MAX_TIMEOUT_MS
 from service.http.responses import NPY
-from service.tasks.schemas import ErrorBody, OpenAIErrorBody
+from service.tasks.schemas import ErrorBody
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {
@@ -41,7 +41,7 @@ class TaskRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
         self._task_endpoint, spec = endpoint, endpoint.spec
-        model = OpenAIErrorBody if path.startswith("/v1/") else ErrorBody
+        model = spec.error_shape.model
         errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
 
         def declaration(body: Any, x_request_timeout_ms: Timeout = None) -> None: ...

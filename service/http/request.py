@@ -7,8 +7,9 @@ import re
 from starlette.types import Receive, Scope, Send
 
 from service.errors import Invalid, ServiceError, TooLarge, Unauthorized
+from service.http.dialects.errors import ErrorShape
 from service.http.disconnect import CONNECTION_KEY, ClientConnection, ClientDisconnected
-from service.http.responses import JSON, error_bytes
+from service.http.responses import JSON
 
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
@@ -72,8 +73,8 @@ class TaskRequest:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": content})
 
-    async def respond_error(self, error: ServiceError) -> None:
-        content = error_bytes(self.path, self.id.decode(), error.status, error.message, error.code, error.index)
+    async def respond_error(self, error: ServiceError, shape: ErrorShape) -> None:
+        content = shape.write(self.id.decode(), error.status, error.message, error.code, error.index)
         headers = ((name.encode(), value.encode()) for name, value in error.headers.items())
         await self.respond(error.status, content, JSON, *headers)
 

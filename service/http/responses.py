@@ -1,7 +1,6 @@
 """Response bodies and headers as bytes: JSON directly from NumPy arrays, NPY, base64. Pydantic validates nothing."""
 
 import asyncio
-import base64
 import io
 from typing import Any
 
@@ -34,14 +33,6 @@ def npy_bytes(value: NDArray[np.generic]) -> bytes:
     return buffer.getvalue()
 
 
-async def build_openai_embeddings(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
-    """OpenAI's response for [inputs, dimensions], for `json_bytes`; base64 holds little-endian float32."""
-    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if as_base64 else list(vectors)
-    data = await json_bytes([{"object": "embedding", "embedding": row, "index": i} for i, row in enumerate(rows)])
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage}
-
-
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds, and the number of truncated inputs if there are any."""
     milliseconds = (
@@ -53,13 +44,3 @@ def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % milliseconds
     headers = [(b"server-timing", timing)]
     return [*headers, (b"x-truncated-inputs", b"%d" % result.truncated)] if result.truncated else headers
-
-
-def error_bytes(path: str, request_id: str, status: int, message: str, code: str, index: int | None = None) -> bytes:
-    """The error body of every route; OpenAI's under /v1."""
-    if path.startswith("/v1/"):
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        param = None if index is None else f"input.{index}"
-        return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
-    content: dict[str, Any] = {"error": message, "code": code, "request_id": request_id}
-    return orjson.dumps(content if index is None else content | {"index": index})

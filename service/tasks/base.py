@@ -11,7 +11,7 @@ from service.errors import Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tasks.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
+from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

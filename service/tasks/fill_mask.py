@@ -11,7 +11,7 @@ from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.schemas import FillMaskParameters, FillMaskRequest
-from service.tasks.tokenizer import EncodedText, EncodeOptions
+from service.tokenization.tokenizer import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5

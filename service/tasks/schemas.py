@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from service.tasks.tokenizer import Direction
+from service.tokenization.tokenizer import Direction
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
@@ -73,15 +73,6 @@ class NspRequest(TruncationFields):
     )
 
 
-class EmbeddingsRequest(EmbeddingFields):
-    """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
-
-    input: StringOrList = Field(examples=["my dog is hairy"])
-    model: str | None = None
-    user: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-
-
 class PredictRequest(TruncationFields):
     inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=["I like tea."],
@@ -137,26 +128,6 @@ class Tag(BaseModel):
     end: int = Field(description="one past the last character", examples=[16])
 
 
-class Embedding(BaseModel):
-    object: Literal["embedding"]
-    embedding: list[float] | str = Field(description="base64: of little-endian float32", examples=[[0.1, -0.2, 0.3]])
-    index: int = Field(examples=[0])
-
-
-class Usage(BaseModel):
-    prompt_tokens: int = Field(examples=[7])
-    total_tokens: int = Field(examples=[7])
-
-
-class EmbeddingsResponse(BaseModel):
-    """OpenAI's response."""
-
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str = Field(examples=["sample"])
-    usage: Usage
-
-
 EmbedResponse = Annotated[list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
 MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
 FillMaskResponse = MaskCandidates | list[MaskCandidates]
@@ -170,17 +141,6 @@ class ErrorBody(BaseModel):
     code: str = Field(examples=["too_long"])
     index: int | None = Field(None, description="index of the input with the error", examples=[3])
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
-
-
-class OpenAIError(BaseModel):
-    message: str = Field(examples=[TOO_LONG])
-    type: Literal["invalid_request_error", "server_error"]
-    param: str | None = Field(description="the input with the error", examples=["input.3"])
-    code: str = Field(examples=["too_long"])
-
-
-class OpenAIErrorBody(BaseModel):
-    error: OpenAIError
 
 
 class Status(BaseModel):

@@ -277,7 +277,7 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp embeddings predict tag health ready info metrics"
+        "embed fill_mask nsp predict tag embeddings health ready info metrics"
     )
     for path, operation in operations.items():
         content = operation["responses"]["200"]["content"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from service.errors import Overloaded, ServiceError, Unavailable
+from service.http.dialects.table import TASKS
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
-from service.http.endpoints import TASKS, TaskEndpoint
+from service.http.endpoints import TaskEndpoint
 from service.metrics import Metrics
 from service.settings import Settings
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.http.app import create_app
-from service.http.endpoints import TASKS
+from service.http.dialects.table import TASKS
 from service.http.fast_path import TaskFastPath
 from service.metrics import Metrics
 from service.settings import Settings

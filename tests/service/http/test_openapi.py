@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.http.app import create_app
-from service.http.endpoints import TASKS
+from service.http.dialects.table import TASKS
 from tests.service.http.test_fast_path import FakeBackend
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.http.responses import ROWS_PER_CHUNK, build_openai_embeddings, error_bytes, json_bytes
+from service.http.dialects.errors import error_shape_of
+from service.http.dialects.openai import build_response
+from service.http.responses import ROWS_PER_CHUNK, json_bytes
 
 VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
 
@@ -35,7 +37,7 @@ def test_many_vectors_are_encoded_in_chunks() -> None:
 @pytest.mark.parametrize("as_base64", [False, True])
 def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -> None:
     async def respond() -> bytes:
-        value = await build_openai_embeddings(VECTORS, "m", 7, as_base64=as_base64)
+        value = await build_response(VECTORS, "m", 7, as_base64=as_base64)
         return await json_bytes(value)
 
     found, turns = encoded(respond())
@@ -51,5 +53,5 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
     [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")],
 )
 def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
-    content = json.loads(error_bytes("/v1/embeddings", "mine", status, "a sentence", "code", 3))
+    content = json.loads(error_shape_of("/v1/embeddings").write("mine", status, "a sentence", "code", 3))
     assert content == {"error": {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}}

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from service.errors import Invalid
-from service.http.endpoints import TASKS
+from service.http.dialects.table import TASKS
 from service.http.validation import parse
 from service.tasks import schemas
 

@@ -17,7 +17,7 @@ from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
-from service.tasks.tokenizer import Tokenizer
+from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 

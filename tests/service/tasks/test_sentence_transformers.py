@@ -20,7 +20,7 @@ from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
-from service.tasks.tokenizer import Tokenizer
+from service.tokenization.tokenizer import Tokenizer
 from tests import sentence_transformers
 from tests.paths import GOLDEN
 

@@ -20,7 +20,7 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.placement import Ints
 from service.artifact import Artifact
 from service.errors import Invalid, TokenizerFailed
-from service.tasks.tokenizer_check import guard
+from service.tokenization.tokenizer_check import guard
 
 T = TypeVar("T")
 Text = str | tuple[str, str]

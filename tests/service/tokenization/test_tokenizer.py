@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tasks.tokenizer import (
+from service.tokenization.tokenizer import (
     CHUNK_CHARACTERS,
     Direction,
     EncodedText,

@@ -17,8 +17,8 @@ from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.manifest import MANIFEST, TOKENIZER, sha256
 from service.artifact import Artifact, open_artifact
 from service.errors import Invalid, TokenizerFailed
-from service.tasks.tokenizer import EncodeOptions, Tokenizer
-from service.tasks.tokenizer_check import guard
+from service.tokenization.tokenizer import EncodeOptions, Tokenizer
+from service.tokenization.tokenizer_check import guard
 
 PLAIN = EncodeOptions(outputs=frozenset({"cls"}))
 HIDDEN_FAULT = r"(\x{2d63}+)+$"  # exponential for ⵣ, which is neither in the check's texts nor in the pattern

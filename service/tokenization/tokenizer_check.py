@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer  # the supervisor, which starts the check, does not load it
 
 T = TypeVar("T")
-MODULE = "service.tasks.tokenizer_check"
+MODULE = "service.tokenization.tokenizer_check"
 PANIC = "PanicException"  # of the tokenizers library: a BaseException, whose class cannot be imported
 log = logging.getLogger("service")
 
@@ -54,7 +54,7 @@ def guard(work: Callable[[], T], index: int | None = None) -> T:
 
 
 def load(path: str) -> "Tokenizer":
-    """The tokenizer as `tasks/tokenizer` opens it: special tokens in a text are text."""
+    """The tokenizer as `tokenization/tokenizer` opens it: special tokens in a text are text."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(path)

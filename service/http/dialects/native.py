@@ -1,0 +1,43 @@
+"""The service's own routes, one row per task."""
+
+from service.http.dialects.spec import TaskSpec
+from service.tasks import embed, fill_mask, nsp, predict, schemas, tag
+
+ROUTES = {
+    "/embed": TaskSpec(
+        "embed",
+        embed.embed,
+        schemas.EmbedRequest,
+        schemas.EmbedResponse,
+        "One vector per text, always as a list of lists; by default as the checkpoint says, else the state of [CLS]",
+        npy=True,
+    ),
+    "/fill-mask": TaskSpec(
+        "fill_mask",
+        fill_mask.fill_mask,
+        schemas.FillMaskRequest,
+        schemas.FillMaskResponse,
+        "Candidates for masked words, in the format of transformers' FillMaskPipeline",
+    ),
+    "/nsp": TaskSpec(
+        "nsp",
+        nsp.nsp,
+        schemas.NspRequest,
+        schemas.NspResponse,
+        "Whether the second text follows the first",
+    ),
+    "/predict": TaskSpec(
+        "predict",
+        predict.predict,
+        schemas.PredictRequest,
+        schemas.PredictResponse,
+        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
+    ),
+    "/tag": TaskSpec(
+        "tag",
+        tag.tag,
+        schemas.TagRequest,
+        schemas.TagResponse,
+        "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
+    ),
+}

@@ -1,0 +1,5 @@
+"""All task routes, by path."""
+
+from service.http.dialects import native, openai
+
+TASKS = {**native.ROUTES, **openai.ROUTES}
