@@ -63,7 +63,7 @@ class Batcher:
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
         try:
-            self.queue.check_admission(tokens)
+            self.queue.check_admission(tokens, self.clock())
         except ServiceError:
             self.counts.refuse(1)
             raise
@@ -140,7 +140,7 @@ class Batcher:
         Raises what the run raises, and NotFinite where no row is finite.
         """
         sequences = [request.work[index] for request, index in jobs]
-        watched = self.watchdog.begin()
+        watched = self.watchdog.begin(all_cores=self._uses_all_cores)
         try:
             rows, batch = await self.run(sequences, all_cores=self._uses_all_cores)
         finally:
@@ -154,7 +154,7 @@ class Batcher:
     def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
         seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
         if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
-            beside = self.concurrency.max_in_flight if self.concurrency.per_core and not self._uses_all_cores else 1
+            beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
             rate = beside * batch.tokens / max(seconds, 1e-9)
             self.queue.tokens_per_second += RATE_EWMA_WEIGHT * (rate - self.queue.tokens_per_second)
         report = BatchReport(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from service.errors import Overloaded, TooLarge
-from service.scheduling.queue import RECENT_BATCHES, NextBatch, RequestQueue
-from service.scheduling.request import QueuedRequest
+from service.scheduling.queue import RECENT_BATCHES, RequestQueue
+from service.scheduling.request import NextBatch, QueuedRequest
 from tests.service.fakes import make_queue, sequence
 
 FOREVER = 1e9
