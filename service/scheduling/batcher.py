@@ -19,7 +19,7 @@ from service.scheduling.results import InferenceResult, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
 from service.scheduling.watchdog import Clock, Watchdog
 
-RATE_EWMA_WEIGHT = 0.2  # of the newest batch in the measured rate
+RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 
 
@@ -155,8 +155,9 @@ class Batcher:
         seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
         if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
             beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
-            rate = beside * batch.tokens / max(seconds, 1e-9)
-            self.queue.tokens_per_second += RATE_EWMA_WEIGHT * (rate - self.queue.tokens_per_second)
+            weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)  # the mean of the rates would be too high
+            pace = (1 - weight) / self.queue.tokens_per_second + weight * seconds / (beside * batch.tokens)
+            self.queue.tokens_per_second = 1 / pace
         report = BatchReport(
             sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
         )

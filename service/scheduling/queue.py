@@ -227,6 +227,7 @@ class RequestQueue:
             self._order.clear()
             self._ageing.clear()
             self._fair.clear()
+            self._returns.clear()
 
     def _capacity(self, size: int) -> int:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""
@@ -234,9 +235,9 @@ class RequestQueue:
 
     def _seconds_until(self, size: int, now: float, patience: float) -> float:
         """How long, if no other request arrives, until one of `size` tokens is admitted that waits for `patience`."""
-        over, rate = self.tokens + size - self._capacity(size), self.tokens_per_second
-        seconds = self._estimate.seconds_until(size, now, patience, queued=self.tokens, over=over, rate=rate)
-        return max(MIN_RETRY_SECONDS, seconds + self.token_budget / rate)
+        rate = self.tokens_per_second
+        least = max(rate * MIN_RETRY_SECONDS, self.tokens + size - self._capacity(size)) + self.token_budget
+        return self._estimate.seconds_until(size, now, patience, queued=self.tokens, least=least, rate=rate)
 
 
 def suspension(reason: str) -> Unavailable:

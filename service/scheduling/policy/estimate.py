@@ -56,14 +56,14 @@ class WaitEstimate:
         late = min(ahead, queued - ahead) * min(1.0, ahead / rate / self.max_wait_seconds)
         return (ahead + late) / rate
 
-    def seconds_until(self, size: int, now: float, patience: float, *, queued: int, over: int, rate: float) -> float:
+    def seconds_until(self, size: int, now: float, patience: float, *, queued: int, least: float, rate: float) -> float:
         """How long, if no other request arrives, until one of `size` would wait for `patience` at most.
 
-        `over`: so many tokens of all have to be dispatched first. Rather too long than too short.
+        At least until `least` tokens are served. Rather too long than too short.
         """
-        rate = self._left(size, now, rate)
         share = 1.0 if self.fair.ahead(size) == queued else LATE_MARGIN
-        return max(over, self.fair.tokens_until(size, int(patience * rate * share))) / rate
+        wanted = int(patience * share * self._left(size, now, rate))
+        return self.fair.tokens_until(size, wanted, least) / rate
 
     def _left(self, size: int, now: float, rate: float) -> float:
         """Tokens a second that smaller requests leave to one of `size`."""

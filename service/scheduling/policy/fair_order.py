@@ -66,21 +66,20 @@ class FairOrder:
         limit = self._bucket(self.virtual_time + self.cost(size))
         return sum([tokens for bucket, (tokens, _) in self._unserved.items() if bucket <= limit])
 
-    def tokens_until(self, size: int, wanted: int) -> int:
-        """So many tokens are served until at most `wanted` are ahead of a request of `size` that arrives then.
+    def tokens_until(self, size: int, wanted: int, least: float) -> float:
+        """So many tokens are served, at least `least`, until at most `wanted` are ahead of a request of `size`.
 
         Rather too many: meanwhile virtual time goes on by less than the cost of what is served, so requests that finish
         within that time count as well.
         """
-        first = finish = self.virtual_time + self.cost(size)
-        tokens = -1
+        finish = self.virtual_time + self.cost(size) + least
+        tokens, cost = -1, 0
         while True:
-            limit, before = self._bucket(finish), tokens
+            limit, before = self._bucket(finish + cost), tokens
             reached = [one for bucket, one in self._unserved.items() if bucket <= limit]
-            tokens = sum([one[0] for one in reached])
+            tokens, cost = sum([one[0] for one in reached]), sum([one[1] for one in reached])
             if tokens == before:
-                return max(0, tokens - wanted)
-            finish = first + sum([one[1] for one in reached])
+                return max(least, tokens - wanted)
 
     def _bucket(self, finish: float) -> int:
         return int(finish * BUCKETS_PER_MINIMUM / self.minimum_cost)

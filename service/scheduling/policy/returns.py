@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-MAX_BACKLOG_SECONDS = 120.0  # clients that never come back must not send away those that do for longer
+MAX_BACKLOG_SECONDS = 300.0  # clients that never come back must not send away those that do for longer
 USABLE_SHARE = 0.9  # of the measured rate: returns that are a little faster than the device find the queue full again
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 
@@ -30,3 +30,7 @@ class ReturnSchedule:
             return earliest_seconds + MAX_BACKLOG_SECONDS * (self._reserved * GOLDEN_RATIO % 1.0)
         self.backlog_until = now + wait + work_seconds / USABLE_SHARE
         return wait
+
+    def clear(self) -> None:
+        """The queue is empty: those who were to come back by now have not, so there is room."""
+        self.backlog_until = -math.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model_export.artifact.batch import Tokens
-from service.errors import DeadlineTooShort, Overloaded
+from service.errors import Overloaded
 from service.scheduling.queue import RequestQueue
 from service.scheduling.request import QueuedRequest
 
@@ -62,9 +62,8 @@ class Simulation:
         request = QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=one.at + one.patience)
         try:
             self.queue.admit(request)
-        except (Overloaded, DeadlineTooShort) as refusal:
-            assert refusal.retry_after is not None
-            one.retry_at = one.at + refusal.retry_after
+        except Overloaded as refusal:
+            one.retry_at = one.at + (refusal.retry_after or 0.0)
             return False
         one.promised = promised
         self.requests[request] = one
