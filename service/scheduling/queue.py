@@ -72,8 +72,6 @@ class RequestQueue:
 
     def wait_seconds(self, size: int, now: float) -> float:
         """Estimated wait of a new request of `size` tokens; larger ones that it comes before do not count."""
-        if not self._waiting:
-            return 0.0
         return self._estimate.seconds(size, now, queued=self.tokens, rate=self.tokens_per_second)
 
     def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
@@ -86,18 +84,18 @@ class RequestQueue:
             raise Unavailable(self.closed)
         if self.suspended:
             raise suspension(self.suspended)
-        capacity = self._capacity(size)
+        capacity = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
         if size > capacity:
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        wait = self.wait_seconds(size, now)
+        wait = self.wait_seconds(size, now) if self._waiting else 0.0
         if self.tokens + size > capacity or wait > self.max_wait_seconds:
-            earliest = self._seconds_until(size, now, self.max_wait_seconds)
+            earliest = self._seconds_until(size, now, self.max_wait_seconds, over=self.tokens + size - capacity)
             retry = self._returns.reserve(now, earliest, size / self.tokens_per_second)
             state = f"{self.tokens} tokens, about {wait:.1f} s before this request"
             raise Overloaded(f"the queue is full ({state}); retry in {retry:.0f} s", retry_after=retry)
         if wait > patience:
-            retry = self._seconds_until(size, now, patience)
+            retry = self._seconds_until(size, now, patience, over=0)
             message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
             raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry:.0f} s", retry_after=retry)
 
@@ -107,7 +105,7 @@ class RequestQueue:
         self.check_admission(size, now, patience=max(0.0, request.deadline - now))
         self._last_number = number = request.number = self._last_number + 1
         request.finish = self._fair.join(number, size)
-        self._estimate.admitted(size, now)
+        self._estimate.recent.add(max(size, self._fair.minimum_cost), size, now)
         if size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second:
             self._ageing.append(number)
         self._enter(request)
@@ -227,16 +225,15 @@ class RequestQueue:
             self._order.clear()
             self._ageing.clear()
             self._fair.clear()
-            self._returns.clear()
+            self._returns.backlog_until = -math.inf  # those who were to come back by now have not: there is room
 
-    def _capacity(self, size: int) -> int:
-        """The most tokens that may be queued when a request of `size` tokens has been admitted."""
-        return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
+    def _seconds_until(self, size: int, now: float, patience: float, *, over: int) -> float:
+        """How long, if no other request arrives, until one of `size` tokens is admitted that waits for `patience`.
 
-    def _seconds_until(self, size: int, now: float, patience: float) -> float:
-        """How long, if no other request arrives, until one of `size` tokens is admitted that waits for `patience`."""
+        `over`: so many tokens too many are queued.
+        """
         rate = self.tokens_per_second
-        least = max(rate * MIN_RETRY_SECONDS, self.tokens + size - self._capacity(size)) + self.token_budget
+        least = max(rate * MIN_RETRY_SECONDS, over) + self.token_budget
         return self._estimate.seconds_until(size, now, patience, queued=self.tokens, least=least, rate=rate)
 
 

@@ -41,11 +41,7 @@ class WaitEstimate:
 
     fair: FairOrder
     max_wait_seconds: float
-    _recent: RecentLoad = field(default_factory=RecentLoad)
-
-    def admitted(self, size: int, now: float) -> None:
-        """A request of that size has joined the queue."""
-        self._recent.add(self.fair.cost(size), size, now)
+    recent: RecentLoad = field(default_factory=RecentLoad)
 
     def seconds(self, size: int, now: float, *, queued: int, rate: float) -> float:
         """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately.
@@ -67,4 +63,4 @@ class WaitEstimate:
 
     def _left(self, size: int, now: float, rate: float) -> float:
         """Tokens a second that smaller requests leave to one of `size`."""
-        return max(rate * MIN_SHARE, rate - self._recent.smaller(self.fair.cost(size), now))
+        return max(rate * MIN_SHARE, rate - self.recent.smaller(self.fair.cost(size), now))

@@ -72,7 +72,7 @@ class FairOrder:
         Rather too many: meanwhile virtual time goes on by less than the cost of what is served, so requests that finish
         within that time count as well.
         """
-        finish = self.virtual_time + self.cost(size) + least
+        finish = self.virtual_time + self.cost(size) + least + self.minimum_cost  # the last batch may end after that
         tokens, cost = -1, 0
         while True:
             limit, before = self._bucket(finish + cost), tokens

@@ -30,7 +30,3 @@ class ReturnSchedule:
             return earliest_seconds + MAX_BACKLOG_SECONDS * (self._reserved * GOLDEN_RATIO % 1.0)
         self.backlog_until = now + wait + work_seconds / USABLE_SHARE
         return wait
-
-    def clear(self) -> None:
-        """The queue is empty: those who were to come back by now have not, so there is room."""
-        self.backlog_until = -math.inf
