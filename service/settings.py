@@ -86,6 +86,10 @@ class Settings(BaseSettings):
         description="task responses of at least so many bytes are compressed with gzip where the client accepts it; "
         "0: none (15 ms of a core per MB)",
     )
+    log_format: Literal["text", "json"] = Field("text", description="of every log line")
+    access_log: bool = Field(
+        False, description="log one line for each request: id, route, status, texts, tokens, milliseconds by stage"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe level that is logged"
     )

@@ -19,6 +19,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "pydantic": ("service.settings", "service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
+    "pythonjsonlogger": ("service.logs",),
     "orjson": ("service.http", "service.workers"),
     "msgspec": ("service.workers",),
     "onnxruntime": (

@@ -83,6 +83,7 @@ def build(settings: Settings, backend: Backend) -> Server:
         port=settings.port,
         http=LimitedHttpProtocol.bind(limits),  # httptools rejects smuggled and folded headers that h11 accepts
         ws="none",
+        log_config=None,  # its lines have the format of all others
         log_level=settings.log_level,
         access_log=False,
         proxy_headers=False,  # the client address is never used
