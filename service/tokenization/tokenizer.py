@@ -70,6 +70,8 @@ class Tokenizer:
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        # starts the thread and the library's own, so that a lack of threads ends the start and not a long text
+        self._thread.submit(guard, lambda: self._plain.encode_batch(["", ""])).result()
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
