@@ -49,7 +49,8 @@ class TaskEndpoint:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
                 error = ServiceError(UNEXPECTED)
-            metrics.refused(spec.name, error.status, error.reason)
+            if not request.connection.rejected:
+                metrics.refused(spec.name, error.status, error.reason)
             await request.respond_error(error, spec.error_shape)
         else:
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
