@@ -62,7 +62,14 @@ class Settings(BaseSettings):
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
-    drain_seconds: float = Field(20.0, ge=0, description="time after SIGTERM to finish admitted requests")
+    linger_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="time after SIGTERM in which /ready is 503 and new requests are still served, before draining",
+    )
+    drain_seconds: float = Field(
+        20.0, ge=0, description="time to finish admitted requests, after SIGTERM and BERT_LINGER_SECONDS"
+    )
     run_timeout_seconds: float = Field(
         30.0, gt=0, description="a run that lasts longer ends the process, after all requests got 503"
     )
