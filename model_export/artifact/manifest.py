@@ -20,6 +20,15 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBounds:
+    """What a model accepts of its tokenizer."""
+
+    vocabulary: int  # rows of the table of word embeddings
+    segments: int  # rows of the segment table; 0 if the model reads no types
+    max_tokens: int  # per sequence, special tokens included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """A graph input or output."""
 
@@ -82,6 +91,11 @@ class Manifest:
     @property
     def canary(self) -> Golden:
         return self.golden[0]
+
+    @property
+    def bounds(self) -> ModelBounds:
+        sizes = self.sizes
+        return ModelBounds(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=self.max_tokens)
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import ModelBounds
 from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
 from service.workers import client as client_module
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
