@@ -36,7 +36,7 @@ class FakeEngine:
     """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
+        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000))
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
         self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
