@@ -70,6 +70,7 @@ class Tokenizer:
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -115,8 +116,7 @@ class Tokenizer:
         tokenizer, limit = self._masking if options.masks else self._plain, self.artifact.manifest.max_tokens
         encoded = []
         for index, encoding in enumerate(_encode_each(tokenizer, texts, first)):
-            size = len(encoding)
-            if size > limit:
+            if (size := len(encoding)) > limit:
                 check_room(tokenizer, texts[index], limit, first + index)
                 if truncate is None:
                     way_out = "shorten it or send truncate: true"
