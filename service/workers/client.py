@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import ModelBounds
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.results import InferenceResult
 from service.workers import messages
-from service.workers.bounds import ModelBounds, find_fault, keeps_bounds
+from service.workers.bounds import find_fault, keeps_bounds
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_results, encode_requests
 
 READ_AHEAD_BYTES = 2**20

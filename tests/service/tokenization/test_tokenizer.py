@@ -15,14 +15,12 @@ from service.artifact import open_artifact
 from service.errors import Invalid
 from service.tokenization.tokenizer import (
     CHUNK_CHARACTERS,
-    Direction,
     EncodedText,
     EncodeOptions,
-    Text,
     Tokenizer,
     chunk_by_size,
-    longest_first,
 )
+from service.tokenization.truncation import Direction, Text, longest_first
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
