@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from service.tokenization.tokenizer import Direction
+from service.tokenization.truncation import Direction
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
@@ -84,6 +84,7 @@ class PredictRequest(TruncationFields):
 class TagParameters(Body):
     aggregation_strategy: Strategy | None = None
     ignore_labels: FailFastList[str] | None = None
+    stride: int | None = Field(None, ge=0)
 
 
 class TagRequest(TruncationFields):
@@ -95,6 +96,12 @@ class TagRequest(TruncationFields):
         "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
     )
     ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="split a text that is too long into windows, each of which shares so many tokens with the one "
+        "before it, and join their groups; needs an aggregation_strategy other than none",
+    )
 
 
 class Candidate(BaseModel):

@@ -39,7 +39,7 @@ def waits(arrivals: Sequence[Arrival], lengths: list[int]) -> list[float]:
 
 @pytest.mark.parametrize("load", [2, 5, 10])
 def test_at_an_overload_of_equal_requests_each_waits_as_long_as_promised(load: float) -> None:
-    device, arrivals = simulation(), stream(MEDIUM, load, 40)
+    device, arrivals = simulation(), stream(MEDIUM, load, 25)
     device.run(arrivals)
     answered = [one for one in arrivals if one.ended]
     assert all(one.seconds - one.size / RATE <= (one.promised or 0.0) + BATCH for one in answered)
@@ -48,7 +48,7 @@ def test_at_an_overload_of_equal_requests_each_waits_as_long_as_promised(load: f
 
 
 def test_short_requests_stay_fast_beside_ten_times_the_load_in_medium_ones() -> None:
-    device, arrivals = simulation(), stream(MEDIUM, 10, 40) + stream(SHORT, 0.2, 40, seed=2)
+    device, arrivals = simulation(), stream(MEDIUM, 10, 25) + stream(SHORT, 0.2, 25, seed=2)
     device.run(arrivals)
     assert waits(arrivals, SHORT)[-1] <= 0.1
     assert len(waits(arrivals, SHORT)) == sum(one.lengths == SHORT for one in arrivals)
@@ -66,7 +66,7 @@ def test_medium_requests_are_refused_rather_than_kept_waiting_where_short_ones_l
 
 def test_a_request_that_has_waited_for_the_limit_gets_half_of_each_batch_though_short_ones_keep_arriving() -> None:
     device, early = simulation(), [Arrival(0.0, MEDIUM) for _ in range(3)]
-    arrivals = early + stream(SHORT, 5, 30)
+    arrivals = early + stream(SHORT, 3, 20)
     device.run(arrivals)
     assert all(one.ended is not None and one.seconds <= 1.3 * LIMIT for one in early)
     assert waits(arrivals, SHORT)[-1] <= 1.2 * LIMIT
