@@ -44,7 +44,7 @@ def test_at_an_overload_of_equal_requests_each_waits_as_long_as_promised(load: f
     answered = [one for one in arrivals if one.ended]
     assert all(one.seconds - one.size / RATE <= (one.promised or 0.0) + BATCH for one in answered)
     assert waits(arrivals, MEDIUM)[-1] <= LIMIT + BATCH
-    assert device.busy_seconds >= 0.99 * device.now  # no capacity is lost
+    assert device.busy_seconds >= 0.97 * device.now  # idle only before the queue forms
 
 
 def test_short_requests_stay_fast_beside_ten_times_the_load_in_medium_ones() -> None:
