@@ -3,22 +3,23 @@
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.types import Message
 
 from service.backend import Backend
-from service.errors import UNEXPECTED
-from service.http.dialects.errors import error_shape_of
-from service.http.dialects.table import TASKS
+from service.errors import UNEXPECTED, ServiceError
+from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, TASKS, error_shape_of, task_routes
 from service.http.endpoints import TaskEndpoint
 from service.http.fast_path import TaskFastPath
-from service.http.openapi import PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
+from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
+from service.http.request import TaskRequest
 from service.http.responses import JSON
 from service.metrics import CONTENT_TYPE
 from service.tasks.schemas import Status
@@ -57,9 +58,10 @@ def create_app(backend: Backend) -> TaskFastPath:
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
     )
-    endpoints = {path: TaskEndpoint(backend, spec) for path, spec in TASKS.items()}
+    endpoints = {path: TaskEndpoint(backend, spec) for path, spec in task_routes(backend).items()}
     app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
+    _add_dialects_get_routes(app, backend)
     _add_error_handlers(app)
     return TaskFastPath(app, endpoints)
 
@@ -89,10 +91,25 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
         return Response(await backend.render_metrics(), media_type=CONTENT_TYPE)
 
 
+def _add_dialects_get_routes(app: FastAPI, backend: Backend) -> None:
+    async def check_key(request: Request) -> None:
+        TaskRequest(request.scope, request.receive, _send_nothing).authenticate(backend.settings.api_key)
+
+    with_key = [API_KEY, Depends(check_key)] if backend.settings.api_key else []
+    for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
+        router = APIRouter(dependencies=dependencies)
+        for add_get_routes in modules:
+            add_get_routes(router, backend)
+        app.include_router(router)
+
+
 def _add_error_handlers(app: FastAPI) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
-        status, code, message, headers = 500, "internal", UNEXPECTED, None
-        if isinstance(error, HTTPException):
+        status, code, message = 500, "internal", UNEXPECTED
+        headers: Mapping[str, str] | None = None
+        if isinstance(error, ServiceError):
+            status, code, message, headers = error.status, error.code, error.message, error.headers
+        elif isinstance(error, HTTPException):
             status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
             known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
             message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
@@ -100,7 +117,12 @@ def _add_error_handlers(app: FastAPI) -> None:
         return Response(content, status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)
+    app.add_exception_handler(ServiceError, respond_error)
     app.add_exception_handler(Exception, respond_error)
+
+
+async def _send_nothing(_: Message) -> None:
+    """For a request whose response FastAPI sends."""
 
 
 def _json(status: int, content: Any) -> Response:

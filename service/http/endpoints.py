@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError, Unavailable
-from service.http.dialects.spec import TaskSpec
+from service.http.dialects.spec import Content, TaskSpec
 from service.http.request import TaskRequest
 from service.http.responses import JSON, NPY, build_timing_headers, json_bytes, npy_bytes
 from service.http.validation import parse
@@ -38,13 +38,16 @@ class TaskEndpoint:
             body = await request.read_body(settings.max_body_bytes)
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                parsed = parse(spec.request_model, body)
+                parsed = parse(spec.request_model, body) if spec.read is None else spec.read(request.headers, body)
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                headers = build_timing_headers(result)
                 if spec.npy and request.headers.get(b"accept") == NPY.encode():
                     content, media_type = npy_bytes(result.value), NPY
+                elif isinstance(result.value, Content):
+                    content, media_type = result.value.data, result.value.media_type
+                    headers += result.value.headers
                 else:
                     content, media_type = await json_bytes(result.value), JSON
-                headers = build_timing_headers(result)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)

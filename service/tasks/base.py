@@ -1,7 +1,7 @@
 """What the tasks share: their context, and the steps from texts to the model's outputs. Knows nothing of HTTP."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,9 @@ from service.errors import Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
+from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Tokenizer
+
+Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -66,21 +68,23 @@ class Tasks:
 
     async def run(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Any],
         request: TruncationFields,
         options: EncodeOptions,
         *,
         timeout_seconds: float,
         check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
+        encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
+        `encode` makes tokens of inputs that are no texts; by default the tokenizer makes them.
         Raises Invalid for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer,
         `check` and the queue raise.
         """
         self.check_count(texts)
         started = time.perf_counter()
-        sequences = await self.tokenizer.encode(texts, options, self.truncation(request))
+        sequences = await (encode or self.tokenizer.encode)(texts, options, self.truncation(request))
         truncated = tokens = 0
         for index, one in enumerate(sequences):
             if one.empty:

@@ -9,16 +9,26 @@ from pydantic import BaseModel, Field
 
 from service.tasks.schemas import TOO_LONG, ErrorBody
 
+OpenAIErrorType = Literal[
+    "invalid_request_error", "authentication_error", "not_found_error", "rate_limit_error", "server_error"
+]
+OPENAI_TYPES: dict[int, OpenAIErrorType] = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
 
 class OpenAIError(BaseModel):
     message: str = Field(examples=[TOO_LONG])
-    type: Literal["invalid_request_error", "server_error"]
+    type: OpenAIErrorType
     param: str | None = Field(description="the input with the error", examples=["input.3"])
     code: str = Field(examples=["too_long"])
 
 
 class OpenAIErrorBody(BaseModel):
     error: OpenAIError
+    detail: str = Field(description="the message again, where clients of Jina and Voyage read it", examples=[TOO_LONG])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +45,11 @@ def _write_service_error(request_id: str, _status: int, message: str, code: str,
 
 
 def _write_openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if index is None else f"input.{index}"
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return orjson.dumps({"error": error, "detail": message})
 
 
 SERVICE_ERROR = ErrorShape(_write_service_error, ErrorBody)
 OPENAI_ERROR = ErrorShape(_write_openai_error, OpenAIErrorBody)
-
-
-def error_shape_of(path: str) -> ErrorShape:
-    """The shape of an error on a path without a task, such as a 404."""
-    return OPENAI_ERROR if path.startswith("/v1/") else SERVICE_ERROR

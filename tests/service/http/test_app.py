@@ -277,7 +277,9 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp predict tag embeddings health ready info metrics"
+        "embed fill_mask nsp predict tag embeddings embeddings_of_infinity classify score pooling infer "
+        "infer_by_version health ready info metrics server_metadata server_live server_ready model_metadata "
+        "model_ready model_metadata_by_version model_ready_by_version models retrieve_model models_of_infinity"
     )
     for path, operation in operations.items():
         content = operation["responses"]["200"]["content"]
