@@ -7,7 +7,7 @@ import numpy as np
 from service.errors import Invalid, NoSuchHead, ServiceError
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.embed import embed_texts
-from service.tasks.predict import OPTIONS, SCORE_FUNCTIONS
+from service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
 from service.tasks.schemas import EmbeddingFields, TruncationFields
 from service.tokenization.tokenizer import Text
 
@@ -33,8 +33,9 @@ async def score_pairs(
 ) -> TaskResult:
     """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
 
-    The score of a cross-encoder, a classifier with one label; of a model without a classifier, the cosine of the
-    vectors that /embed gives. Raises NoSuchHead for a classifier with several labels.
+    The score of a cross-encoder, a classifier with one label, is the sigmoid of its logit, or the logit if `raw`; that
+    of a model without a classifier is the cosine of the vectors that /embed gives. Raises NoSuchHead for a classifier
+    with several labels.
     """
     if len(first) not in (1, len(second)):
         raise Invalid(
@@ -49,8 +50,9 @@ async def score_pairs(
         )
         raise NoSuchHead(f"the score of a pair needs a classifier with one label; {why}")
     pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
-    result = await score_labels(tasks, pairs, request, raw=raw, timeout_seconds=timeout_seconds)
-    return result.finish(result.value[:, 0])
+    result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
+    logits = result.value[:, 0]
+    return result.finish(logits if raw else sigmoid(logits))
 
 
 async def _score_cosines(

@@ -102,7 +102,7 @@ class ModelsResponse(BaseModel):
 
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
     fields, inputs = _embedding_fields(tasks, request), request.input
-    if isinstance(inputs, str) or (inputs and isinstance(inputs[0], str)):
+    if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
         result = await embed.embed_texts(tasks, as_list(inputs), fields, timeout_seconds=timeout_seconds)
     else:
         sequences = _token_ids(tasks, request)
@@ -165,7 +165,7 @@ def _token_ids(tasks: Tasks, request: EmbeddingsRequest) -> list[list[int]]:
             f'tokenizer, "tokenizer": "{name}"',
             code="token_ids",
         )
-    single = bool(inputs) and isinstance(inputs[0], int)
+    single = isinstance(inputs[0], int)
     return typing.cast(list[list[int]], [inputs] if single else inputs)
 
 
