@@ -26,6 +26,7 @@ REASONS = (
     "deadline",
     "unauthorized",
     "bad_request",
+    "unsupported",
     "no_such_head",
     "not_found",
     "run_failed",

@@ -1,4 +1,4 @@
-"""Sends POSTs on task paths straight to their endpoints, past FastAPI, and adds x-request-id to all other responses."""
+"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id."""
 
 from collections.abc import Awaitable, Mapping
 
@@ -28,9 +28,15 @@ class TaskFastPath:
         own_id = request_id(dict(scope["headers"]))
         scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
 
+        head = scope["method"] == "HEAD"
+        if head:  # the response to HEAD is that to GET without its body
+            scope = {**scope, "method": "GET"}
+
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
+            elif head:
+                message = {**message, "body": b""}
             await send(message)
 
         await self.fallback(scope, receive, send_with_id)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from service.artifact import Manifest
 from service.backend import Backend
-from service.errors import Invalid, NotFound
+from service.errors import Invalid
 from service.http.dialects.kserve.tensors import (
     InferParameters,
     InferRequest,
@@ -170,10 +170,6 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
         @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:
             return _ready({"name": name}, await backend.ready())
-
-    @router.api_route("/v2/models/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
-    async def other_model(rest: str) -> Response:
-        raise NotFound(f"/v2/models/{rest}: this server runs {name}, version {VERSION}; it has /v2/models/{name}/infer")
 
 
 def _describe_model(backend: Backend) -> dict[str, Any]:
