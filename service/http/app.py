@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from service.backend import Backend
 from service.errors import UNEXPECTED
+from service.http.dialects import root, tei
 from service.http.dialects.errors import error_shape_of
 from service.http.dialects.table import TASKS
 from service.http.endpoints import TaskEndpoint
@@ -60,6 +61,7 @@ def create_app(backend: Backend) -> TaskFastPath:
     endpoints = {path: TaskEndpoint(backend, spec) for path, spec in TASKS.items()}
     app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
+    root.add_get_routes(app, backend)
     _add_error_handlers(app)
     return TaskFastPath(app, endpoints)
 
@@ -80,7 +82,8 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        return _json(200, await backend.info())
+        content = await backend.info()
+        return _json(200, content | tei.info_keys(content))
 
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 

@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import EmbeddingFields, EmbedRequest
+from service.tasks.parameters import merge_parameters
+from service.tasks.schemas import EmbedRequest, VectorFields
 from service.tokenization.tokenizer import EncodeOptions
 
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
@@ -14,6 +15,8 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
+    if request.parameters is not None:
+        request = merge_parameters(request)
     pooling = request.pooling or tasks.embedding.pooling
     normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
     _require(tasks, pooling)
@@ -31,7 +34,7 @@ async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) 
     return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))
 
 
-def find_prompt(manifest: Manifest, request: EmbeddingFields) -> str:
+def find_prompt(manifest: Manifest, request: VectorFields) -> str:
     """The text before every text of the request, as in sentence-transformers' encode; empty for none.
 
     Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.

@@ -12,10 +12,11 @@ from service.tasks.schemas import Body
 class TaskSpec:
     """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
 
-    name: str  # in /metrics; the operation id in OpenAPI
+    name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
     run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model, *, timeout_seconds)
     request_model: type[Body]
     response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
     error_shape: ErrorShape = SERVICE_ERROR
+    operation: str = ""  # the operation id of a further route to the same task

@@ -83,7 +83,14 @@ class FakeBackend:
         return self
 
 
-BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embeddings": b'{"input": "a"}'}
+BODIES = {
+    "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
+    "/v1/embeddings": b'{"input": "a"}',
+    "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
+    "/rerank": b'{"query": "a", "texts": ["b"]}',
+    "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+}
 
 
 @pytest.mark.parametrize("path", TASKS)
