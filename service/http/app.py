@@ -20,7 +20,8 @@ from starlette.types import ASGIApp
 
 from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError
-from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, TASKS, error_shape_of, task_routes
+from service.http.dialects import tei
+from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, error_shape_of, task_routes
 from service.http.endpoints import TaskEndpoint
 from service.http.fast_path import TaskFastPath
 from service.http.headers.api_keys import ApiKeys
@@ -99,7 +100,8 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        return _json(200, await backend.info())
+        content = await backend.info()
+        return _json(200, content | tei.info_keys(content))
 
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 

@@ -9,6 +9,7 @@ from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult
+from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
 from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Tokenizer
@@ -59,6 +60,8 @@ class Tasks:
     queue: InferenceQueue
     limits: Limits
     embedding: EmbeddingDefaults
+    rerank_by_cosine: bool = False  # of a model that is no cross-encoder
+    root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""

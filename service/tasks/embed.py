@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import EmbeddingFields, EmbedRequest
+from service.tasks.parameters import merge_parameters
+from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields
 from service.tokenization.token_ids import encode_ids
 from service.tokenization.tokenizer import EncodeOptions
 
@@ -17,6 +18,8 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
+    if request.parameters is not None:
+        request = merge_parameters(request)
     return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
 
 
@@ -50,7 +53,7 @@ async def embed_token_ids(
     return _finish(tasks, result, request, pooling)
 
 
-def find_prompt(manifest: Manifest, request: EmbeddingFields) -> str:
+def find_prompt(manifest: Manifest, request: VectorFields) -> str:
     """The text before every text of the request, as in sentence-transformers' encode; empty for none.
 
     Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.errors import Invalid, NoSuchHead, ServiceError
+from service.errors import Invalid, ServiceError
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.embed import embed_texts
 from service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
+from service.tasks.rerank import is_cross_encoder, require_cosine
 from service.tasks.schemas import EmbeddingFields, TruncationFields
 from service.tokenization.tokenizer import Text
 
@@ -33,22 +34,16 @@ async def score_pairs(
 ) -> TaskResult:
     """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
 
-    The score of a cross-encoder, a classifier with one label, is the sigmoid of its logit, or the logit if `raw`; that
-    of a model without a classifier is the cosine of the vectors that /embed gives. Raises NoSuchHead for a classifier
-    with several labels.
+    As in /rerank: a cross-encoder's score is the sigmoid of its logit, or the logit if `raw`; another model's is the
+    cosine of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
     """
     if len(first) not in (1, len(second)):
         raise Invalid(
             f"{len(first)} first and {len(second)} second texts: send one first text, or as many", code="pair"
         )
-    labels = tasks.manifest.labels
-    if "labels" not in tasks.manifest.heads:
+    if not is_cross_encoder(tasks.manifest):
+        require_cosine(tasks)
         return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)
-    if len(labels) > 1:
-        why = (
-            f"this classifier has {len(labels)} labels ({', '.join(labels[:2])}, ...): /predict scores pairs with them"
-        )
-        raise NoSuchHead(f"the score of a pair needs a classifier with one label; {why}")
     pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
     result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
     logits = result.value[:, 0]

@@ -17,7 +17,7 @@ from service.metrics import Metrics
 from service.scheduling.results import InferenceResult
 from service.settings import Settings
 from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
+from service.tasks.defaults import embedding_defaults, root_task
 from service.tokenization.tokenizer import Tokenizer
 
 
@@ -46,6 +46,8 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         queue=RunnerQueue(runner),
         limits=Limits(max_inputs=100, max_top_k=1, truncate=settings.truncate),
         embedding=embedding_defaults(artifact.manifest, settings),
+        rerank_by_cosine=settings.rerank == "cosine",
+        root_task=root_task(artifact.manifest, settings),
     )
     tokenizer.close()
     runner.close()

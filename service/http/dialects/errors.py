@@ -17,6 +17,9 @@ OPENAI_TYPES: dict[int, OpenAIErrorType] = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+# text-embeddings-inference's names of errors; of all other statuses: Validation
+TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
+TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 
 
 class OpenAIError(BaseModel):
@@ -39,9 +42,15 @@ class ErrorShape:
     model: type[BaseModel]  # documents what `write` returns
 
 
-def _write_service_error(request_id: str, _status: int, message: str, code: str, index: int | None) -> bytes:
-    content: dict[str, Any] = {"error": message, "code": code, "request_id": request_id}
-    return orjson.dumps(content if index is None else content | {"index": index})
+def service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
+    """This service's error: TEI's two keys, and more."""
+    kind = TEI_TYPES_BY_CODE.get(code) or TEI_TYPES_BY_STATUS.get(status, "Validation")
+    content: dict[str, Any] = {"error": message, "error_type": kind, "code": code, "request_id": request_id}
+    return content if index is None else content | {"index": index}
+
+
+def _write_service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+    return orjson.dumps(service_error(request_id, status, message, code, index))
 
 
 def _write_openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:

@@ -103,7 +103,8 @@ class ModelsResponse(BaseModel):
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
     fields, inputs = _embedding_fields(tasks, request), request.input
     if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
-        result = await embed.embed_texts(tasks, as_list(inputs), fields, timeout_seconds=timeout_seconds)
+        texts = as_list(typing.cast(str | list[str], inputs))
+        result = await embed.embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
     else:
         sequences = _token_ids(tasks, request)
         result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)

@@ -5,14 +5,22 @@ from collections.abc import Callable
 from fastapi import APIRouter
 
 from service.backend import Backend
-from service.http.dialects import infinity, native, openai, vllm
+from service.http.dialects import infinity, native, openai, rerank, root, tei, vllm
 from service.http.dialects.errors import OPENAI_ERROR, SERVICE_ERROR, ErrorShape
 from service.http.dialects.kserve import routes
 from service.http.dialects.spec import TaskSpec
 
-TASKS = {**native.ROUTES, **openai.ROUTES, **infinity.ROUTES, **vllm.ROUTES}
+TASKS = {
+    **native.ROUTES,
+    **openai.ROUTES,
+    **tei.ROUTES,
+    **rerank.ROUTES,
+    **root.ROUTES,
+    **infinity.ROUTES,
+    **vllm.ROUTES,
+}
 AddGetRoutes = Callable[[APIRouter, Backend], None]
-GET_ROUTES: tuple[AddGetRoutes, ...] = (routes.add_get_routes,)
+GET_ROUTES: tuple[AddGetRoutes, ...] = (routes.add_get_routes, root.add_get_routes)
 GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (openai.add_get_routes, infinity.add_get_routes)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),

@@ -99,6 +99,10 @@ BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
     "/score": b'{"text_1": "a", "text_2": "b"}',
     **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling"), b'{"input": "a"}'),
+    "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
+    "/rerank": b'{"query": "a", "texts": ["b"]}',
+    "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
 }
 
 
