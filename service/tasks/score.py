@@ -37,10 +37,9 @@ async def score_pairs(
     As in /rerank: a cross-encoder's score is the sigmoid of its logit, or the logit if `raw`; another model's is the
     cosine of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
     """
-    if len(first) not in (1, len(second)):
-        raise Invalid(
-            f"{len(first)} first and {len(second)} second texts: send one first text, or as many", code="pair"
-        )
+    if len(first) not in (1, len(second)) or not second:
+        counts = f"{len(first)} first and {len(second)} second texts"
+        raise Invalid(f"{counts}: send at least one second text, and one first text or as many", code="pair")
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
         return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)

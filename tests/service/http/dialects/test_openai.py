@@ -13,6 +13,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from model_export.export import export
 from service.errors import Overloaded
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
@@ -259,8 +260,6 @@ def test_fields_of_other_clients_stand_for_those_of_embed(
 
 
 def test_an_input_type_or_task_is_the_prompt_of_that_name(tmp_path: Path) -> None:
-    from model_export.export import export
-
     export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
     with serve_in_process(tmp_path / "artifact") as client:
 
