@@ -70,7 +70,14 @@ class Settings(BaseSettings):
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
-    drain_seconds: float = Field(20.0, ge=0, description="time after SIGTERM to finish admitted requests")
+    linger_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="time after SIGTERM in which /ready is 503 and new requests are still served, before draining",
+    )
+    drain_seconds: float = Field(
+        20.0, ge=0, description="time to finish admitted requests, after SIGTERM and BERT_LINGER_SECONDS"
+    )
     run_timeout_seconds: float = Field(
         30.0, gt=0, description="a run that lasts longer ends the process, after all requests got 503"
     )
@@ -93,6 +100,10 @@ class Settings(BaseSettings):
         ge=0,
         description="task responses of at least so many bytes are compressed with gzip where the client accepts it; "
         "0: none (15 ms of a core per MB)",
+    )
+    log_format: Literal["text", "json"] = Field("text", description="of every log line")
+    access_log: bool = Field(
+        False, description="log one line for each request: id, route, status, texts, tokens, milliseconds by stage"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe level that is logged"

@@ -20,6 +20,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "pydantic_core": ("service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
+    "pythonjsonlogger": ("service.logs",),
     "orjson": ("service.http", "service.workers"),
     "msgspec": ("service.workers",),
     "onnxruntime": (
@@ -29,8 +30,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
         "model_export.output",
     ),
     "tokenizers": (
-        "service.tokenization.tokenizer",
-        "service.tokenization.tokenizer_check",
+        "service.tokenization",
         "model_export.tokenization",
     ),
     "huggingface_hub": ("model_export.checkpoints.hub",),

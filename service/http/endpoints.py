@@ -13,9 +13,11 @@ from service.http.headers.accept import accepts_coding, choose_media_type
 from service.http.headers.api_keys import ApiKeys
 from service.http.headers.coding import decode_body, encode_response
 from service.http.request import TaskRequest
-from service.http.responses import JSON, NPY, build_timing_headers, json_bytes, npy_bytes
+from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes
 from service.http.validation import parse
+from service.logs import Fields, log_access
 from service.settings import Settings
+from service.tasks.base import TaskResult
 
 log = logging.getLogger("service")
 
@@ -47,25 +49,36 @@ class TaskEndpoint:
             with request.connection.cancel_on_disconnect():
                 parsed = parse(spec.request_model, body) if spec.read is None else spec.read(request.headers, body)
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
-                headers = build_timing_headers(result)
+                value = result.value
                 if spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-                    content, media_type = npy_bytes(result.value), NPY
-                elif isinstance(result.value, Content):
-                    content, media_type = result.value.data, result.value.media_type
-                    headers += result.value.headers
-                else:
-                    content, media_type = await json_bytes(result.value), JSON
+                    value = Content(npy_bytes(value), NPY)
+                content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
+                headers = [*build_timing_headers(result), *more]
                 if settings.compress_bytes:
                     content, headers = await compress(request, content, headers, settings)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
                 error = ServiceError(UNEXPECTED)
-            metrics.refused(spec.name, error.status, error.reason)
+            if not request.connection.rejected:
+                metrics.refused(spec.name, error.status, error.reason)
             await request.respond_error(error, spec.error_shape)
+            self._log_access(request, error, started)
         else:
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
             await request.respond(200, content, media_type, *headers)
+            self._log_access(request, result, started)
+
+    def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
+        if not self.backend.settings.access_log:
+            return
+        fields: Fields
+        if isinstance(outcome, ServiceError):
+            status, fields = outcome.status, {"code": outcome.code}
+        else:
+            status, fields = 200, describe_result(outcome)
+        total_ms = round(1e3 * (time.perf_counter() - started), 3)
+        log_access(id=request.id.decode(), route=request.path, status=status, **fields, total_ms=total_ms)
 
 
 def _prefers_npy(accept: bytes) -> bool:

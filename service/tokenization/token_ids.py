@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from model_export.artifact.placement import Ints
 from service.errors import Invalid
-from service.tokenization.tokenizer import NO_SPANS, Direction, EncodedText, EncodeOptions, Tokenizer
+from service.tokenization.tokenizer import NO_SPANS, EncodedText, EncodeOptions, Tokenizer
+from service.tokenization.truncation import Direction
 
 Ids = NDArray[np.int64]
 FRAME = EncodeOptions(outputs=frozenset(), spans=True)

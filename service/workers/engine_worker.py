@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
+from model_export.artifact.manifest import ModelBounds
 from service.artifact import Artifact
 from service.engine.engine import ModelEngine
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
 from service.workers.heartbeat import send_heartbeats
@@ -192,7 +192,7 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ApiConnection(self.engine, ModelBounds.of(self.engine.artifact.manifest), writer)
+        connection = ApiConnection(self.engine, self.engine.artifact.manifest.bounds, writer)
         self._connections.add(connection)
         try:
             await connection.serve(reader)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.http.dialects.errors import SERVICE_ERROR, ErrorShape
 from service.tasks.base import TaskResult
@@ -23,8 +24,7 @@ class TaskSpec:
     read: Callable[[Mapping[bytes, bytes], bytes], Body] | None = None  # of headers and body; None: the body is JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """The value of a TaskResult that is no JSON: the bytes of the response."""
 
     data: bytes

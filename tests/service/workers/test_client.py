@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import ModelBounds
 from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
 from service.workers import client as client_module
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.client import EngineClient
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
@@ -36,7 +36,7 @@ class FakeEngine:
     """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
+        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000))
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
         self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
