@@ -47,6 +47,12 @@ class Unauthorized(ServiceError):
         return {"www-authenticate": "Bearer"}
 
 
+class NotFound(ServiceError):
+    """Nothing has this name."""
+
+    status, code = 404, "not_found"
+
+
 class TooLarge(ServiceError):
     """The request as a whole is over a limit: sending it again does not help."""
 

@@ -14,6 +14,7 @@ PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
+RootTask = Literal["embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
 class SettingsError(Exception):
@@ -59,6 +60,13 @@ class Settings(BaseSettings):
     )
     normalize: bool | None = Field(
         None, description="unit length, for a request that does not say it; unset: as the artifact says"
+    )
+    rerank: Literal["cosine"] | None = Field(
+        None,
+        description="cosine: /rerank of a model that is no cross-encoder ranks by the cosine of vectors; unset: 501",
+    )
+    root_task: RootTask | None = Field(
+        None, description="task of `POST /`; unset: by the heads of the artifact and the fields of the request"
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")

@@ -1,7 +1,7 @@
 """What the tasks share: their context, and the steps from texts to the model's outputs. Knows nothing of HTTP."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,10 +9,13 @@ from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
 from service.scheduling.results import InferenceResult
+from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
 from service.tokenization.tokenizer import EncodedText, EncodeOptions, Tokenizer
-from service.tokenization.truncation import Direction, Text
+from service.tokenization.truncation import Direction
+
+Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,6 +62,8 @@ class Tasks:
     queue: InferenceQueue
     limits: Limits
     embedding: EmbeddingDefaults
+    rerank_by_cosine: bool = False  # of a model that is no cross-encoder
+    root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""
@@ -68,21 +73,23 @@ class Tasks:
 
     async def run(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Any],
         request: TruncationFields,
         options: EncodeOptions,
         *,
         timeout_seconds: float,
         check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
+        encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
+        `encode` makes tokens of inputs that are no texts; by default the tokenizer makes them.
         Raises Invalid for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer,
         `check` and the queue raise.
         """
         self.check_count(texts)
         started = time.perf_counter()
-        sequences = await self.tokenizer.encode(texts, options, self.truncation(request))
+        sequences = await (encode or self.tokenizer.encode)(texts, options, self.truncation(request))
         return await self._run(sequences, range(len(sequences)), started, timeout_seconds=timeout_seconds, check=check)
 
     async def run_windows(

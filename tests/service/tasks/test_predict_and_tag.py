@@ -9,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
 from service.errors import InferenceFailed
@@ -21,22 +20,6 @@ from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
-
-
-def serve(artifact: Artifact) -> Iterator[httpx.Client]:
-    settings = {"BERT_ARTIFACT": str(artifact.root), "BERT_TOKEN_BUDGET": "256"}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def classifier(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-labels"))
-
-
-@pytest.fixture(scope="module")
-def tagger(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-tags"))
 
 
 def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
