@@ -52,6 +52,12 @@ class TooLarge(ServiceError):
     status, code = 413, "too_large"
 
 
+class Unsupported(ServiceError):
+    """The body has a content coding that the service does not read."""
+
+    status, code = 415, "unsupported"
+
+
 class Invalid(ServiceError):
     """The fields are there, but their values cannot be processed."""
 

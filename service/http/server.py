@@ -11,7 +11,7 @@ from types import FrameType
 import uvicorn
 
 from service.backend import Backend
-from service.http.app import create_app
+from service.http.app import allow_origins, create_app
 from service.http.protocol import ConnectionLimits, LimitedHttpProtocol
 from service.settings import Settings
 
@@ -77,18 +77,18 @@ def build(settings: Settings, backend: Backend) -> Server:
         on_rejected=backend.metrics.rejected_by_protocol,
     )
     config = uvicorn.Config(
-        create_app(backend),
+        allow_origins(create_app(backend), settings.allowed_origins),
         interface="asgi3",
         host=settings.host,
         port=settings.port,
         http=LimitedHttpProtocol.bind(limits),  # httptools rejects smuggled and folded headers that h11 accepts
         ws="none",
+        log_config=None,  # its lines have the format of all others
         log_level=settings.log_level,
         access_log=False,
         proxy_headers=False,  # the client address is never used
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=FLUSH_SECONDS,
-        date_header=False,
         server_header=False,
     )
     server = Server(config, backend, limits)
