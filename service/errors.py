@@ -12,6 +12,7 @@ class DeviceError(Exception):
 class ServiceError(Exception):
     status = 500
     code = "internal"
+    default_retry_after: float | None = None  # seconds
 
     def __init__(
         self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None
@@ -20,7 +21,7 @@ class ServiceError(Exception):
         self.message = message
         self.code = code or self.code
         self.index = index  # of the input that caused the error
-        self.retry_after = retry_after  # seconds
+        self.retry_after = self.default_retry_after if retry_after is None else retry_after  # seconds
 
     @property
     def reason(self) -> str:
@@ -70,6 +71,12 @@ class Overloaded(ServiceError):
     status, code = 429, "overloaded"
 
 
+class DeadlineTooShort(Overloaded):
+    """The deadline would pass while the request waits; one with a longer deadline would be admitted."""
+
+    code = "deadline_too_short"
+
+
 class InferenceFailed(ServiceError):
     """The model raised, or its answer was not finite."""
 
@@ -92,6 +99,7 @@ class Unavailable(ServiceError):
     """Loading, draining, or the deadline passed before the run."""
 
     status, code = 503, "unavailable"
+    default_retry_after: float | None = 0.0  # at another replica, at once: `Retry-After: 1`, which is the least
 
 
 class NotFinite(InferenceFailed):
@@ -110,3 +118,4 @@ class DeadlineExceeded(Unavailable):
     """The deadline passed while a part of the request was still in the queue; that part never ran."""
 
     code = "deadline"
+    default_retry_after = None

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
-    max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
+    max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")
@@ -70,7 +70,14 @@ class Settings(BaseSettings):
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
-    drain_seconds: float = Field(20.0, ge=0, description="time after SIGTERM to finish admitted requests")
+    linger_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="time after SIGTERM in which /ready is 503 and new requests are still served, before draining",
+    )
+    drain_seconds: float = Field(
+        20.0, ge=0, description="time to finish admitted requests, after SIGTERM and BERT_LINGER_SECONDS"
+    )
     run_timeout_seconds: float = Field(
         30.0, gt=0, description="a run that lasts longer ends the process, after all requests got 503"
     )

@@ -30,8 +30,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
         "model_export.output",
     ),
     "tokenizers": (
-        "service.tokenization.tokenizer",
-        "service.tokenization.tokenizer_check",
+        "service.tokenization",
         "model_export.tokenization",
     ),
     "huggingface_hub": ("model_export.checkpoints.hub",),

@@ -3,11 +3,15 @@
     idle         one request at a time: the time that is neither tokenizing nor the run
     fairness     single short texts beside a client that posts 2,000 texts again and again
     overload     10 times the knee, open loop: goodput, refusals, seconds until single texts are as fast as before
+    waits        2, 5 and 10 times the knee with BERT_MAX_WAIT_SECONDS=10: how long the answered waited
+    returns      600 requests that are refused at once and come back when they are asked to
     mixups       100,000 concurrent answers against a table computed alone
     disconnects  half of the clients disconnect at random times
     memory       mixed lengths for minutes
     poison       one poisoned text among 10,000
     sigterm      SIGTERM under load: every request that arrived is answered
+    rolling      a rolling restart of two instances behind clients that ask /ready: no request fails
+    counters     every kind of request and of disconnect: /metrics counts each exactly once
 
 Server and load run on this machine and share its cores. BERT_ARTIFACT names the artifact; without it the bundled model
 is exported first.
@@ -25,25 +29,32 @@ from benchmarks.harness.checkpoints import SAMPLE
 from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.scenarios import faults, latency
+from benchmarks.server.scenarios.counters import counters
 from benchmarks.server.scenarios.disconnects import disconnects
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target
 from benchmarks.server.scenarios.memory import memory
 from benchmarks.server.scenarios.mixups import mixups
+from benchmarks.server.scenarios.rolling import rolling
 from benchmarks.server.scenarios.saturation import overload
+from benchmarks.server.scenarios.waits import MAX_WAIT_SECONDS, RETURNS_MAX_WAIT_SECONDS, returns, waits
 from model_export.export import export
 
 SCENARIOS = {
     "idle": latency.idle,
     "fairness": latency.fairness,
     "overload": overload,
+    "waits": waits,
+    "returns": returns,
     "mixups": mixups,
     "disconnects": disconnects,
     "memory": memory,
 }
-OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm}
+OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm, "rolling": rolling, "counters": counters}
 NAMES = [*SCENARIOS, *OWN_SERVERS]
 SETTINGS = {
     "overload": {"BERT_MAX_WAIT_SECONDS": "1"},  # the limit decides how soon single texts are as fast as before
+    "waits": {"BERT_MAX_WAIT_SECONDS": str(MAX_WAIT_SECONDS)},
+    "returns": {"BERT_MAX_WAIT_SECONDS": str(RETURNS_MAX_WAIT_SECONDS)},
     "mixups": {"BERT_MAX_WAIT_SECONDS": "60"},  # so that no request is refused on a busy machine
 }
 
@@ -70,9 +81,10 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenarios", nargs="*", help=f"of {', '.join(NAMES)}; all when none is named")
-    parser.add_argument("--seconds", type=float, default=60, help="of overload")
+    parser.add_argument("--seconds", type=float, default=60, help="of overload, and of each load of waits")
     parser.add_argument("--minutes", type=float, default=30, help="of mixed lengths in memory")
     parser.add_argument("--times", type=int, default=20, help="that SIGTERM is sent")
+    parser.add_argument("--rolling", type=int, default=4000, help="requests during rolling restarts")
     parser.add_argument("--answers", type=int, default=100_000, help="compared with the table")
     parser.add_argument("--singles", type=int, default=500, help="single texts timed")
     parser.add_argument("--pause", type=float, default=0, help="seconds at most between two requests, in memory")

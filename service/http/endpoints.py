@@ -60,7 +60,8 @@ class TaskEndpoint:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
                 error = ServiceError(UNEXPECTED)
-            metrics.refused(spec.name, error.status, error.reason)
+            if not request.connection.rejected:
+                metrics.refused(spec.name, error.status, error.reason)
             await request.respond_error(error, spec.error_shape)
             self._log_access(request, error, started)
         else:

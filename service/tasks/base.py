@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
-from service.errors import Invalid, NoSuchHead, TooLarge
+from service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
 from service.scheduling.results import InferenceResult
 from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
+from service.tokenization.tokenizer import EncodedText, EncodeOptions, Tokenizer
+from service.tokenization.truncation import Direction, Text
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -21,6 +22,7 @@ class TaskResult:
 
     value: Any = None
     sequences: Sequence[EncodedText]
+    owners: Sequence[int]  # the input of each sequence, ascending: an input may be several windows
     rows: Sequence[Row]  # one for each sequence
     truncated: int  # number of inputs that were cut
     tokens: int
@@ -84,6 +86,37 @@ class Tasks:
         self.check_count(texts)
         started = time.perf_counter()
         sequences = await self.tokenizer.encode(texts, options, self.truncation(request))
+        return await self._run(sequences, range(len(sequences)), started, timeout_seconds=timeout_seconds, check=check)
+
+    async def run_windows(
+        self, texts: Sequence[str], options: EncodeOptions, *, stride: int, timeout_seconds: float
+    ) -> TaskResult:
+        """As `run`, with a text that is too long as windows that overlap by `stride` tokens; none is cut.
+
+        A window counts as an input, and its tokens count in the queue. An error has the index of the text.
+        """
+        self.check_count(texts)
+        started = time.perf_counter()
+        windows = await self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
+        owners = [index for index, of_text in enumerate(windows) for _ in of_text]
+        sequences = [window for of_text in windows for window in of_text]
+        try:
+            return await self._run(sequences, owners, started, timeout_seconds=timeout_seconds)
+        except ServiceError as error:
+            if error.index is not None:
+                error.index = owners[error.index]
+            raise
+
+    async def _run(
+        self,
+        sequences: Sequence[EncodedText],
+        owners: Sequence[int],
+        started: float,
+        *,
+        timeout_seconds: float,
+        check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
+    ) -> TaskResult:
+        """Runs the model on what was tokenized since `started`; an error has the index of the sequence."""
         truncated = tokens = 0
         for index, one in enumerate(sequences):
             if one.empty:
@@ -96,6 +129,7 @@ class Tasks:
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
         return TaskResult(
             sequences=sequences,
+            owners=owners,
             rows=result.rows,
             truncated=truncated,
             tokens=tokens,

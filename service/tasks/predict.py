@@ -10,7 +10,8 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair, PredictRequest
-from service.tokenization.tokenizer import EncodeOptions, Text
+from service.tokenization.tokenizer import EncodeOptions
+from service.tokenization.truncation import Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 Floats = NDArray[np.float64]

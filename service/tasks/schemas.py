@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from service.tokenization.tokenizer import Direction
+from service.tokenization.truncation import Direction
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
@@ -134,6 +134,7 @@ class PredictRequest(ClientFields, PredictParameters):
 class TagParameters(Body):
     aggregation_strategy: Strategy | None = None
     ignore_labels: FailFastList[str] | None = None
+    stride: int | None = Field(None, ge=0)
 
 
 class TagRequest(ClientFields, TruncationFields):
@@ -145,6 +146,12 @@ class TagRequest(ClientFields, TruncationFields):
         "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
     )
     ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="split a text that is too long into windows, each of which shares so many tokens with the one "
+        "before it, and join their groups; needs an aggregation_strategy other than none",
+    )
 
 
 class SimilarityInputs(Body):

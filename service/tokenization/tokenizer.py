@@ -1,16 +1,14 @@
 """Turns texts into token ids, and ids back into text. Long work runs on the tokenizer's own thread, off the event loop.
-
-Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask.
-"""
+Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask."""
 
 import asyncio
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -21,11 +19,11 @@ from model_export.artifact.placement import Ints
 from service.artifact import Artifact
 from service.errors import Invalid, TokenizerFailed
 from service.tokenization.tokenizer_check import guard
+from service.tokenization.truncation import Direction, Text, check_room, truncate_text
+from service.tokenization.windows import WindowSplitter, check_window_count
 
 T = TypeVar("T")
-Text = str | tuple[str, str]
 Texts = Sequence[Text]
-Direction = Literal["right", "left"]  # the side of a text that is cut off
 CHUNK_CHARACTERS = 20_000  # about 5 ms of tokenizing
 INLINE_CHARACTERS = 1000  # fewer take under 0.3 ms on the event loop; a thread would add 0.1 ms to send work and result
 INLINE_TOKENS = 500  # the same limit for decoding
@@ -61,6 +59,7 @@ class Tokenizer:
     mask_token: str = field(init=False)
     _plain: HFTokenizer = field(init=False, repr=False)  # reads all special tokens in a text as text
     _masking: HFTokenizer = field(init=False, repr=False)  # reads the mask token as a mask, the others as text
+    _splitter: WindowSplitter = field(init=False, repr=False)
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
@@ -69,21 +68,43 @@ class Tokenizer:
         self.mask_id = self.artifact.manifest.special_tokens.get("mask", -1)
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
+        self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """As `encode_sync`, with long work on the tokenizer's thread. Raises Invalid also for too many characters."""
-        sizes, most = [_characters(text) for text in texts], self.max_characters
-        for index, size in enumerate(sizes):
-            if size > most:
-                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
-                raise Invalid(message, code="too_long", index=index)
         return await self._run_in_chunks(
-            sizes, INLINE_CHARACTERS, lambda chunk: self.encode_sync(texts[chunk], options, truncate, first=chunk.start)
+            self._sizes(texts),
+            INLINE_CHARACTERS,
+            lambda chunk: self.encode_sync(texts[chunk], options, truncate, first=chunk.start),
         )
+
+    async def encode_windows(
+        self, texts: Sequence[str], options: EncodeOptions, stride: int, most: int
+    ) -> list[list[EncodedText]]:
+        """The windows of each text, which overlap by `stride` tokens: one for a text within the model's limit.
+
+        Raises Invalid for too many characters or too large a stride, TooLarge for more than `most` windows in all.
+        """
+        tokenizer, splitter, total = self._plain, self._splitter, 0
+        splitter.check_stride(stride)
+
+        def encode_chunk(chunk: slice) -> list[list[EncodedText]]:
+            nonlocal total
+            windows = []
+            for text, encoding in zip(texts[chunk], _encode_each(tokenizer, texts[chunk], chunk.start), strict=True):
+                total += splitter.count(len(encoding), stride)
+                check_window_count(total, most)
+                whole = _encoded_text(encoding, options, self.mask_id, cut=0, left=False)
+                cuts = splitter.split(text, encoding, (whole.ids, whole.types, whole.spans), stride)
+                windows.append([replace(whole, ids=ids, types=types, spans=spans) for ids, types, spans in cuts])
+            return windows
+
+        return await self._run_in_chunks(self._sizes(texts), 0, encode_chunk)
 
     def encode_sync(
         self, texts: Texts, options: EncodeOptions, truncate: Direction | None, *, first: int = 0
@@ -95,14 +116,13 @@ class Tokenizer:
         tokenizer, limit = self._masking if options.masks else self._plain, self.artifact.manifest.max_tokens
         encoded = []
         for index, encoding in enumerate(_encode_each(tokenizer, texts, first)):
-            size = len(encoding)
-            if size > limit:
-                _check_room(tokenizer, texts[index], limit, first + index)
+            if (size := len(encoding)) > limit:
+                check_room(tokenizer, texts[index], limit, first + index)
                 if truncate is None:
                     way_out = "shorten it or send truncate: true"
                     message = f"input has {size} tokens; this model takes at most {limit}: {way_out}"
                     raise Invalid(message, code="too_long", index=first + index)
-                encoding = _truncate(tokenizer, texts[index], limit, truncate)
+                encoding = truncate_text(tokenizer, texts[index], limit, truncate)
             cut = max(0, size - limit)
             encoded.append(_encoded_text(encoding, options, self.mask_id, cut=cut, left=truncate == "left"))
         return encoded
@@ -144,6 +164,15 @@ class Tokenizer:
             results += await asyncio.get_running_loop().run_in_executor(self._thread, guard, partial(work, chunk))
         return results
 
+    def _sizes(self, texts: Texts) -> list[int]:
+        """The characters of each text. Raises Invalid with the index of the first that has too many."""
+        sizes, most = [_characters(text) for text in texts], self.max_characters
+        for index, size in enumerate(sizes):
+            if size > most:
+                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
+                raise Invalid(message, code="too_long", index=index)
+        return sizes
+
     def _word_ids(self, words: Sequence[str]) -> list[list[int]]:
         known = {word: self._plain.token_to_id(word) if word else None for word in words}
         unknown = [word for word, token_id in known.items() if token_id is None]
@@ -161,14 +190,6 @@ def chunk_by_size(sizes: Sequence[int]) -> list[slice]:
             start, filled = i, 0
         filled += size
     return [*chunks, slice(start, len(sizes))]
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each side to keep: the longer side is cut first; on a tie the second keeps the odd token."""
-    shorter = min(first, second, room // 2)
-    if first + second <= room:
-        return first, second
-    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
 def with_only_mask_token(file: Path, mask_id: int) -> HFTokenizer:
@@ -199,28 +220,6 @@ def _encode_each(tokenizer: HFTokenizer, texts: Texts, first: int) -> list[Encod
         if len(texts) == 1:
             raise
         return [one for i, text in enumerate(texts) for one in _encode_each(tokenizer, [text], first + i)]
-
-
-def _check_room(tokenizer: HFTokenizer, text: Text, limit: int, index: int) -> None:
-    """Raises Invalid where the model's limit leaves no room for one token of each text beside the special tokens."""
-    is_pair = not isinstance(text, str)
-    special = tokenizer.num_special_tokens_to_add(is_pair)
-    if limit - special < 1 + is_pair:
-        kind, texts = ("pair", "two texts") if is_pair else ("text", "a text")
-        message = f"this model takes at most {limit} tokens, and a {kind} has {special} special tokens"
-        raise Invalid(f"{message}: there is no room for {texts}, truncated or not", code="too_long", index=index)
-
-
-def _truncate(tokenizer: HFTokenizer, text: Text, limit: int, direction: Direction) -> Encoding:
-    if isinstance(text, str):
-        (first,) = tokenizer.encode_batch([text], add_special_tokens=False)
-        first.truncate(limit - tokenizer.num_special_tokens_to_add(False), direction=direction)
-        return tokenizer.post_process(first)
-    first, second = tokenizer.encode_batch(list(text), add_special_tokens=False)
-    keep = longest_first(len(first), len(second), limit - tokenizer.num_special_tokens_to_add(True))
-    for side, kept in zip((first, second), keep, strict=True):
-        side.truncate(kept, direction=direction)
-    return tokenizer.post_process(first, second)
 
 
 def _encoded_text(encoding: Encoding, options: EncodeOptions, mask_id: int, *, cut: int, left: bool) -> EncodedText:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import ModelBounds
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.results import InferenceResult
 from service.workers import messages
-from service.workers.bounds import ModelBounds, find_fault, keeps_bounds
+from service.workers.bounds import find_fault, keeps_bounds
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_results, encode_requests
 
 READ_AHEAD_BYTES = 2**20
@@ -24,6 +25,8 @@ MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new req
 REJECT_SECONDS = 0.05  # after the queue was full: new requests are rejected locally, before their bodies are read
 QUERY_TIMEOUT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.1  # between two attempts at least
+MIN_RETRY_SECONDS = 1.0  # after a rejection without a time
+GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 RETRY_SECONDS = 2.0  # by then the engine has usually been restarted
 log = logging.getLogger("service")
 T = TypeVar("T")
@@ -55,7 +58,7 @@ class EngineClient:
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
-        self._connection()
+        self._check_open()
         started = time.monotonic()
         self._last_id = request_id = self._last_id + 1
         future = self._requests[request_id] = asyncio.get_running_loop().create_future()
@@ -76,17 +79,18 @@ class EngineClient:
 
     def check_admission(self, tokens: int) -> None:
         """Raises Unavailable without an engine, Overloaded where so many tokens did not fit the queue a moment ago."""
-        self._connection()
+        self._check_open()
         overload = self._overload
         if overload is not None and tokens >= self._min_rejected_tokens and time.monotonic() < self._overloaded_until:
             if not self._rejections:
                 asyncio.get_running_loop().call_later(REJECT_SECONDS, self._report_rejections)
             self._rejections += 1
-            raise Overloaded(overload.message, retry_after=overload.retry_after)
+            spread = 1.0 + self._rejections * GOLDEN_RATIO % 1.0  # they must not all come back at the same time
+            raise Overloaded(overload.message, retry_after=spread * (overload.retry_after or MIN_RETRY_SECONDS))
 
     async def query(self, topic: messages.Topic) -> bytes:
-        """Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
-        writer = self._connection()
+        """Also after `close`. Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
+        writer = self._engine_writer()
         self._report_rejections()
         self._last_id = query_id = self._last_id + 1
         future = self._queries[query_id] = asyncio.get_running_loop().create_future()
@@ -152,10 +156,14 @@ class EngineClient:
         else:
             raise messages.ProtocolError("a second hello")
 
-    def _connection(self) -> asyncio.StreamWriter:
-        """Raises Unavailable where there is no connection, or where the engine does not read from it."""
+    def _check_open(self) -> None:
+        """Raises Unavailable after `close`, and as `_engine_writer`."""
         if self._closed:
             raise Unavailable(self._closed)
+        self._engine_writer()
+
+    def _engine_writer(self) -> asyncio.StreamWriter:
+        """Raises Unavailable where there is no connection, or where the engine does not read from it."""
         if self._writer is None:
             raise _retry_later("the engine is not running")
         if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:

@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
+from model_export.artifact.manifest import ModelBounds
 from service.artifact import Artifact
 from service.engine.engine import ModelEngine
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
 from service.workers.heartbeat import send_heartbeats
@@ -106,21 +106,14 @@ class ApiConnection:
                 request.sequences, timeout_seconds=request.deadline - time.monotonic()
             )
         except ServiceError as error:
-            rejected = self._min_rejected_tokens(request) if isinstance(error, Overloaded) else 0
+            full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests
+            self._reported_full |= full
+            rejected = request.tokens if full else 0
             self._write(messages.frame(messages.to_error_reply(request.id, error, min_rejected_tokens=rejected)))
         else:
             self._enqueue(RemoteResult(id=request.id, rows=result.rows, forward_seconds=result.forward_seconds))
         finally:
             del self._running[request.id]
-
-    def _min_rejected_tokens(self, request: RemoteRequest) -> int:
-        """The tokens of `request`, where the queue would reject them with any deadline; else 0."""
-        try:
-            self.engine.batcher.queue.check_admission(request.tokens)
-        except Overloaded:
-            self._reported_full = True
-            return request.tokens
-        return 0
 
     def _reply_to(self, topic: messages.Topic) -> bytes:
         if topic == "ready":
@@ -192,7 +185,7 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ApiConnection(self.engine, ModelBounds.of(self.engine.artifact.manifest), writer)
+        connection = ApiConnection(self.engine, self.engine.artifact.manifest.bounds, writer)
         self._connections.add(connection)
         try:
             await connection.serve(reader)

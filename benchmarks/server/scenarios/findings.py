@@ -12,9 +12,10 @@ WORDS += ["old", "house", "near", "sea"]
 class LoadPlan:
     """How much load each scenario sends; a field is read by the scenario that its comment names."""
 
-    seconds: float  # overload
+    seconds: float  # overload, waits
     minutes: float  # memory
     times: int  # sigterm
+    rolling: int  # requests
     answers: int  # mixups
     singles: int  # idle, fairness: single texts that are timed
     pause: float  # memory: seconds at most between two requests of a client

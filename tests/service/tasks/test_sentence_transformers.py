@@ -74,6 +74,8 @@ def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: 
     folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
     manifest = export(folder, tmp_path / "artifact", precision=precision)
     assert manifest.embedding.similarity == answers["similarity"]
+    recorded = manifest.verification[f"{manifest.embedding.pooling}_smallest_cosine"]
+    assert SMALLEST_COSINE[precision] <= recorded <= 1.000001
     with served(tmp_path / "artifact") as ask:
         for call in answers["calls"]:
             got, want = ask(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])
