@@ -3,9 +3,9 @@
 from typing import Any, TypeVar
 
 from service.errors import Invalid
-from service.tasks.schemas import Body, EmbedRequest, PredictRequest, SimilarityRequest
+from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest
 
-Request = TypeVar("Request", EmbedRequest, PredictRequest, SimilarityRequest)
+Request = TypeVar("Request", EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest)
 
 
 def merge_parameters(request: Request) -> Request:
