@@ -71,6 +71,12 @@ class Overloaded(ServiceError):
     status, code = 429, "overloaded"
 
 
+class BuffersFull(Overloaded):
+    """The bodies of other requests take all bytes that may be held at a time."""
+
+    code = "buffers_full"
+
+
 class InferenceFailed(ServiceError):
     """The model raised, or its answer was not finite."""
 

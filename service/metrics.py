@@ -20,6 +20,7 @@ TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag")
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (
     "overloaded",
+    "buffers_full",
     "too_large",
     "invalid",
     "unavailable",

@@ -12,6 +12,8 @@ from service.http.dialects.spec import TaskSpec
 from service.http.headers.accept import accepts_coding, choose_media_type
 from service.http.headers.api_keys import ApiKeys
 from service.http.headers.coding import decode_body, encode_response
+from service.http.limits.large_body import INLINE_BYTES, parse_large
+from service.http.limits.structure import BodyLimits
 from service.http.request import TaskRequest
 from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes
 from service.http.validation import parse
@@ -42,17 +44,22 @@ class TaskEndpoint:
                 if backend.draining:  # the connection closes after the response: an unread body would reset it first
                     await request.read_body(settings.max_body_bytes)
                 raise
+            spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
             if coding := request.headers.get(b"content-encoding"):
                 body = await decode_body(body, coding, settings.max_body_bytes)
+                request.hold_body(len(body))
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                parsed = parse(spec.request_model, body)
-                result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
-                if spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-                    content, media_type = npy_bytes(result.value), NPY
+                if len(body) <= INLINE_BYTES:
+                    parsed = parse(spec.request_model, body)
                 else:
-                    content, media_type = await json_bytes(result.value), JSON
+                    limits = BodyLimits.of(settings)
+                    parsed, timeout_seconds = await parse_large(spec.request_model, body, limits, timeout_seconds)
+                del body  # the texts that were parsed from it take as much
+                result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                as_npy = spec.npy and _prefers_npy(request.headers.get(b"accept", b""))
+                content = npy_bytes(result.value) if as_npy else await json_bytes(result.value)
                 headers = build_timing_headers(result)
                 if settings.compress_bytes:
                     content, headers = await compress(request, content, headers, settings)
@@ -66,8 +73,10 @@ class TaskEndpoint:
             self._log_access(request, error, started)
         else:
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
-            await request.respond(200, content, media_type, *headers)
+            await request.respond(200, content, NPY if as_npy else JSON, *headers)
             self._log_access(request, result, started)
+        finally:
+            request.release_body()
 
     def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
         if not self.backend.settings.access_log:

@@ -11,6 +11,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
+AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 UNION_TAG = re.compile(r"str|Pair|list\[.*\]")  # pydantic adds one to the location for each alternative of a union
 
 
@@ -33,7 +34,9 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
         return BadRequest(f"the body is not valid JSON in UTF-8: {errors[0]['msg']}")
     paths = [_field_path(one["loc"]) for one in errors]
     deepest = max(paths, key=len)
-    first, *others = dict.fromkeys(one["msg"] for one, path in zip(errors, paths, strict=True) if path == deepest)
+    first, *others = dict.fromkeys(
+        AS_IN_JSON.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
+    )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
     unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from service.http.dialects.errors import SERVICE_ERROR, ErrorShape
-from service.tasks.base import TaskResult
+from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import Body
 
 
@@ -19,3 +19,9 @@ class TaskSpec:
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
     error_shape: ErrorShape = SERVICE_ERROR
+    head: str = ""  # checked before the body is read; empty where it depends on the body
+
+    def check_head(self, tasks: Tasks) -> None:
+        """Raises NoSuchHead."""
+        if self.head:
+            tasks.require_head(self.head)

@@ -82,6 +82,8 @@ class FakeBackend:
     def admit(self, _: int) -> "FakeBackend":
         return self
 
+    def require_head(self, _: str) -> None: ...
+
 
 BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embeddings": b'{"input": "a"}'}
 
