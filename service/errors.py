@@ -77,6 +77,12 @@ class BuffersFull(Overloaded):
     code = "buffers_full"
 
 
+class DeadlineTooShort(Overloaded):
+    """The deadline would pass while the request waits; one with a longer deadline would be admitted."""
+
+    code = "deadline_too_short"
+
+
 class InferenceFailed(ServiceError):
     """The model raised, or its answer was not finite."""
 

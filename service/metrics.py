@@ -21,6 +21,7 @@ UNKNOWN = "unknown"  # the task of a request that was refused before its path wa
 REASONS = (
     "overloaded",
     "buffers_full",
+    "deadline_too_short",
     "too_large",
     "invalid",
     "unavailable",
@@ -74,13 +75,18 @@ class QueueCollector(Collector):
             ("bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest),
             (
                 "bert_wait_seconds_estimated",
-                "Estimated wait of a new request with one short text",
-                queue.wait_seconds(1),
+                "Estimated time until all that is queued has been dispatched",
+                queue.drain_seconds,
             ),
             (
                 "bert_token_budget",
                 "Tokens in one batch: measured at start, lowered when memory runs out",
                 queue.token_budget,
+            ),
+            (
+                "bert_busy_ratio",
+                "Share of the device (per-core sessions, or the whole) that runs used in the last 15 s or so",
+                batcher.watchdog.busy.at(batcher.clock()),
             ),
             ("bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second),
         ):

@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
-    max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
+    max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")

@@ -106,21 +106,14 @@ class ApiConnection:
                 request.sequences, timeout_seconds=request.deadline - time.monotonic()
             )
         except ServiceError as error:
-            rejected = self._min_rejected_tokens(request) if isinstance(error, Overloaded) else 0
+            full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests
+            self._reported_full |= full
+            rejected = request.tokens if full else 0
             self._write(messages.frame(messages.to_error_reply(request.id, error, min_rejected_tokens=rejected)))
         else:
             self._enqueue(RemoteResult(id=request.id, rows=result.rows, forward_seconds=result.forward_seconds))
         finally:
             del self._running[request.id]
-
-    def _min_rejected_tokens(self, request: RemoteRequest) -> int:
-        """The tokens of `request`, where the queue would reject them with any deadline; else 0."""
-        try:
-            self.engine.batcher.queue.check_admission(request.tokens)
-        except Overloaded:
-            self._reported_full = True
-            return request.tokens
-        return 0
 
     def _reply_to(self, topic: messages.Topic) -> bytes:
         if topic == "ready":

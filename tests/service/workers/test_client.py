@@ -17,7 +17,15 @@ import pytest
 
 from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import ModelBounds
-from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
+from service.errors import (
+    DeadlineExceeded,
+    DeadlineTooShort,
+    InferenceFailed,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    Unavailable,
+)
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
@@ -214,9 +222,12 @@ def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path:
             client.check_admission(4)
             await error_of(submit(client, 50), Overloaded)
             client.check_admission(3)
+            retries = set()
             for tokens in (4, 5, 1000):
-                with pytest.raises(Overloaded):
+                with pytest.raises(Overloaded) as refusal:
                     client.check_admission(tokens)
+                retries.add(refusal.value.retry_after)
+            assert len(retries) == 3
             assert adds_up(processes.batcher)
             await client.query("metrics")
             assert (processes.batcher.counts.received, processes.batcher.counts.refused) == (15, 4)
@@ -250,6 +261,23 @@ def test_an_oversized_request_does_not_cause_local_rejection_of_others(tmp_path:
             client.check_admission(4)
             runner.release()
             await first
+
+    play(story)
+
+
+def test_a_deadline_that_is_too_short_does_not_cause_local_rejection_of_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        runner = FakeRunner(held=True)
+        async with start(tmp_path, runner, make_queue(token_budget=4, tokens_per_second=0.1)) as processes:
+            client = await processes.connected()
+            requests = [submit(client, 1)]
+            await until(lambda: bool(runner.batches))
+            requests.append(submit(client, 2))
+            await until(lambda: processes.batcher.queue.tokens == 4)
+            await error_of(submit(client, 3, timeout=5.0), DeadlineTooShort)
+            client.check_admission(4)
+            runner.release()
+            await asyncio.gather(*requests)
 
     play(story)
 
