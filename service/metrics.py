@@ -23,6 +23,7 @@ TASKS = (
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (
     "overloaded",
+    "buffers_full",
     "deadline_too_short",
     "too_large",
     "invalid",

@@ -18,6 +18,7 @@ ROUTES = {
         schemas.FillMaskRequest,
         schemas.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
+        head="fill_mask",
     ),
     "/nsp": TaskSpec(
         "nsp",
@@ -25,6 +26,7 @@ ROUTES = {
         schemas.NspRequest,
         schemas.NspResponse,
         "Whether the second text follows the first",
+        head="pair",
     ),
     "/predict": TaskSpec(
         "predict",
@@ -32,6 +34,7 @@ ROUTES = {
         schemas.PredictRequest,
         schemas.PredictResponse,
         "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
+        head="labels",
     ),
     "/tag": TaskSpec(
         "tag",
@@ -39,5 +42,6 @@ ROUTES = {
         schemas.TagRequest,
         schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
+        head="tags",
     ),
 }

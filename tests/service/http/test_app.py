@@ -190,7 +190,7 @@ def test_an_invalid_body_gets_422_with_the_reason(server: httpx.Client, path: st
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"[" * 100_000, "{}".encode("utf-16")],
+    [b"", b"{", b'{"inputs": "\xff"}', b'{"inputs": "\\ud800"}', b"[" * 10_000, "{}".encode("utf-16")],
     ids=["empty", "cut", "not UTF-8", "surrogate", "deep", "UTF-16"],
 )
 def test_a_body_that_is_not_json_gets_400(server: httpx.Client, content: bytes) -> None:

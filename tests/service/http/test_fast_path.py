@@ -94,6 +94,8 @@ class FakeBackend:
     def admit(self, _: int) -> "FakeBackend":
         return self
 
+    def require_head(self, _: str) -> None: ...
+
 
 BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
