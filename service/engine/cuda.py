@@ -21,10 +21,27 @@ def why_cuda_unavailable() -> str:
     except OSError as error:
         return f"no NVIDIA driver: {error}"
     try:
-        provider = ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
+        provider = _load_provider()
     except OSError as error:
         return f"a CUDA library is missing: {error}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings it"
     return runtime_fault(provider)
+
+
+def device_memory() -> tuple[int, int]:
+    """Bytes that are in use, by any process, and bytes in all, of the GPU on which ONNX Runtime runs; after its start.
+
+    Of the GPUs that CUDA_VISIBLE_DEVICES leaves, it is the first. Zeros where CUDA cannot say.
+    """
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    try:
+        fault = _load_provider().cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    except (OSError, AttributeError):
+        return 0, 0
+    return (0, 0) if fault else (total.value - free.value, total.value)
+
+
+def _load_provider() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
 
 
 def load_cuda_libraries() -> None:

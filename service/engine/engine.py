@@ -15,6 +15,7 @@ from service.artifact import Artifact
 from service.engine.calibration import Calibration
 from service.engine.canary import Canary, Health
 from service.engine.cpu import available_cores
+from service.engine.cuda import device_memory
 from service.engine.device import concurrency_for
 from service.engine.info import engine_info
 from service.engine.runner import ModelRunner
@@ -61,14 +62,16 @@ class ModelEngine:
         self.calibration = await asyncio.to_thread(self._load)
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
-        self.metrics.observe_queue(self.batcher, self.runner.provider, degraded=bool(self.degraded))
+        memory = device_memory if self.artifact.manifest.device == "cuda" else None
+        provider, degraded = self.runner.provider, bool(self.degraded)
+        self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory)
         serving = asyncio.create_task(self.batcher.serve())
         serving.add_done_callback(self._on_dispatch_loop_done)
         self._background = [serving, asyncio.create_task(self._canary.run())]
         await self._canary.check()
         self.opened = True
         self.health.loading = False
-        name, provider = self.artifact.manifest.name, self.runner.provider
+        name = self.artifact.manifest.name
         log.info("ready: %s on %s, %d threads, %s", name, provider, threads, self.calibration)
 
     def check_open(self) -> None:

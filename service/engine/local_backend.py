@@ -1,5 +1,6 @@
 """The backend of a service in one process: a model engine, its tokenizer and the tasks."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from service.backend import Backend
 from service.engine.engine import ModelEngine
 from service.engine.runner import ModelRunner
 from service.errors import SHUTTING_DOWN
-from service.metrics import Metrics
+from service.metrics import Metrics, render_state
 from service.scheduling.concurrency import Concurrency
 from service.settings import Settings
 
@@ -57,7 +58,8 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self) -> bytes:
-        return self.metrics.text()
+        ready = not await self.ready()
+        return render_state(self.artifact, {"": os.getpid()}, ready=ready) + self.metrics.text()
 
     def _end(self) -> None:
         self.on_fatal()

@@ -75,7 +75,7 @@ def create_app(backend: Backend) -> TaskFastPath:
     _add_openapi_route(app)
     _add_error_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
-    return TaskFastPath(app, endpoints)
+    return TaskFastPath(app, endpoints, backend.metrics)
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:

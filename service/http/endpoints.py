@@ -20,6 +20,7 @@ from service.http.request import TaskRequest
 from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes
 from service.http.validation import parse
 from service.logs import Fields, log_access
+from service.metrics import PROCESS, RECEIVE
 from service.settings import Settings
 from service.tasks.base import TaskResult
 from service.tasks.schemas import Body
@@ -38,7 +39,8 @@ class TaskEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
         settings, metrics = backend.settings, backend.metrics
-        started = time.perf_counter()
+        started, cells, stage = request.received, metrics.cells, RECEIVE
+        cells[stage] += 1
         try:
             self.keys.check(request.headers)
             try:
@@ -49,18 +51,18 @@ class TaskEndpoint:
                 raise
             spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
+            cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
             if coding := request.headers.get(b"content-encoding"):
                 body = await decode_body(body, coding, settings.max_body_bytes)
                 request.hold_body(len(body))
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                if len(body) <= INLINE_BYTES:
-                    parsed = self._find_parser(request, body)()
+                parser, body_bytes = self._find_parser(request, body), len(body)
+                if body_bytes <= INLINE_BYTES:
+                    parsed = parser()
                 else:
-                    parsed, timeout_seconds = await parse_large(
-                        self._find_parser(request, body), len(body), timeout_seconds
-                    )
-                del body  # the texts that were parsed from it take as much
+                    parsed, timeout_seconds = await parse_large(parser, body_bytes, timeout_seconds)
+                del body, parser  # the texts that were parsed from it take as much
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
                 content, media_type, headers = await self._write_content(request, result)
         except Exception as error:
@@ -68,14 +70,15 @@ class TaskEndpoint:
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
                 error = ServiceError(UNEXPECTED)
             if not request.connection.rejected:
-                metrics.refused(spec.name, error.status, error.reason)
+                metrics.refused(spec.name, error.status, error.reason, time.perf_counter() - request.received)
             await request.respond_error(error, spec.error_shape)
             self._log_access(request, error, started)
         else:
-            metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
+            self._count_answer(result, body_bytes, len(content), request.received)
             await request.respond(200, content, media_type, *headers)
             self._log_access(request, result, started)
         finally:
+            cells[stage] -= 1
             request.release_body()
 
     def _find_parser(self, request: TaskRequest, body: bytes) -> Callable[[], Body]:
@@ -94,10 +97,21 @@ class TaskEndpoint:
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
             value = Content(npy_bytes(value), NPY)
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
+        result.format_seconds = time.perf_counter() - result.received
         headers = [*build_timing_headers(result), *more]
         if settings.compress_bytes:
             content, headers = await compress(request, content, headers, settings)
         return content, media_type, headers
+
+    def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
+        stages = (result.tokenize_seconds, result.queue_seconds, result.forward_seconds, result.format_seconds)
+        self.backend.metrics.answered(
+            self.spec.name,
+            seconds=time.perf_counter() - received,
+            stages=stages,
+            sizes=(len(result.sequences), result.tokens, body_bytes, response_bytes),
+            truncated=result.truncated,
+        )
 
     def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
         if not self.backend.settings.access_log:

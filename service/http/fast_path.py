@@ -8,6 +8,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.request import request_id
 from service.logs import ACCESS, log_access
+from service.metrics import MISDIRECTED, UNKNOWN, Metrics
+
+OTHER = "other"  # the path of a response that no declared route gave, such as that to OPTIONS
 
 
 class TaskFastPath:
@@ -17,8 +20,8 @@ class TaskFastPath:
     (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
     """
 
-    def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp]) -> None:
-        self.fallback = fallback
+    def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp], metrics: Metrics) -> None:
+        self.fallback, self.metrics = fallback, metrics
         self._endpoints = endpoints
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -46,7 +49,18 @@ class TaskFastPath:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self.fallback(scope, receive, send_with_id)
+        try:
+            await self.fallback(scope, receive, send_with_id)
+        finally:
+            if status:
+                self._count(scope, status)
         if ACCESS.isEnabledFor(logging.INFO):
             total_ms = round(1e3 * (time.perf_counter() - started), 3)
             log_access(id=own_id.decode(), route=scope["path"], status=status, total_ms=total_ms)
+
+    def _count(self, scope: Scope, status: int) -> None:
+        """404 and 405 are misdirected requests of tasks; the other responses are those of probes and pages."""
+        if status in MISDIRECTED:
+            self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
+        else:
+            self.metrics.operational(getattr(scope.get("route"), "path", OTHER), status)

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +21,7 @@ MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,
 class TaskRequest:
     """One POST on a task's path, as ASGI."""
 
-    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path")
+    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path", "received")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -29,6 +30,7 @@ class TaskRequest:
         self.id = request_id(self.headers)
         stated = self.headers.get(b"content-length", b"")
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
+        self.received = time.perf_counter()  # the head, then the last byte of the body
         self._held = 0  # bytes of the body that are counted
         # a server that does not report disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
@@ -62,6 +64,7 @@ class TaskRequest:
         if (size := max(size, self.content_length)) > limit:
             text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
             raise TooLarge(text, code="body_too_large")
+        self.received = time.perf_counter()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def hold_body(self, size: int) -> None:

@@ -14,12 +14,11 @@ from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import DeadlineExceeded, NotFinite, OutOfMemory, ServiceError, Unavailable
 from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
 from service.scheduling.queue import RequestQueue, suspension
-from service.scheduling.request import QueuedRequest, SequenceJob, halves, run_error
+from service.scheduling.request import QueuedRequest, SequenceJob, deadline_error, halves, run_error
 from service.scheduling.results import InferenceResult, RunBatch
-from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
+from service.scheduling.stats import BatchReport, RequestCounts, RunFailures, average_rate
 from service.scheduling.watchdog import Clock, Watchdog
 
-RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 
 
@@ -33,7 +32,8 @@ class Batcher:
     clock: Clock = time.monotonic
     concurrency: Concurrency = SERIAL
     watchdog: Watchdog = field(default_factory=Watchdog)
-    counts: RequestCounts = field(default_factory=RequestCounts)
+    counts: RequestCounts = field(default_factory=RequestCounts)  # of clients
+    canaries: RequestCounts = field(default_factory=RequestCounts)
     failures: RunFailures = field(default_factory=RunFailures)
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
@@ -47,18 +47,24 @@ class Batcher:
 
     @property
     def unanswered(self) -> int:
-        return len(self._pending)
+        """Requests of clients that wait or run."""
+        return sum(not request.exclusive for request in self._pending)
+
+    @property
+    def running(self) -> int:
+        """Requests of clients that have nothing in the queue any more."""
+        return sum(not request.exclusive and not request.queued_tokens for request in self._pending)
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """One row per sequence of `work`, in its order.
 
         Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then the request has no result.
         """
-        return await self._submit(self.queue.admit, work, timeout_seconds)
+        return await self._submit(work, timeout_seconds, exclusive=False)
 
     async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
-        return await self._submit(self.queue.admit_exclusive, work, timeout_seconds)
+        return await self._submit(work, timeout_seconds, exclusive=True)
 
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
@@ -155,13 +161,10 @@ class Batcher:
         seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
         if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
             beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
-            weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)  # the mean of the rates would be too high
-            pace = (1 - weight) / self.queue.tokens_per_second + weight * seconds / (beside * batch.tokens)
-            self.queue.tokens_per_second = 1 / pace
-        report = BatchReport(
-            sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
-        )
-        self.report(report)
+            rate = self.queue.tokens_per_second
+            self.queue.tokens_per_second = average_rate(rate, tokens=beside * batch.tokens, seconds=seconds)
+        sizes = {"sequences": len(jobs), "tokens": batch.tokens, "slots": batch.slots}
+        self.report(BatchReport(**sizes, waited_seconds=waited, ran_seconds=seconds, canary=jobs[0][0].exclusive))
 
     def _deliver(
         self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float
@@ -201,18 +204,16 @@ class Batcher:
             self._fail(request, run_error(error, index if len(jobs) == 1 else None))
         return []
 
-    async def _submit(
-        self, admit: Callable[[QueuedRequest], None], work: Sequence[Tokens], timeout_seconds: float
-    ) -> InferenceResult:
+    async def _submit(self, work: Sequence[Tokens], timeout_seconds: float, *, exclusive: bool) -> InferenceResult:
         """Admits a request and waits until it has ended; counts how."""
-        now = self.clock()
+        now, counts = self.clock(), self.canaries if exclusive else self.counts
         request = QueuedRequest(work, arrived=now, deadline=now + timeout_seconds)
         try:
-            admit(request)
+            (self.queue.admit_exclusive if exclusive else self.queue.admit)(request)
         except ServiceError:
-            self.counts.refuse(1)
+            counts.refuse(1)
             raise
-        self.counts.received += 1
+        counts.received += 1
         self._pending.add(request)
         loop = asyncio.get_running_loop()
         request.future = loop.create_future()
@@ -220,16 +221,16 @@ class Batcher:
         self._wake_up.set()
         try:
             await request.future
-            self.counts.answered += 1
+            counts.answered += 1
         except asyncio.CancelledError:
             self.queue.remove(request)
-            self.counts.cancelled += 1
+            counts.cancelled += 1
             raise
         except DeadlineExceeded:
-            self.counts.expired += 1
+            counts.expired += 1
             raise
         except ServiceError:
-            self.counts.failed += 1
+            counts.failed += 1
             raise
         finally:
             timer.cancel()
@@ -240,9 +241,7 @@ class Batcher:
     def _expire(self, request: QueuedRequest) -> None:
         """Only while some of its sequences are queued: a request that is wholly in a run is answered, late or not."""
         if request.queued_tokens:
-            waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
-            ran = f"{request.dispatched} of {len(request.work)} inputs had been dispatched"
-            self._fail(request, DeadlineExceeded(f"{waited}; {ran}"))
+            self._fail(request, deadline_error(request, self.clock()))
 
     def _fail(self, request: QueuedRequest, error: ServiceError) -> None:
         self.queue.remove(request)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Row, Tokens
-from service.errors import InferenceFailed, ServiceError
+from service.errors import DeadlineExceeded, InferenceFailed, ServiceError
 
 
 @dataclass(slots=True, eq=False)
@@ -70,3 +70,8 @@ def run_error(error: Exception, index: int | None) -> InferenceFailed:
     kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
     message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
     return kind(message, index=index)
+
+
+def deadline_error(request: QueuedRequest, now: float) -> DeadlineExceeded:
+    waited = f"the deadline passed after {now - request.arrived:.3f} s in the queue"
+    return DeadlineExceeded(f"{waited}; {request.dispatched} of {len(request.work)} inputs had been dispatched")

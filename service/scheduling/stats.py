@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
 
 
@@ -15,11 +16,12 @@ class BatchReport:
     slots: int  # attention slots, filled or not
     waited_seconds: float  # the longest wait in the batch
     ran_seconds: float
+    canary: bool = False  # a self-check, in a batch of its own
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests by outcome. At any moment received = all the others + those still in the batcher. Canaries count too."""
+    """Requests by outcome. At any moment received = all the others + those still in the batcher."""
 
     received: int = 0
     answered: int = 0
@@ -31,6 +33,12 @@ class RequestCounts:
     def refuse(self, requests: int) -> None:
         self.received += requests
         self.refused += requests
+
+
+def average_rate(rate: float, *, tokens: int, seconds: float) -> float:
+    """Tokens a second, of all runs with `rate` and a newest one: the harmonic mean; that of the rates is too high."""
+    weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
+    return 1 / ((1 - weight) / rate + weight * seconds / tokens)
 
 
 @dataclass(slots=True)

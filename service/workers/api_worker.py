@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +14,9 @@ from service.artifact import Artifact
 from service.backend import Backend
 from service.errors import SHUTTING_DOWN, Unavailable
 from service.http.server import build, run
-from service.metrics import Metrics, aggregate
+from service.metrics import Metrics, aggregate, render_state
 from service.settings import Settings
-from service.workers.child import WorkerSpec, metrics_dir, run_child
+from service.workers.child import WorkerSpec, metrics_dir, run_child, worker_pids
 from service.workers.client import EngineClient
 from service.workers.heartbeat import send_heartbeats
 
@@ -84,11 +85,17 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self) -> bytes:
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        sums = await asyncio.to_thread(aggregate, metrics_dir(Path(self.spec.folder)))
+        ready = not await self.ready()
+        sums = await asyncio.to_thread(self._render_sums, ready=ready)
         try:
             return sums + await self.queue.query("metrics")
         except Unavailable:
             return sums
+
+    def _render_sums(self, *, ready: bool) -> bytes:
+        folder = Path(self.spec.folder)
+        processes = worker_pids(folder) | {"supervisor": os.getppid()}
+        return render_state(self.artifact, processes, ready=ready) + aggregate(metrics_dir(folder))
 
     def _restart_for_artifact(self) -> None:
         log.error("engine now serves a different artifact: exiting so that the restarted worker loads it")
@@ -96,7 +103,8 @@ class RemoteBackend(Backend):
 
 
 def serve(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    backend = RemoteBackend(spec, settings, artifact, Metrics())
+    metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
+    backend = RemoteBackend(spec, settings, artifact, metrics)
     return run(build(settings, backend), [socket.socket(fileno=spec.listener)])
 
 

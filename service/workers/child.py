@@ -51,6 +51,11 @@ def metrics_dir(folder: Path) -> Path:
     return folder / "counts"
 
 
+def worker_pids(folder: Path) -> dict[str, int]:
+    """The process of each worker that has started, by name."""
+    return {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.pid"))}
+
+
 def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn:
     """Runs `work`, then ends the process with the exit code that it returns, even where a thread still runs."""
     spec = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
@@ -58,6 +63,7 @@ def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn
     settings = Settings.from_environment()
     configure_logging(settings, process=spec.name)
     _store_metrics_in_files(spec.name)
+    _write_pid(Path(spec.folder), spec.name)
     code = work(spec, settings, read_artifact(settings.artifact, spec.device))
     logging.shutdown()
     sys.stdout.flush()
@@ -71,6 +77,13 @@ def _store_metrics_in_files(name: str) -> None:
     from prometheus_client import values  # here, because it costs the supervisor 1.9 MiB
 
     values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
+
+
+def _write_pid(folder: Path, name: str) -> None:
+    """As a whole or not at all: others read it at any time."""
+    written = folder / f"{name}.new"
+    written.write_text(str(os.getpid()))
+    written.rename(folder / f"{name}.pid")
 
 
 def _end_with_supervisor(spec: WorkerSpec) -> None:

@@ -21,7 +21,6 @@ SETTINGS = {
     "BERT_CLIENT_TIMEOUT_SECONDS": str(CLIENT_TIMEOUT_SECONDS),
 }
 CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\nauthorization: Bearer key\r\ntransfer-encoding: chunked\r\n\r\n"
-UNCOUNTED = (404, 405)  # not on a task route
 ENDS = ("answered", "refused", "failed", "cancelled", "expired")
 
 
@@ -34,7 +33,7 @@ class Sent:
 
     @property
     def counted(self) -> int:
-        return self.unread + sum(count for status, count in self.statuses.items() if status not in UNCOUNTED)
+        return self.unread + self.statuses.total()
 
 
 async def counters(artifact: Path, _: LoadPlan) -> list[Finding]:
@@ -136,7 +135,7 @@ def _differences(name: str, sent: Sent, values: dict[str, float]) -> list[Findin
     A request without a response may have any outcome, but each of them has one.
     """
     statuses = {status: _total(values, "bert_requests_total", f'status="{status}"') for status in range(200, 600)}
-    more = {status: count - sent.statuses[status] for status, count in statuses.items() if status not in UNCOUNTED}
+    more = {status: count - sent.statuses[status] for status, count in statuses.items()}
     fewer = -sum(min(0.0, count) for count in more.values())
     total, ok = sum(statuses.values()), statuses[200]
     outcomes = "bert_queue_requests_total"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -51,6 +52,15 @@ REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
     ("/embed", {"inputs": "a"}, {"x-request-timeout-ms": "soon"}),
     ("/nothing", {}, {}),
 ]
+
+
+SUMS = {  # of a request for the vector of "the cat": what it adds to each series
+    "bert_request_seconds_count": 1,
+    'bert_stage_seconds_count{stage="forward"}': 1,
+    "bert_request_texts_sum": 1,
+    "bert_request_tokens_sum": 4,
+    "bert_request_bytes_sum": len('{"inputs":"the cat"}'),
+}
 
 
 class Service(ServiceProcess):
@@ -201,10 +211,15 @@ def test_info_and_metrics_have_the_fields_and_series_of_one_process(service: Ser
         return {
             line.split()[0]
             for line in text.splitlines()
-            if not line.startswith("#") and "_created" not in line and 'status="' not in line
+            if not line.startswith(("#", "process_")) and 'status="' not in line
         }
 
-    assert series(server.get("/metrics").text) <= series(service.get("/metrics").text)
+    scraped = service.get("/metrics").text
+    assert series(server.get("/metrics").text) <= series(scraped)
+    assert "bert_ready 1.0" in scraped.splitlines()
+    resident = dict(re.findall(r'^process_resident_memory_bytes{process="(.+)"} (.+)$', scraped, re.MULTILINE))
+    assert sorted(resident) == ["api-0", "api-1", "engine", "supervisor"]
+    assert all(float(size) > 2**23 for size in resident.values())
 
 
 def test_timings_add_up_and_count_the_transfer_to_the_engine_as_queueing(service: Service) -> None:
@@ -220,10 +235,7 @@ def test_timings_add_up_and_count_the_transfer_to_the_engine_as_queueing(service
 
 
 def test_metrics_of_any_api_worker_are_the_sums_over_all(service: Service) -> None:
-    before = {
-        series: service.count(series)
-        for series in ("bert_requests_total", "bert_request_seconds_count", "bert_errors_total")
-    }
+    before = {series: service.count(series) for series in (*SUMS, "bert_requests_total", "bert_errors_total")}
     with ThreadPoolExecutor(8) as pool:
         statuses = Counter(
             pool.map(lambda i: service.post("/embed", {"inputs": "the cat" if i % 4 else ""}).status_code, range(60))
@@ -231,7 +243,8 @@ def test_metrics_of_any_api_worker_are_the_sums_over_all(service: Service) -> No
     assert statuses == {200: 45, 422: 15}
     for _ in range(4 * APIS):
         assert service.count("bert_requests_total") == before["bert_requests_total"] + 60
-        assert service.count("bert_request_seconds_count") == before["bert_request_seconds_count"] + 45
+        for series, each in SUMS.items():
+            assert service.count(series) == before[series] + 45 * each
         assert service.count("bert_errors_total") == before["bert_errors_total"] + 15
 
 
