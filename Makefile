@@ -62,6 +62,7 @@ test-lowest: dev
 # writes what the documents take from code and results: settings, families, answers of the examples, benchmark tables
 docs: dev export
 	$(BIN)/python -m tests.readme_settings
+	$(BIN)/python -m tests.readme_metrics
 	$(BIN)/python -m tests.readme_families
 	$(BIN)/python -m tests.readme_examples artifacts/sample
 	$(BIN)/python -m benchmarks.tables

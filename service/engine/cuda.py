@@ -27,17 +27,17 @@ def why_cuda_unavailable() -> str:
     return runtime_fault(provider)
 
 
-def device_memory() -> tuple[int, int]:
+def device_memory() -> tuple[int, int] | None:
     """Bytes that are in use, by any process, and bytes in all, of the GPU on which ONNX Runtime runs; after its start.
 
-    Of the GPUs that CUDA_VISIBLE_DEVICES leaves, it is the first. Zeros where CUDA cannot say.
+    Of the GPUs that CUDA_VISIBLE_DEVICES leaves, it is the first. None where CUDA cannot say.
     """
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
         fault = _load_provider().cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
     except (OSError, AttributeError):
-        return 0, 0
-    return (0, 0) if fault else (total.value - free.value, total.value)
+        return None
+    return None if fault else (total.value - free.value, total.value)
 
 
 def _load_provider() -> ctypes.CDLL:

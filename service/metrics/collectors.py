@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 from service.artifact import Artifact
 from service.scheduling.batcher import Batcher
 
-DeviceMemory = Callable[[], tuple[int, int]]  # bytes that are used, by any process, and bytes in all
+# bytes that are used, by any process, and bytes in all; None where they cannot be read
+DeviceMemory = Callable[[], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +55,8 @@ class QueueCollector(Collector):
         oldest = now - queue.oldest if queue.oldest is not None else 0.0
         busy = batcher.watchdog.busy.at(now)
         yield "bert_inflight_requests", "Requests of clients that wait or run", in_flight
-        yield "bert_waiting_requests", "Those of them with at least one queued sequence", in_flight - running
-        yield "bert_running_requests", "Those of them that are wholly in runs", running
+        yield "bert_waiting_requests", "Requests of clients with at least one queued sequence", in_flight - running
+        yield "bert_running_requests", "Requests of clients that are wholly in runs", running
         yield "bert_waiting_tokens", "Tokens in the queue", queue.tokens
         yield "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
         yield (
@@ -74,8 +75,8 @@ class QueueCollector(Collector):
             busy,
         )
         yield "bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second
-        if self.device_memory is not None:
-            used, total = self.device_memory()
+        if self.device_memory is not None and (memory := self.device_memory()) is not None:
+            used, total = memory
             yield "bert_device_memory_used_bytes", "Memory of the GPU that is in use, by any process", used
             yield "bert_device_memory_bytes", "Memory of the GPU", total
 

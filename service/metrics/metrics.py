@@ -38,17 +38,19 @@ class Metrics:
         counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
         gauge = partial(Gauge, registry=self._registry, multiprocess_mode="max")
         self._requests = counter(
-            "bert_requests", "Responses to requests of tasks, and those to no route; 499: none sent", ["task", "status"]
+            "bert_requests",
+            "Responses to requests of tasks, and 404 and 405; 499: the client left first",
+            ["task", "status"],
         )
         self._operational = counter(OPERATIONAL, "Responses of routes that run no model", ["path", "status"])
-        self._errors = counter("bert_errors", "Those of bert_requests_total without 200, by reason", ["reason"])
+        self._errors = counter("bert_errors", "Responses of bert_requests_total without 200, by reason", ["reason"])
         self._truncated = counter("bert_truncated_inputs", "Inputs that were truncated")
-        self._tokens = counter("bert_tokens", "Tokens through the linear layers; none of them is padding")
-        self._slots = counter("bert_attention_slots", "Slots of attention rows; bert_tokens / this is the fill")
+        self._tokens = counter("bert_tokens", "Tokens that the model computed; none of them is padding")
+        self._slots = counter("bert_attention_slots", "Slots of attention rows; bert_tokens_total / this is the fill")
         self._batch_tokens = histogram("bert_batch_tokens", "Tokens in a batch", buckets=BATCH_SIZES)
         self._batch_sequences = histogram("bert_batch_sequences", "Sequences in a batch", buckets=BATCH_SIZES)
-        self._forward = histogram("bert_forward_seconds", "Duration of one run", buckets=RUN_SECONDS)
-        self._wait = histogram("bert_queue_seconds", "Longest wait in a batch", buckets=RUN_SECONDS)
+        self._forward = histogram("bert_forward_seconds", "Duration of one run of the model", buckets=RUN_SECONDS)
+        self._wait = histogram("bert_queue_seconds", "Longest wait of a request in a batch", buckets=RUN_SECONDS)
         self._canary = histogram("bert_canary_seconds", "Duration of a self-check's run", buckets=RUN_SECONDS)
         self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
         self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for the GPU")
@@ -84,7 +86,7 @@ class Metrics:
     def answered(
         self, task: str, *, seconds: float, stages: Sequence[float], sizes: Sequence[float], truncated: int
     ) -> None:
-        """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of body and response."""
+        """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
         count, series = self._answered[task]
         count.inc()
         tally.observe(self.cells, series, (seconds, *stages, *sizes))

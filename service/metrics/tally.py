@@ -109,8 +109,9 @@ def open_cells(file: Path | None) -> Cells:
 
 def sum_cells(folder: Path) -> list[float]:
     """The sums over the files of all processes, running or ended."""
-    parts = [array("d", file.read_bytes()) for file in sorted(folder.glob(f"*{SUFFIX}"))]
-    return [sum(column) for column in zip(*parts, strict=True)] or [0.0] * RESPONSE_BYTES.end
+    parts = [array("d", file.read_bytes()) for file in folder.glob(f"*{SUFFIX}")]
+    whole = [part for part in parts if len(part) == RESPONSE_BYTES.end]  # a process may be creating its file
+    return [sum(column) for column in zip([0.0] * RESPONSE_BYTES.end, *whole, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from benchmarks.harness.process import ServiceProcess
 from service.settings import Settings
 from tests.paths import README
 from tests.readme_examples import examples
+from tests.readme_metrics import GPU_ONLY, OPERATING, rewrite_operating, scrape
 from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
 
 
@@ -54,10 +55,22 @@ def test_compose_passes_every_setting_but_the_address_and_port_of_the_container(
     )
 
 
+def test_the_table_of_metrics_is_the_one_that_the_command_writes() -> None:
+    text = OPERATING.read_text("utf-8")
+    assert rewrite_operating(text) == text, "run `python -m tests.readme_metrics`"
+
+
+def test_the_table_has_the_metrics_of_a_scrape_and_no_others(server: httpx.Client) -> None:
+    listed, scraped = (
+        set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) for text in (scrape(), server.get("/metrics").text)
+    )
+    assert listed - GPU_ONLY == scraped
+
+
 def test_the_metrics_reasons_and_settings_in_operating_md_exist(server: httpx.Client) -> None:
-    text = (README.parent / "OPERATING.md").read_text("utf-8")
+    text = OPERATING.read_text("utf-8")
     scraped = server.get("/metrics").text
-    named = set(re.findall(r"\bbert_[a-z_]+", text))
+    named = set(re.findall(r"\bbert_[a-z_]+", text)) - GPU_ONLY
     assert len(named) > 5
     assert {name for name in named if not re.search(rf"^(# TYPE )?{name}\b", scraped, re.MULTILINE)} == set()
     reasons = {reason for stated in re.findall(r'reason=~?"([^"]+)"', text) for reason in re.split(r"\W+", stated)}

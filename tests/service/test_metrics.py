@@ -1,11 +1,19 @@
 """What is scraped: every series from the start, sums that add up, labels from fixed sets."""
 
 import asyncio
+import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from service import errors
 from service.errors import ServiceError
-from service.metrics import REASONS, TASKS, Metrics
+from service.metrics import REASONS, TASKS, Metrics, aggregate, render_state
+from service.metrics.names import REQUEST_SECONDS
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
 from service.scheduling.watchdog import Watchdog
@@ -58,6 +66,65 @@ def test_a_batch_counts_its_tokens_slots_and_seconds() -> None:
     assert (values["bert_tokens_total"], values["bert_attention_slots_total"]) == (40, 64)
     assert (values["bert_forward_seconds_sum"], values["bert_queue_seconds_sum"]) == (0.25, 0.5)
     assert values["bert_batch_sequences_sum"] == 3
+
+
+def test_a_self_check_counts_apart() -> None:
+    metrics = Metrics()
+    metrics.batch(BatchReport(sequences=1, tokens=9, slots=9, waited_seconds=0.5, ran_seconds=0.25, canary=True))
+    grown = {name: value for name, value in render_metrics(metrics).items() if value and "_bucket" not in name}
+    assert grown == {"bert_canary_seconds_count": 1, "bert_canary_seconds_sum": 0.25}
+
+
+def answer(metrics: Metrics, seconds: float = 0.25) -> None:
+    metrics.answered("embed", seconds=seconds, stages=(0.01, 0.02, 0.03, 0.04), sizes=(2, 7, 40, 900), truncated=0)
+
+
+def test_a_histogram_of_requests_is_what_the_library_would_write() -> None:
+    """Below, on and between the bounds, and above all of them."""
+    registry, metrics = CollectorRegistry(), Metrics()
+    theirs = Histogram("bert_request_seconds", "-", ["task"], buckets=REQUEST_SECONDS, registry=registry)
+    for seconds in (0.0, 0.0005, *REQUEST_SECONDS, 0.06, 1000.0):
+        theirs.labels("embed").observe(seconds)
+        answer(metrics, seconds)
+    expected = values_of(generate_latest(registry).decode())
+    assert len(expected) > len(REQUEST_SECONDS)
+    assert {name: value for name, value in render_metrics(metrics).items() if name in expected} == expected
+
+
+def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(tmp_path: Path) -> None:
+    one, other = Metrics("api-0", tmp_path), Metrics("api-1", tmp_path)
+    (tmp_path / "api-2.requests").touch()  # of a process that is starting
+    for metrics in (one, other, other):
+        answer(metrics)
+    one.cells[0] += 1  # in flight when the process ends
+    other.cells[1] += 1
+    replaced = Metrics("api-0", tmp_path)
+    answer(replaced)
+    values = values_of(aggregate(tmp_path).decode())
+    assert values['bert_request_seconds_count{task="embed"}'] == 4
+    assert values['bert_stage_seconds_sum{stage="format"}'] == pytest.approx(0.16)
+    assert (values["bert_request_texts_sum"], values["bert_response_bytes_sum"]) == (8, 3600)
+    in_flight = [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")]
+    assert in_flight == [0, 1]
+
+
+def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
+    manifest = SimpleNamespace(name="m", precision="int8", device="cpu")
+    artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
+    text = render_state(artifact, {"api-0": os.getpid(), "engine": 2**22 + 1}, ready=False).decode()
+    values = values_of(text)
+    assert values["bert_ready"] == 0
+    assert values['process_cpu_seconds_total{process="api-0"}'] > 0
+    assert 'process="engine"' not in text
+
+
+def test_the_memory_of_a_gpu_is_read_at_the_scrape() -> None:
+    metrics, memory = Metrics(), [(1, 9), (2, 9), None]
+    batcher = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=8, max_tokens=20))
+    metrics.observe_queue(batcher, "CUDA", degraded=False, device_memory=lambda: memory.pop(0))
+    used = [render_metrics(metrics)["bert_device_memory_used_bytes"] for _ in range(2)]
+    assert used == [1, 2]
+    assert "bert_device_memory_used_bytes" not in render_metrics(metrics)
 
 
 def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
