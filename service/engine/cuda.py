@@ -32,10 +32,18 @@ def device_memory() -> tuple[int, int] | None:
 
     Of the GPUs that CUDA_VISIBLE_DEVICES leaves, it is the first. None where CUDA cannot say.
     """
+    try:
+        return runtime_memory(_load_provider())
+    except OSError:
+        return None
+
+
+def runtime_memory(provider: Any) -> tuple[int, int] | None:
+    """As `device_memory`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
-        fault = _load_provider().cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
-    except (OSError, AttributeError):
+        fault = provider.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    except AttributeError:
         return None
     return None if fault else (total.value - free.value, total.value)
 

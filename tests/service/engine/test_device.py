@@ -20,7 +20,7 @@ from model_export.artifact.manifest import MANIFEST
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.calibration import self_test
-from service.engine.cuda import runtime_fault, why_cuda_unavailable
+from service.engine.cuda import runtime_fault, runtime_memory, why_cuda_unavailable
 from service.engine.runner import ModelRunner
 from service.engine.session import CudaSession
 from service.errors import DeviceError, InferenceFailed
@@ -106,6 +106,16 @@ def test_a_driver_too_old_for_the_cuda_runtime_is_reported_with_its_message() ->
     assert "answers with error 35: CUDA driver version is insufficient for CUDA runtime version" in fault
     assert runtime_fault(cuda_runtime(0, 0)) == "CUDA finds no GPU"
     assert runtime_fault(cuda_runtime(0, 1)) == ""
+
+
+def test_the_memory_of_a_gpu_is_what_its_runtime_does_not_have_free() -> None:
+    def count(free: Any, total: Any) -> int:
+        free._obj.value, total._obj.value = 3 * 2**30, 80 * 2**30
+        return 0
+
+    assert runtime_memory(SimpleNamespace(cudaMemGetInfo=count)) == (77 * 2**30, 80 * 2**30)
+    assert runtime_memory(SimpleNamespace(cudaMemGetInfo=lambda *_: 2)) is None
+    assert runtime_memory(SimpleNamespace()) is None
 
 
 class InvalidOption:
