@@ -49,7 +49,7 @@ check: dev
 
 # the alerts and the dashboard against a real Prometheus and its promtool
 check-rules: dev
-	@command -v promtool prometheus >/dev/null || { echo "promtool is missing: apt-get install prometheus, or https://prometheus.io/download"; exit 1; }
+	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { echo "promtool is missing: apt-get install prometheus, or https://prometheus.io/download"; exit 1; }
 	promtool check rules deploy/prometheus/rules.yml
 	promtool check config deploy/prometheus/prometheus.yml
 	promtool test rules tests/deploy/rules_test.yml
