@@ -10,7 +10,7 @@ from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError, Unavailable
 from service.http.dialects.spec import TaskSpec
 from service.http.request import TaskRequest
-from service.http.responses import JSON, NPY, build_timing_headers, json_bytes, npy_bytes
+from service.http.responses import JSON, NPY, as_one_array, build_timing_headers, json_bytes, npy_bytes
 from service.http.validation import parse
 
 log = logging.getLogger("service")
@@ -40,11 +40,14 @@ class TaskEndpoint:
             with request.connection.cancel_on_disconnect():
                 parsed = parse(spec.request_model, body)
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                headers, array = build_timing_headers(result), None
                 if spec.npy and request.headers.get(b"accept") == NPY.encode():
-                    content, media_type = npy_bytes(result.value), NPY
+                    array, more = as_one_array(result.value)
+                    headers += more
+                if array is not None:
+                    content, media_type = npy_bytes(array), NPY
                 else:
                     content, media_type = await json_bytes(result.value), JSON
-                headers = build_timing_headers(result)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)

@@ -16,7 +16,7 @@ async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) 
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     pooling = request.pooling or tasks.embedding.pooling
     normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
-    _require(tasks, pooling)
+    _require(tasks, request, pooling)
     width = int(tasks.manifest.outputs[pooling].shape[-1])
     if request.dimensions is not None and request.dimensions > width:
         raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
@@ -56,7 +56,13 @@ def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def _require(tasks: Tasks, pooling: str) -> None:
+def _require(tasks: Tasks, request: EmbedRequest, pooling: str) -> None:
+    """Raises Invalid for what only vectors of tokens have, and NoSuchHead."""
+    if pooling == "none":
+        message = "pooling none gives a vector for each token: /embed and /embed_all have it, this route does not"
+        raise Invalid(message, code="pooling")
+    if request.pieces:
+        raise Invalid('pieces are shown beside vectors of tokens: send "pooling": "none" too', code="pieces")
     if pooling == "sentence" and pooling not in tasks.manifest.heads:
         own = tasks.manifest.embedding.pooling
         raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")

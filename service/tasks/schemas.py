@@ -9,12 +9,13 @@ from service.tokenization.tokenizer import Direction
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
-Pooling = Literal["cls", "pooler", "mean", "sentence"]
+Pooling = Literal["cls", "pooler", "mean", "sentence", "none"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Strategy = Literal["none", "simple", "first", "average", "max"]
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
-    "sentence-transformers checkpoint before its last Normalize; null: the default in /info"
+    "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
+    "request says so (/embed alone); null: the default in /info"
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
@@ -41,6 +42,7 @@ class EmbeddingFields(TruncationFields):
 
 class EmbedRequest(EmbeddingFields):
     inputs: StringOrList = Field(examples=["my dog is hairy"])
+    pieces: bool = Field(False, description="with pooling none: each text as {pieces, vectors}")
 
 
 class FillMaskParameters(Body):
@@ -128,7 +130,9 @@ class Tag(BaseModel):
     end: int = Field(description="one past the last character", examples=[16])
 
 
-EmbedResponse = Annotated[list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
+Vectors = list[list[float]]
+EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
+EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
 MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
 FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]

@@ -20,6 +20,7 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.placement import Ints
 from service.artifact import Artifact
 from service.errors import Invalid, TokenizerFailed
+from service.tokenization.encoding import longest_first
 from service.tokenization.tokenizer_check import guard
 
 T = TypeVar("T")
@@ -135,6 +136,13 @@ class Tokenizer:
 
         return await self._run_in_chunks([len(ids) for ids in sequences], INLINE_TOKENS, decode_chunk)
 
+    async def read(
+        self, texts: Texts, sizes: Sequence[int], masks: bool, work: Callable[[HFTokenizer, Texts], list[T]]
+    ) -> list[T]:
+        """What `work` makes of texts of so many characters, with the tokenizer that parses the mask token or not."""
+        encoder = self._masking if masks else self._plain
+        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]))
+
     async def _run_in_chunks(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in chunks on the thread."""
         if sum(sizes) <= inline:
@@ -161,14 +169,6 @@ def chunk_by_size(sizes: Sequence[int]) -> list[slice]:
             start, filled = i, 0
         filled += size
     return [*chunks, slice(start, len(sizes))]
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each side to keep: the longer side is cut first; on a tie the second keeps the odd token."""
-    shorter = min(first, second, room // 2)
-    if first + second <= room:
-        return first, second
-    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
 def with_only_mask_token(file: Path, mask_id: int) -> HFTokenizer:

@@ -1,5 +1,5 @@
 """All task routes, by path."""
 
-from service.http.dialects import native, openai
+from service.http.dialects import native, openai, tokens
 
-TASKS = {**native.ROUTES, **openai.ROUTES}
+TASKS = {**native.ROUTES, **openai.ROUTES, **tokens.ROUTES}

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
+from service.tokenization.encoding import longest_first
 from service.tokenization.tokenizer import (
     CHUNK_CHARACTERS,
     Direction,
@@ -20,7 +21,6 @@ from service.tokenization.tokenizer import (
     Text,
     Tokenizer,
     chunk_by_size,
-    longest_first,
 )
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
