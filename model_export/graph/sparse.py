@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from model_export.artifact.sparse import BLOCK, PART, PARTS, SHIFTS
-from model_export.graph.builder import GraphBuilder, Value
+from model_export.graph.builder import TYPES, GraphBuilder, Value
 
 SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
 
@@ -34,15 +34,12 @@ def build_sparse(
 
     def next_block(number: Value, last: Sequence[Value]) -> Sequence[Value]:
         before, places, weights = last
-        block = (g.op("Gather", one, number, axis=0) for one in (tokens, joins, ends, offsets))
-        own_tokens, own_joins, own_ends, own_offsets = block
+        inputs = (tokens, joins, ends, offsets)
+        own_tokens, own_joins, own_ends, own_offsets = (g.op("Gather", one, number, axis=0) for one in inputs)
         with g.scope("maximum"):
             maxima = _maxima(g, product(own_tokens), before, own_joins)
-        found = g.op("Relu", g.op("Add", g.op("Gather", maxima, _int64(g, range(1, 1 + PARTS)), axis=0), bias))
-        ended = g.op("Mul", found, own_ends)
-        own_places = g.op("NonZero", ended)
-        own_weights = g.op("GatherND", ended, g.op("Transpose", own_places, perm=[1, 0]))
-        own_places = g.op("Add", own_places, g.op("Cast", own_offsets, to=7))
+        own_places, own_weights = _above_zero(g, maxima, bias, own_ends)
+        own_places = g.op("Add", own_places, g.op("Cast", own_offsets, to=int(TYPES["int64"])))
         return (
             g.op("Gather", maxima, g.constant(np.int64(PARTS)), axis=0),
             g.op("Concat", places, own_places, axis=1),
@@ -75,6 +72,14 @@ def _maxima(g: GraphBuilder, logits: Value, before: Value, joins: Value) -> Valu
         join = g.op("Gather", joins, g.constant(np.int64(i)), axis=0)
         maxima = g.op("Max", maxima, g.op("Add", shifted, join))
     return maxima
+
+
+def _above_zero(g: GraphBuilder, maxima: Value, bias: Value, ends: Value) -> tuple[Value, Value]:
+    """Of the parts that end a text: [2, n], the part and the id of each logit above zero, and the logits [n]."""
+    logits = g.op("Add", g.op("Gather", maxima, _int64(g, range(1, 1 + PARTS)), axis=0), bias)
+    of_texts = g.op("Mul", g.op("Relu", logits), ends)
+    places = g.op("NonZero", of_texts)
+    return places, g.op("GatherND", of_texts, g.op("Transpose", places, perm=[1, 0]))
 
 
 def _int64(g: GraphBuilder, numbers: Sequence[int]) -> Value:

@@ -244,7 +244,7 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
     assert info["mask_token"] == "[MASK]"
-    assert info["heads"] == ["cls", "mean", "pooler", "pair", "fill_mask"]
+    assert info["heads"] == ["cls", "mean", "tokens", "pooler", "pair", "fill_mask"]
     assert info["limits"]["inputs"] == 100
     assert info["measured"]["batch_invariant"] is True
 
@@ -277,7 +277,7 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp predict tag embeddings health ready info metrics"
+        "embed fill_mask nsp predict tag embeddings tokenize decode embed_all embed_sparse health ready info metrics"
     )
     for path, operation in operations.items():
         content = operation["responses"]["200"]["content"]
