@@ -16,7 +16,8 @@ from service.scheduling.stats import BatchReport
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag")
+OF_TOKENS = ("tokenize", "decode", "embed_all", "embed_sparse")
+TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag", *OF_TOKENS)
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (
     "overloaded",

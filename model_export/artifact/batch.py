@@ -34,7 +34,7 @@ OUTPUTS = {  # graph output -> what each of its rows belongs to
     "log_sum_exp": MASK,
     "target_logits": TARGET,
     "sparse_places": SPARSE,
-    "sparse_weights": SPARSE,
+    "sparse_logits": SPARSE,
 }
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())

@@ -16,7 +16,14 @@ BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime add
 PART = 8  # tokens of one text
 PARTS = BLOCK // PART
 SHIFTS = (1, 2, 4)  # a maximum of neighbours at these distances covers the part before a block and all of its own
+SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
 NO_TEXT = -1  # owner of a part that only fills a block
+
+
+def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.float64]:
+    """The weights of words of these largest logits, all above zero; `activation` is that of the manifest."""
+    weights = np.log1p(logits.astype(np.float64))
+    return np.log1p(weights) if activation == SECOND_LOG else weights
 
 
 def sparse_feeds(lengths: Ints, starts: Ints) -> Feeds:

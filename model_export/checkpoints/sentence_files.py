@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from model_export.artifact.sparse import SECOND_LOG
 from model_export.checkpoints.checkpoint import read_json
 from model_export.errors import ExportError
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
-ACTIVATIONS = ("relu", "log1p_relu")  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
+ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
 
 
 def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:

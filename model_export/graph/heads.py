@@ -28,7 +28,7 @@ class Heads:
     classifier: Classifier
     lm_head: LmHead
     hidden: Value  # [selected, hidden]
-    sparse_activation: str = ""  # that the checkpoint was trained with for sparse vectors; "": it was not
+    sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)  # head -> reason
     assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the checkpoint -> default, and why
@@ -182,8 +182,8 @@ class Heads:
             return g.cast(g.op("MatMul", decoder.rows, columns), dtype)
 
         bias = g.weight("decoder.bias", self._decoder_bias())
-        build_sparse(g, product, bias, self.sparse_activation)
-        if self.sparse_activation:
+        build_sparse(g, product, bias)
+        if self.sparse:
             self.present.append("sparse")
         else:
             self.missing["sparse"] = "the checkpoint was not trained for sparse vectors"

@@ -1,4 +1,5 @@
-"""The output `sparse`: log(1 + relu(logit)) of each word of the vocabulary, the maximum over the tokens of a text.
+"""The outputs `sparse_*`: the logit of each word of the vocabulary where it is above zero, the maximum over the tokens
+of a text. The logarithm is left to the reader: ONNX Runtime rounds it by the place of a number in its array.
 
 Its inputs and its steps are those of `artifact/sparse`. A loop computes a block of tokens at a time, and nothing where
 no text asks for it. The table is the left side of the product, [vocabulary, width] times [width, tokens]: ONNX Runtime
@@ -12,16 +13,13 @@ import numpy as np
 from model_export.artifact.sparse import BLOCK, PART, PARTS, SHIFTS
 from model_export.graph.builder import TYPES, GraphBuilder, Value
 
-SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
-
 
 def build_sparse(
     g: GraphBuilder,
     product: Callable[[Value], Value],
     bias: Value,
-    activation: str,
 ) -> None:
-    """The outputs `sparse_places` [weights, 2] (the part that ends a text, the id) and `sparse_weights` [weights].
+    """The outputs `sparse_places` [weights, 2] (the part that ends a text, the id) and `sparse_logits` [weights].
 
     `product` makes the logits without bias, float32 [vocabulary, BLOCK], of the rows [BLOCK] of the last layer. The
     `bias` [vocabulary] is added to their maxima, which changes no bit: rounding keeps the order.
@@ -33,17 +31,17 @@ def build_sparse(
     count = g.input("sparse_count", "int64", [1])
 
     def next_block(number: Value, last: Sequence[Value]) -> Sequence[Value]:
-        before, places, weights = last
+        before, places, logits = last
         inputs = (tokens, joins, ends, offsets)
         own_tokens, own_joins, own_ends, own_offsets = (g.op("Gather", one, number, axis=0) for one in inputs)
         with g.scope("maximum"):
             maxima = _maxima(g, product(own_tokens), before, own_joins)
-        own_places, own_weights = _above_zero(g, maxima, bias, own_ends)
+        own_places, own_logits = _above_zero(g, maxima, bias, own_ends)
         own_places = g.op("Add", own_places, g.op("Cast", own_offsets, to=int(TYPES["int64"])))
         return (
             g.op("Gather", maxima, g.constant(np.int64(PARTS)), axis=0),
             g.op("Concat", places, own_places, axis=1),
-            g.op("Concat", weights, own_weights, axis=0),
+            g.op("Concat", logits, own_logits, axis=0),
         )
 
     with g.using_dtype("float32"), g.scope("sparse"):
@@ -53,12 +51,9 @@ def build_sparse(
             g.constant(np.zeros((2, 0), np.int64)): "int64",
             g.constant(np.zeros(0, np.float32)): "float32",
         }
-        _, places, weights = g.loop(count, start, next_block)
-        one = g.constant(np.float32(1))
-        for _ in range(1 + (activation == SECOND_LOG)):
-            weights = g.op("Log", g.op("Add", weights, one))
+        _, places, logits = g.loop(count, start, next_block)
         g.output("sparse_places", g.op("Transpose", places, perm=[1, 0]), "int64", ["weights", 2])
-        g.output("sparse_weights", weights, "float32", ["weights"])
+        g.output("sparse_logits", logits, "float32", ["weights"])
 
 
 def _maxima(g: GraphBuilder, logits: Value, before: Value, joins: Value) -> Value:

@@ -122,10 +122,9 @@ class Reference:
         logits -= logits.max(axis=-1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
 
-    def sparse(self, hidden: Doubles, activation: str) -> Doubles:
-        """The weight of each word, [vocabulary], from the states [length, hidden] of a text (Formal et al. 2021)."""
-        weights = np.log1p(np.maximum(self._logits(hidden), 0)).max(axis=0)
-        return np.asarray(np.log1p(weights) if activation == "log1p_relu" else weights)
+    def sparse(self, hidden: Doubles) -> Doubles:
+        """The largest logit of each word, [vocabulary], over the states [length, hidden] of a text; at least 0."""
+        return np.asarray(np.maximum(self._logits(hidden), 0).max(axis=0))
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""

@@ -18,7 +18,7 @@ from model_export.verification.sentence import sentence_vector
 TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; saturation or a wrong weight is far above
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
 TOP_K = 3
-OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_weights")  # outputs
+OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
 SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
 
 
@@ -62,7 +62,7 @@ def reference_outputs(
         outputs=outputs,
         modes=sentence.modes if "sentence" in heads else (),
         vocabulary=vocabulary,
-        sparse=[reference.sparse(h, sentence.sparse) for h in short],
+        sparse=[reference.sparse(h) for h in short],
     )
 
 
@@ -119,9 +119,9 @@ def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _sparse_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
-    """The weights of all words, [vocabulary], of the artifact and of the reference."""
+    """The largest logits of all words, [vocabulary], of the artifact and of the reference; at least 0."""
     got = np.zeros_like(expected)
-    got[row["sparse_places"][:, 1].astype(np.int64)] = row["sparse_weights"]
+    got[row["sparse_places"][:, 1].astype(np.int64)] = row["sparse_logits"]
     return got, expected
 
 

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from model_export.artifact.batch import Row
+from model_export.artifact.sparse import word_weights
 from service.errors import NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import find_prompt
 from service.tasks.schemas import EmbeddingFields, StringOrList, TruncationFields
 from service.tokenization.tokenizer import EncodeOptions
 
-OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_weights"}))
+OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
 MAX_WEIGHTS = 2_000_000  # in a response: about 70 MB
 TEXTS_PER_TURN = 8  # number of texts formatted before the event loop gets a turn
 
@@ -50,10 +51,10 @@ async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_sec
         tasks.check_count(texts)
         texts = [prompt + text for text in texts]
     result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
-    check_answer_size(sum(len(row["sparse_weights"]) for row in result.rows))
+    check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     value = LongList()
     for row in result.rows:
-        value.append(_weights(row))
+        value.append(_weights(row, tasks.manifest.sparse))
         if len(value) % TEXTS_PER_TURN == 0:
             await asyncio.sleep(0)
     return result.finish(value)
@@ -72,14 +73,13 @@ def _require(tasks: Tasks, force: bool) -> None:
         return
     if "fill_mask" not in manifest.heads:
         tasks.require_head("fill_mask")
-    if "sparse_weights" not in manifest.outputs:
-        raise NoSuchHead("this artifact has no sparse vectors, an older version wrote it: export the model again")
     if not force:
         why = manifest.missing["sparse"]
         raise NoSuchHead(f'{why} (SPLADE); send "force": true to make them of its masked-language-model head')
 
 
-def _weights(row: Row) -> list[dict[str, Any]]:
-    """The weights of one text, as in the response; one that rounds to zero is left out."""
-    pairs = zip(row["sparse_places"][:, 1].tolist(), row["sparse_weights"].tolist(), strict=True)
-    return [{"index": index, "value": value} for index, value in pairs if value > 0]
+def _weights(row: Row, activation: str) -> list[dict[str, Any]]:
+    """The weights of one text, as in the response."""
+    weights = word_weights(row["sparse_logits"], activation).tolist()
+    pairs = zip(row["sparse_places"][:, 1].tolist(), weights, strict=True)
+    return [{"index": index, "value": value} for index, value in pairs]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid, NoSuchHead, TooLarge
+from service.errors import Invalid, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import embed, find_prompt, unit_length
 from service.tasks.schemas import EmbedRequest, StringOrList, TruncationFields
@@ -56,8 +56,7 @@ async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: 
 
 async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """A float32 array [tokens, dimensions] for each text; with `pieces`, its pieces beside them."""
-    if "tokens" not in tasks.manifest.heads:
-        raise NoSuchHead("this artifact has no vectors of tokens, an older version wrote it: export the model again")
+    tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     if request.dimensions is not None and request.dimensions > width:
         raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")

@@ -83,7 +83,11 @@ class FakeBackend:
         return self
 
 
-BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embeddings": b'{"input": "a"}'}
+BODIES = {
+    "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
+    "/v1/embeddings": b'{"input": "a"}',
+    "/decode": b'{"ids": [1]}',
+}
 
 
 @pytest.mark.parametrize("path", TASKS)
