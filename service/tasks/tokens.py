@@ -67,7 +67,7 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: f
         if request.count:
             return _result(started, await count_tokens(tasks.tokenizer, texts, **how))
         found = await describe_tokens(tasks.tokenizer, texts, **how)
-        _check_size(sum(len(tokens.ids) for tokens in found))
+        check_answer_size(sum(len(tokens.ids) for tokens in found))
         value = LongList()
         for text, tokens in zip(texts, found, strict=True):
             value.append(await _show(text, tokens, tasks.manifest.special_tokens.get("unk"), request.details))
@@ -125,7 +125,7 @@ def _prompt(tasks: Tasks, name: str | None) -> str:
     return "" if name is None else prompts[name]
 
 
-def _check_size(tokens: int) -> None:
+def check_answer_size(tokens: int) -> None:
     if tokens > MAX_TOKENS:
         way_out = "split the request, or send count: true for their number alone"
         raise TooLarge(f"the inputs have {tokens} tokens; at most {MAX_TOKENS} are shown: {way_out}")

@@ -11,6 +11,7 @@ import pytest
 from service.http.dialects.errors import error_shape_of
 from service.http.dialects.openai import build_response
 from service.http.responses import ROWS_PER_CHUNK, json_bytes
+from service.tasks.base import LongList
 
 VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
 
@@ -32,6 +33,12 @@ def test_many_vectors_are_encoded_in_chunks() -> None:
     found, turns = encoded(json_bytes(VECTORS))
     assert found == VECTORS.tolist()
     assert turns >= 20
+
+
+def test_long_answers_of_several_inputs_are_encoded_in_chunks() -> None:
+    found, turns = encoded(json_bytes(LongList([VECTORS, [1, 2], {"vectors": VECTORS, "a b": [3]}])))
+    assert found == [VECTORS.tolist(), [1, 2], {"vectors": VECTORS.tolist(), "a b": [3]}]
+    assert turns >= 40
 
 
 @pytest.mark.parametrize("as_base64", [False, True])
