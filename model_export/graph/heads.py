@@ -172,7 +172,7 @@ class Heads:
         return logits, self.lm_head.target_logits(g, x, decoder, logits, pairs)
 
     def _build_sparse(self, decoder: Decoder, dtype: str) -> None:
-        """A weight for each word from all tokens of a text; its logits are not rounded to int8."""
+        """The largest logit of each word over all tokens of a text; its product is not rounded to int8."""
         g = self.g
 
         def product(rows: Value) -> Value:
