@@ -11,8 +11,8 @@ from pathlib import Path
 
 from training.run.recipe import SHAPE, Recipe, Run, recipe
 
-STAGES = ("prepare", "teacher", "train", "publish", "card", "check")
-DEFAULT_STAGES = ("prepare", "teacher", "train", "publish")
+STAGES = ("grow", "prepare", "teacher", "train", "publish", "card", "check")
+DEFAULT_STAGES = ("grow", "prepare", "teacher", "train", "publish")
 log = logging.getLogger(__name__)
 
 
@@ -20,6 +20,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     add_folders(parser)
     add_run(parser)
+    parser.add_argument("--layers", type=int, default=6, help="of the model that grow writes")
+    parser.add_argument("--pieces", type=int, default=20_000, help="vocabulary of the model that grow writes")
     parser.add_argument("--mix", type=Path, help="folder of a model: publish a mixture of its weights and the run's")
     parser.add_argument("--mix-share", type=float, default=0.75, help="share of the run in that mixture")
     parser.add_argument(
@@ -28,7 +30,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=STAGES,
-        help="one stage; card writes README.md from figures.json; check and teacher need transformers",
+        help="one stage; grow writes a larger start model of --start into --output; card writes README.md from "
+        "figures.json; check and teacher need transformers",
     )
     return parser.parse_args(arguments)
 
@@ -62,6 +65,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run", default="checkpoints", help="name of the run: its folder of checkpoints under --work")
     parser.add_argument("--start", type=Path, help="folder of a finished model to continue from")
+    parser.add_argument("--constant", action="store_true", help="with --start: no decay before the last 35 %% either")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument(
         "--until", type=float, help="seconds since the epoch at which the schedule ends, however few tokens were seen"
@@ -78,6 +82,7 @@ def plan(arguments: argparse.Namespace) -> Recipe:
         name=arguments.run,
         start=arguments.start,
         rate=arguments.rate,
+        constant=arguments.constant,
         until=arguments.until,
         pause=arguments.pause,
         teacher=arguments.teacher,
@@ -99,6 +104,20 @@ def reserved_sentences(arguments: argparse.Namespace) -> Callable[[str], bool]:
 
 
 # The stages import what they need themselves: prepare, card and --help work without torch.
+
+
+def run_grow(arguments: argparse.Namespace) -> None:
+    from tokenizers import Tokenizer
+
+    from training.data.articles import find_corpus
+    from training.data.larger_vocabulary import enlarge_vocabulary
+    from training.data.vocabulary import write_vocabulary
+    from training.model.grow import grow
+
+    smaller = Tokenizer.from_file(str(arguments.start / "tokenizer.json"))
+    larger = enlarge_vocabulary(smaller, corpus=find_corpus(arguments.corpus), size=arguments.pieces)
+    grow(arguments.start, larger=larger, layers=arguments.layers, output=arguments.output)
+    write_vocabulary(larger, folder=arguments.output)
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
@@ -159,6 +178,7 @@ def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(message)s")
     arguments = parse_arguments()
     stages = {
+        "grow": run_grow,
         "prepare": run_prepare,
         "teacher": run_teacher,
         "train": run_train,

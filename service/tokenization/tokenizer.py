@@ -71,6 +71,7 @@ class Tokenizer:
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -96,8 +97,7 @@ class Tokenizer:
         tokenizer, limit = self._masking if options.masks else self._plain, self.artifact.manifest.max_tokens
         encoded = []
         for index, encoding in enumerate(_encode_each(tokenizer, texts, first)):
-            size = len(encoding)
-            if size > limit:
+            if (size := len(encoding)) > limit:
                 _check_room(tokenizer, texts[index], limit, first + index)
                 if truncate is None:
                     way_out = "shorten it or send truncate: true"

@@ -1,10 +1,12 @@
 """The schedule of the learning rate and of the row lengths, and the configuration file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.paths import SAMPLE
 from training.model.shape import read_config, write_config
 from training.run.recipe import SHAPE, Run, recipe
 from training.run.schedule import Schedule
@@ -63,13 +65,13 @@ def test_everyday_sentences_are_more_in_the_decay_and_with_a_teacher(tmp_path: P
 
     assert share(0, Run()) == pytest.approx(0.06)
     assert share(900_000, Run()) == pytest.approx(0.20)
-    assert share(0, Run(start=tmp_path, teacher=tmp_path / "vectors.npz")) == pytest.approx(0.20)
+    assert share(0, Run(start=SAMPLE, teacher=tmp_path / "vectors.npz")) == pytest.approx(0.20)
 
 
 def test_a_run_has_its_own_folder_and_rates(tmp_path: Path) -> None:
     first, second = (
         recipe(work=tmp_path, tokens=40_000_000, device="cpu", workers=2, run=run)
-        for run in (Run(), Run(name="second", start=tmp_path, rate=0.5))
+        for run in (Run(), Run(name="second", start=SAMPLE, rate=0.5))
     )
     assert first.checkpoints == tmp_path / "checkpoints"
     assert second.checkpoints == tmp_path / "second"
@@ -77,3 +79,13 @@ def test_a_run_has_its_own_folder_and_rates(tmp_path: Path) -> None:
     assert second.other_rate == pytest.approx(first.other_rate / 2)
     assert second.schedule.continues
     assert second.schedule.warm_up == 1_000_000
+
+
+def test_a_run_from_a_grown_model_has_its_sizes_and_a_constant_part(tmp_path: Path) -> None:
+    write_config(replace(SHAPE, layers=6, vocabulary_size=20_000), path=tmp_path / "config.json")
+    run = Run(name="long", start=tmp_path, constant=True)
+    made = recipe(work=tmp_path, tokens=250_000_000, device="cpu", workers=2, run=run)
+    assert (made.shape.layers, made.shape.vocabulary_size) == (6, 20_000)
+    assert not made.schedule.continues
+    assert made.schedule.factor(150_000_000) == 1.0
+    assert made.schedule.factor(250_000_000) == 0.0

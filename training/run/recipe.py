@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.model.shape import Shape
+from training.model.shape import Shape, read_config
 from training.run.schedule import Schedule
 
 SHAPE = Shape(vocabulary_size=16384, hidden=256, layers=4, heads=4, inner=1024, positions=512, norm_eps=1e-12)
@@ -33,6 +33,7 @@ class Run:
     name: str = "checkpoints"  # of its folder under the work folder
     start: Path | None = None  # folder of a finished model to continue from
     rate: float = 1.0  # factor on both learning rates
+    constant: bool = False  # with `start`: the rate stays constant until the decay, as in a first run
     until: float | None = None  # seconds since the epoch: the schedule has ended then, however few tokens were seen
     pause: Path | None = None  # while this file exists, nothing is computed
     teacher: Path | None = None  # file of sentence vectors: adds the third loss
@@ -70,7 +71,7 @@ def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | Non
         encoded=work / "encoded",
         tokenizer=work / "vocabulary" / "tokenizer.json",
         checkpoints=work / run.name,
-        shape=SHAPE,
+        shape=read_config(run.start / "config.json") if run.start else SHAPE,
         schedule=plan_schedule(tokens, run=run),
         source_shares=SOURCE_SHARES,
         late_shares=LATE_SHARES,
@@ -88,7 +89,7 @@ def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | Non
 
 def plan_schedule(tokens: int, *, run: Run) -> Schedule:
     """A run with a teacher is short and has no long rows."""
-    if run.start is None:
+    if run.start is None or run.constant:
         return Schedule(total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512)
     warm_up = min(3_000_000, tokens // 40)
     share = 0.0 if run.teacher else 0.5
