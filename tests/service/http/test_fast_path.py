@@ -105,6 +105,7 @@ BODIES = {
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/decode": b'{"ids": [1]}',
 }
 
 
