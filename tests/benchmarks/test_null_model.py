@@ -11,7 +11,6 @@ from model_export.artifact.batch import MASK, OUTPUTS, SPARSE, TARGET, Tokens
 from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
 
-
 OF_SPARSE = {name for name, kind in OUTPUTS.items() if kind == SPARSE}  # asked for together
 
 
