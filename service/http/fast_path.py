@@ -1,8 +1,10 @@
-"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id."""
+"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id.
+`PortSplit` stands before two such applications where the service has two ports."""
 
 import logging
 import time
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -10,7 +12,7 @@ from service.http.request import request_id
 from service.logs import ACCESS, log_access
 from service.metrics import MISDIRECTED, UNKNOWN, Metrics
 
-OTHER = "other"  # the path of a response that no declared route gave, such as that to OPTIONS
+OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 
 
 class TaskFastPath:
@@ -64,3 +66,20 @@ class TaskFastPath:
             self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
         else:
             self.metrics.operational(getattr(scope.get("route"), "path", OTHER), status)
+
+
+@dataclass(frozen=True, slots=True)
+class PortSplit:
+    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
+
+    The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
+    gets the events of the process's start and end.
+    """
+
+    admin_port: int
+    admin: ASGIApp
+    public: ASGIApp
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_public = scope["type"] == "http" and scope["server"][1] != self.admin_port
+        return (self.public if is_public else self.admin)(scope, receive, send)

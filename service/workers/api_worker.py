@@ -85,12 +85,15 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self) -> bytes:
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        ready = not await self.ready()
-        sums = await asyncio.to_thread(self._render_sums, ready=ready)
+        reason, of_queue = await asyncio.gather(self.ready(), self._query_metrics())
+        return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue
+
+    async def _query_metrics(self) -> bytes:
+        """Empty without an engine."""
         try:
-            return sums + await self.queue.query("metrics")
+            return await self.queue.query("metrics")
         except Unavailable:
-            return sums
+            return b""
 
     def _render_sums(self, *, ready: bool) -> bytes:
         folder = Path(self.spec.folder)
@@ -105,7 +108,8 @@ class RemoteBackend(Backend):
 def serve(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
     metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
     backend = RemoteBackend(spec, settings, artifact, metrics)
-    return run(build(settings, backend), [socket.socket(fileno=spec.listener)])
+    listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
+    return run(build(settings, backend), [socket.socket(fileno=each) for each in listeners])
 
 
 if __name__ == "__main__":
