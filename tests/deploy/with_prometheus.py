@@ -16,11 +16,10 @@ import yaml
 
 from benchmarks.harness.process import free_port
 from tests.deploy.queries import DEPLOY, RULES, queries
-from tests.deploy.test_queries import NOT_YET
 
 DEADLINE_SECONDS = 60
 POLL_SECONDS = 0.2
-QUERIES = [query for query in queries() if not query.names & NOT_YET]
+QUERIES = queries()
 
 
 @pytest.fixture(scope="module")
