@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from model_export.artifact.batch import Tokens
 from service.errors import Overloaded, TooLarge, Unavailable
 from service.scheduling.request import QueuedRequest, SequenceJob
 
@@ -41,10 +42,12 @@ class RequestQueue:
     suspended: str = ""  # why none but the exclusive ones is admitted at the moment
     quantum: int = field(init=False)
     tokens: int = 0
+    reserved: int = 0  # expected of the sequences that admitted requests still miss
     _first_turn_tokens: int = 0  # the sum of all requests' next turns: dispatched before a new request's first turn
     _later_tokens: int = 0  # at most so many tokens are dispatched in the round after that
     _requests_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # by bit length of their queued tokens
     _tokens_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # the queued tokens of those
+    _reserving: int = 0  # requests that miss sequences
     _batches_since_small: int = 10**6
     _rejections: int = 0
     _ring: OrderedDict[QueuedRequest, None] = field(default_factory=OrderedDict)
@@ -67,7 +70,8 @@ class RequestQueue:
 
     def wait_seconds(self, size: int) -> float:
         """Estimated wait of a new request of `size` tokens. A larger request counts with only `size` tokens."""
-        return max(self._first_turn_tokens, self._tokens_ahead(size)) / self.tokens_per_second
+        reserved = min(self.reserved, self._reserving * max(size, self.quantum))
+        return (max(self._first_turn_tokens, self._tokens_ahead(size)) + reserved) / self.tokens_per_second
 
     def check_admission(self, size: int, *, patience: float = math.inf) -> None:
         """Cheap, so that it can also be called with an estimate before anything is tokenized.
@@ -79,11 +83,11 @@ class RequestQueue:
             raise Unavailable(self.closed)
         if self.suspended:
             raise suspension(self.suspended)
-        capacity = self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
+        capacity = self.capacity(size)
         if size > capacity:
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        over, patience = self.tokens + size - capacity, min(patience, self.max_wait_seconds)
+        over, patience = self.tokens + self.reserved + size - capacity, min(patience, self.max_wait_seconds)
         wait = self.wait_seconds(size)
         if over <= 0 and wait <= patience:
             return
@@ -94,10 +98,34 @@ class RequestQueue:
         state = f"{self.tokens} tokens, about {wait:.1f} s before this request"
         raise Overloaded(f"the queue is full ({state}); retry in {retry:.0f} s", retry_after=retry)
 
+    def capacity(self, size: int) -> int:
+        """The most tokens that may be queued when a request of `size` tokens has been admitted."""
+        return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
+
     def admit(self, request: QueuedRequest) -> None:
         """Appends the whole request, or raises as `check_admission`."""
         self.check_admission(request.size, patience=max(0.0, request.deadline - request.arrived))
-        self._append(request)
+        self.reserve(request)
+        if request.queued_tokens:
+            self._append(request)
+
+    def reserve(self, request: QueuedRequest, sign: int = 1) -> None:
+        """Counts the tokens that an admitted request is expected to bring; with -1 no longer."""
+        self.reserved += sign * request.reserved
+        self._reserving += sign * (request.missing > 0)
+
+    def extend(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
+        """Adds sequences that an admitted request missed; `reserved` tokens are expected of those after them."""
+        queued = request in self._ring
+        if queued:
+            self._count(request, -1)
+        self.reserve(request, -1)
+        request.append(work, reserved)
+        self.reserve(request)
+        if queued:
+            self._count(request, 1)
+        else:
+            self._append(request)
 
     def admit_exclusive(self, request: QueuedRequest) -> None:
         """Bypasses the queue and all limits, in its own batch: the canary must not fail together with user requests."""

@@ -11,29 +11,57 @@ from service.errors import InferenceFailed, ServiceError
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Queued or running. Its sequences are dispatched in order, a few per turn; `rows` fills up in any order."""
+    """Queued or running. Its sequences are dispatched in order, a few per turn; `rows` fills up in any order.
 
-    work: Sequence[Tokens]
+    Sequences that are `missing` when it is admitted are appended later.
+    """
+
+    work: list[Tokens]
     arrived: float  # seconds
     deadline: float
     exclusive: bool = False  # dispatched in a batch of its own
+    missing: int = 0  # sequences that are still to be appended
+    reserved: int = 0  # their expected tokens
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
     deficit: int = 0  # tokens that it may still dispatch in this turn; see QUANTUM
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
     lengths: list[int] = field(init=False)  # tokens of each sequence
-    size: int = field(init=False)  # tokens of all sequences
+    size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
     longest: int = field(init=False)  # tokens of the longest sequence
     rows: list[Row] = field(init=False)  # empty until computed
     future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
+    timer: asyncio.TimerHandle = field(init=False)  # likewise; of its deadline
 
     def __post_init__(self) -> None:
         self.lengths = [len(tokens.ids) for tokens in self.work]
-        self.size = self.queued_tokens = sum(self.lengths)
-        self.longest = max(self.lengths)
+        self.queued_tokens = sum(self.lengths)
+        self.size = self.queued_tokens + self.reserved
+        self.longest = max(self.lengths, default=0)
         self.rows = [{}] * len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Of the sequences that it has, and those that are expected."""
+        return sum(self.lengths) + self.reserved
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rows are there."""
+        return self.answered == len(self.rows) and not self.missing
+
+    def append(self, work: Sequence[Tokens], reserved: int) -> None:
+        """The next of the missing sequences; `reserved` tokens are expected of those after them."""
+        lengths = [len(tokens.ids) for tokens in work]
+        self.work += work
+        self.lengths += lengths
+        self.rows += [{}] * len(lengths)
+        self.queued_tokens += sum(lengths)
+        self.longest = max(self.longest, *lengths)
+        self.missing -= len(lengths)
+        self.reserved = reserved if self.missing else 0
 
     def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
         """The next sequences that the deficit and `room` tokens allow; `always_one`: the first one, however long."""

@@ -1,17 +1,24 @@
 """What the tasks share: their context, and the steps from texts to the model's outputs. Knows nothing of HTTP."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead, TooLarge
-from service.scheduling.results import InferenceResult
+from service.scheduling.results import InferenceResult, RequestInParts
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tokenization.tokenizer import Direction, EncodedText, EncodeOptions, Text, Tokenizer
+from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions, Text
+from service.tokenization.job import EncodingJob
+from service.tokenization.tokenizer import Tokenizer
+
+Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,6 +46,8 @@ class InferenceQueue(Protocol):
     """Where sequences wait for the model, in this process or in the engine's."""
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,36 +80,53 @@ class Tasks:
         options: EncodeOptions,
         *,
         timeout_seconds: float,
-        check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
+        check: Check = lambda sequences, first: None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        Raises Invalid for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer,
-        `check` and the queue raise.
+        Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
+        first of them while later ones are tokenized. Raises Invalid for no texts or a text without tokens, TooLarge for
+        too many texts, and what the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started = time.perf_counter()
-        sequences = await self.tokenizer.encode(texts, options, self.truncation(request))
-        truncated = tokens = 0
-        for index, one in enumerate(sequences):
-            if one.empty:
-                message = "input has no tokens: it is empty, or holds only spaces and control characters"
-                raise Invalid(message, code="empty", index=index)
-            truncated += one.truncated
-            tokens += len(one.ids)
+        sizes, truncation = self.tokenizer.measure(texts), self.truncation(request)
+        if sum(sizes) > INLINE_CHARACTERS:
+            job = self.tokenizer.start_job(texts, sizes, options, truncation)
+            return await self._run_in_parts(job, check, timeout_seconds)
+        sequences = self.tokenizer.encode_sync(texts, options, truncation)
+        check_tokens(sequences)
         tokenize_seconds = time.perf_counter() - started
-        check(sequences)
+        check(sequences, 0)
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return TaskResult(
-            sequences=sequences,
-            rows=result.rows,
-            truncated=truncated,
-            tokens=tokens,
-            tokenize_seconds=tokenize_seconds,
-            queue_seconds=result.queue_seconds,
-            forward_seconds=result.forward_seconds,
-            received=time.perf_counter(),
-        )
+        return _task_result(sequences, result, tokenize_seconds)
+
+    async def _run_in_parts(self, job: EncodingJob, check: Check, timeout_seconds: float) -> TaskResult:
+        """As `run`. A request that has ended in the queue, also by its deadline, is not tokenized any further."""
+        started = time.perf_counter()
+        request = self.queue.begin(len(job.texts), job.expected_tokens, timeout_seconds=timeout_seconds)
+        sequences: list[EncodedText] = []
+        try:
+            async with asyncio.timeout(None) as tokenizing:
+                stop = partial(_stop, tokenizing)
+                request.ended.add_done_callback(stop)
+                async with aclosing(self.tokenizer.run_job(job)) as parts:
+                    async for part in parts:
+                        check_tokens(part, len(sequences))
+                        check(part, len(sequences))
+                        sequences += part
+                        request.append(part, job.expected_tokens)
+        except TimeoutError:
+            pass  # `finish` says how the request has ended
+        except BaseException:
+            request.withdraw()
+            raise
+        finally:
+            request.ended.remove_done_callback(stop)
+        tokenize_seconds = time.perf_counter() - started
+        result = await request.finish()
+        waited = max(0.0, result.queue_seconds - tokenize_seconds)  # the model ran beside the tokenizer
+        return _task_result(sequences, replace(result, queue_seconds=waited), tokenize_seconds)
 
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
@@ -113,6 +139,35 @@ class Tasks:
         """The side to cut texts that are too long on; None to refuse them."""
         truncate = self.limits.truncate if request.truncate is None else request.truncate
         return request.truncation_direction if truncate else None
+
+
+def check_tokens(sequences: Sequence[EncodedText], first: int = 0) -> None:
+    """Raises Invalid with the index of a text without tokens; `first` is the index of the first one."""
+    for index, one in enumerate(sequences, first):
+        if one.empty:
+            message = "input has no tokens: it is empty, or holds only spaces and control characters"
+            raise Invalid(message, code="empty", index=index)
+
+
+def _task_result(sequences: Sequence[EncodedText], result: InferenceResult, tokenize_seconds: float) -> TaskResult:
+    truncated = tokens = 0
+    for one in sequences:
+        truncated += one.truncated
+        tokens += len(one.ids)
+    return TaskResult(
+        sequences=sequences,
+        rows=result.rows,
+        truncated=truncated,
+        tokens=tokens,
+        tokenize_seconds=tokenize_seconds,
+        queue_seconds=result.queue_seconds,
+        forward_seconds=result.forward_seconds,
+        received=time.perf_counter(),
+    )
+
+
+def _stop(tokenizing: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
+    tokenizing.reschedule(asyncio.get_running_loop().time())
 
 
 def as_list(inputs: str | list[str]) -> list[str]:

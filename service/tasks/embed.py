@@ -7,7 +7,7 @@ from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbeddingFields, EmbedRequest
-from service.tokenization.tokenizer import EncodeOptions
+from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 

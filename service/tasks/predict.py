@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import Pair, PredictRequest
-from service.tokenization.tokenizer import EncodeOptions, Text
+from service.tokenization.encoding import EncodeOptions, Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 Floats = NDArray[np.float64]

@@ -19,6 +19,7 @@ from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
+from tests.service.fakes import WholeQueue
 
 
 def serve(artifact: Artifact) -> Iterator[httpx.Client]:
@@ -96,7 +97,7 @@ def test_tag_returns_a_list_for_one_text_and_a_list_of_lists_for_several(tagger:
     assert tagger.post("/tag", json={"inputs": texts[:1], "aggregation_strategy": "simple"}).json() == alone[:1]
 
 
-class ImmediateQueue:
+class ImmediateQueue(WholeQueue):
     """Answers at once: every token gets the first tag."""
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:

@@ -23,12 +23,13 @@ from service.tasks.schemas import EmbedRequest
 from service.tokenization.tokenizer import Tokenizer
 from tests import sentence_transformers
 from tests.paths import GOLDEN
+from tests.service.fakes import WholeQueue
 
 SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
 Ask = Callable[..., Any]
 
 
-class RunnerQueue:
+class RunnerQueue(WholeQueue):
     """Runs all texts of a request in one batch."""
 
     def __init__(self, runner: ModelRunner) -> None:

@@ -12,16 +12,8 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tokenization.tokenizer import (
-    CHUNK_CHARACTERS,
-    Direction,
-    EncodedText,
-    EncodeOptions,
-    Text,
-    Tokenizer,
-    chunk_by_size,
-    longest_first,
-)
+from service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, longest_first
+from service.tokenization.tokenizer import CHUNK_CHARACTERS, Tokenizer, chunk_by_size
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 

@@ -20,10 +20,10 @@ from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, Servic
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult
-from service.workers import client as client_module
 from service.workers import messages
 from service.workers.bounds import ModelBounds
 from service.workers.client import EngineClient
+from service.workers.connection import outbox
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
@@ -448,7 +448,7 @@ def test_a_message_that_the_engine_refuses_concerns_only_the_requests_in_it(
             writer, waiting = client._writer, submit(client, 1)
             await until(lambda: bool(runner.batches))
             with monkeypatch.context() as patch:
-                patch.setattr(client_module, "keeps_bounds", lambda *_: True)
+                patch.setattr(outbox, "keeps_bounds", lambda *_: True)
                 refused = [
                     asyncio.create_task(client.submit([faulty(ids=np.full(4, 1000, np.int32))], timeout_seconds=100)),
                     submit(client, 2),
