@@ -69,7 +69,7 @@ class QueueCollector(Collector):
         for name, text, value in (
             ("bert_inflight_requests", "Requests that wait or run", batcher.unanswered),
             ("bert_waiting_requests", "Requests with at least one queued sequence", len(queue)),
-            ("bert_waiting_tokens", "Tokens in the queue, with those expected of admitted requests", waiting),
+            ("bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", waiting),
             ("bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest),
             (
                 "bert_wait_seconds_estimated",

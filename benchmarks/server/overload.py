@@ -2,6 +2,8 @@
 
     idle         one request at a time: the time that is neither tokenizing nor the run
     fairness     single short texts beside a client that posts 2,000 texts again and again
+    bulk         100 bulk requests at once: goodput, computed tokens, single texts beside them
+    deadline     large requests with a deadline of 100 ms: when they are answered
     overload     10 times the knee, open loop: goodput, refusals, seconds until single texts are as fast as before
     mixups       100,000 concurrent answers against a table computed alone
     disconnects  half of the clients disconnect at random times
@@ -25,6 +27,8 @@ from benchmarks.harness.checkpoints import SAMPLE
 from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.scenarios import faults, latency
+from benchmarks.server.scenarios.bulk import bulk
+from benchmarks.server.scenarios.deadline import deadline
 from benchmarks.server.scenarios.disconnects import disconnects
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target
 from benchmarks.server.scenarios.memory import memory
@@ -35,6 +39,8 @@ from model_export.export import export
 SCENARIOS = {
     "idle": latency.idle,
     "fairness": latency.fairness,
+    "bulk": bulk,
+    "deadline": deadline,
     "overload": overload,
     "mixups": mixups,
     "disconnects": disconnects,
