@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -167,7 +167,8 @@ def _task_result(sequences: Sequence[EncodedText], result: InferenceResult, toke
 
 
 def _stop(tokenizing: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
-    tokenizing.reschedule(asyncio.get_running_loop().time())
+    with suppress(RuntimeError):  # tokenizing ended in the same turn of the loop
+        tokenizing.reschedule(asyncio.get_running_loop().time())
 
 
 def as_list(inputs: str | list[str]) -> list[str]:

@@ -118,18 +118,16 @@ def to_encoded_text(
     limit: int,
     left: bool = False,
     already_cut: int = 0,
-    shift: int = 0,
 ) -> EncodedText:
     """The tokens of `encoding`, which has the special tokens; all but `limit` are cut off, on the left or the right.
 
-    `already_cut` is the number of tokens that it lacks on that side, `shift` that of characters before its text; only
-    a single text, not a pair, has some.
+    `already_cut` is the number of tokens that it lacks on that side.
     """
     special = encoding.special_tokens_mask
     empty = not {0, 1} <= set(encoding.sequence_ids) if encoding.n_sequences > 1 else all(special)
     ids, types, spans = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32), NO_SPANS
     if options.spans:
-        spans = np.array(encoding.offsets, np.int32) + np.int32(shift)
+        spans = np.array(encoding.offsets, np.int32)
         spans[np.array(special, bool)] = -1
     cut = already_cut
     if len(ids) > limit:

@@ -1,7 +1,7 @@
 """The texts of one request on their way to tokens, in steps of a bounded number of characters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tokenizers import Tokenizer as HFTokenizer
@@ -122,14 +122,9 @@ class EncodingJob:
             more, found = "more than " if long.left else "", self.limit + cut - (1 if long.left else 0)
             raise too_long(f"{more}{found}", self.limit, index)
         self.position, self._long = index + 1, None
-        return [
-            to_encoded_text(
-                long.encoding(),
-                self.options,
-                self.mask_id,
-                limit=self.limit,
-                left=self.truncate == "left",
-                already_cut=cut,
-                shift=long.sides[0].start,
-            )
-        ]
+        encoding, offsets = long.encoding()
+        left = self.truncate == "left"
+        encoded = to_encoded_text(encoding, self.options, self.mask_id, limit=self.limit, left=left, already_cut=cut)
+        if self.options.spans:
+            encoded.spans[encoded.spans[:, 0] >= 0] = offsets
+        return [replace(encoded, empty=long.empty)]

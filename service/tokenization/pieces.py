@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
+from model_export.artifact.placement import Ints
 from service.errors import TokenizerFailed
 from service.tokenization.encoding import Direction, Text, longest_first
 from service.tokenization.tokenizer_check import guard
@@ -66,16 +68,12 @@ class Side:
     tokens: int = 0  # so far
     encodings: list[Encoding] = field(default_factory=list)  # in the order of the text
     _seen: int = 0  # characters
+    _first: int = 0  # the first character of `encodings`
 
     @property
     def left(self) -> int:
         """Characters that have not been tokenized."""
         return len(self.text) - self._seen
-
-    @property
-    def start(self) -> int:
-        """The first tokenized character."""
-        return self.left if self.from_end else 0
 
     def read(self, tokenizer: HFTokenizer, cuts: Cuts, characters: int, room: int) -> None:
         """Tokenizes about so many more characters. Beyond `room` tokens are only counted."""
@@ -92,13 +90,15 @@ class Side:
         self._seen += end - start
         if self.tokens < room:
             self.encodings.insert(0 if self.from_end else len(self.encodings), encoding)
+            self._first = start if self.from_end else 0
         self.tokens += len(encoding)
 
-    def keep(self, size: int) -> Encoding:
-        """Its last `size` tokens if `from_end`, else the first."""
+    def keep(self, size: int) -> tuple[Encoding, Ints]:
+        """Its last `size` tokens if `from_end`, else the first; and their first and end characters, [size, 2]."""
         merged = Encoding.merge(self.encodings, growing_offsets=True) if len(self.encodings) > 1 else self.encodings[0]
         merged.truncate(size, direction="left" if self.from_end else "right")
-        return merged
+        offsets = np.array(merged.offsets, np.int32).reshape(-1, 2)
+        return merged, offsets + np.int32(self._first)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,13 +140,23 @@ class LongText:
             side.read(self.tokenizer, self.cuts, self._characters, self.room)
             self._characters = min(2 * self._characters, PIECE_CHARACTERS)
 
-    def encoding(self) -> Encoding:
-        """With special tokens, cut to `room`."""
+    @property
+    def empty(self) -> bool:
+        """As EncodedText.empty, once it is done."""
+        return any(not side.tokens for side in self.sides)
+
+    def encoding(self) -> tuple[Encoding, Ints]:
+        """With special tokens, cut to `room`; and the first and end characters of the others, [tokens, 2].
+
+        The characters are not those of the Encoding: RoBERTa's post-processor trims them once more there.
+        """
         if len(self.sides) == 1:
-            return self.tokenizer.post_process(self.sides[0].keep(self.room))
+            kept, offsets = self.sides[0].keep(self.room)
+            return self.tokenizer.post_process(kept), offsets
         first, second = self.sides
-        keep = longest_first(first.tokens, second.tokens, self.room)
-        return self.tokenizer.post_process(first.keep(keep[0]), second.keep(keep[1]))
+        sizes = longest_first(first.tokens, second.tokens, self.room)
+        (one, before), (other, after) = first.keep(sizes[0]), second.keep(sizes[1])
+        return self.tokenizer.post_process(one, other), np.concatenate([before, after])
 
     def _next_side(self) -> Side | None:
         """The side to read next; None where the rest of the text cannot change the result."""
