@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
-from service.errors import Invalid, NoSuchHead, TooLarge
+from service.errors import DeadlineExceeded, Invalid, NoSuchHead, TooLarge
 from service.scheduling.results import InferenceResult, RequestInParts
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
@@ -18,6 +18,7 @@ from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedT
 from service.tokenization.job import EncodingJob
 from service.tokenization.tokenizer import Tokenizer
 
+T = TypeVar("T")
 Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
 
 
@@ -127,6 +128,17 @@ class Tasks:
         result = await request.finish()
         waited = max(0.0, result.queue_seconds - tokenize_seconds)  # the model ran beside the tokenizer
         return _task_result(sequences, replace(result, queue_seconds=waited), tokenize_seconds)
+
+    async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
+        """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                result = await tokenized
+        except TimeoutError:
+            message = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
+            raise DeadlineExceeded(message) from None
+        return result, timeout_seconds - (time.perf_counter() - started)
 
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:

@@ -25,7 +25,7 @@ async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) 
         tasks.check_count(texts)
         texts = [prompt + text for text in texts]
         if pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-            options = await _options_without(tasks, prompt)
+            options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
     result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
     vectors = np.concatenate([row[pooling] for row in result.rows])[:, : request.dimensions]
     return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))

@@ -26,7 +26,9 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
     """One input (or a list of one) gives one result, a longer list a list of results."""
     tasks.require_head("fill_mask")
     top_k, targets, first_piece = _parameters(tasks, request)
-    words = {} if targets is None else await target_ids(tasks, targets, first_piece)
+    words: dict[int, str] = {}
+    if targets is not None:
+        words, timeout_seconds = await tasks.prepare(target_ids(tasks, targets, first_piece), timeout_seconds)
 
     answer = AnswerSize(min(top_k, len(words) or top_k))
 

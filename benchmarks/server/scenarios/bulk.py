@@ -61,10 +61,10 @@ async def _longest_pause(port: int, end: float) -> float:
     """The longest time in which no token was computed."""
     longest, tokens, since = 0.0, -1.0, time.monotonic()
     while time.monotonic() < end:
-        computed = (await metrics(port))["bert_tokens_total"]
+        computed, now = (await metrics(port))["bert_tokens_total"], time.monotonic()
+        longest = max(longest, now - since)
         if computed != tokens:
-            tokens, since = computed, time.monotonic()
-        longest = max(longest, time.monotonic() - since)
+            tokens, since = computed, now
         await asyncio.sleep(SAMPLE_SECONDS)
     return longest
 

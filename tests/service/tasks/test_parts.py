@@ -15,7 +15,8 @@ from service.settings import Settings
 from service.tasks.base import Limits, TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import OPTIONS
-from service.tasks.schemas import EmbedRequest
+from service.tasks.fill_mask import fill_mask
+from service.tasks.schemas import EmbedRequest, FillMaskRequest
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import FakeRunner, adds_up, make_queue
 
@@ -120,3 +121,12 @@ def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenize
         await asyncio.wait([first])
 
     assert play(tokenizer, story, max_tokens=30_000) == RequestCounts(received=2, refused=1, cancelled=1)
+
+
+def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        request = FillMaskRequest(inputs="the [MASK]", targets=["c" * 500_000], first_piece=True)
+        with pytest.raises(DeadlineExceeded, match="after 0.001 s, before the texts were tokenized"):
+            await fill_mask(tasks, request, timeout_seconds=0.001)
+
+    assert play(tokenizer, story) == RequestCounts()
