@@ -126,7 +126,7 @@ def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenize
 def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
         request = FillMaskRequest(inputs="the [MASK]", targets=["c" * 500_000], first_piece=True)
-        with pytest.raises(DeadlineExceeded, match="after 0.001 s, before the texts were tokenized"):
+        with pytest.raises(DeadlineExceeded, match="before the texts were tokenized"):
             await fill_mask(tasks, request, timeout_seconds=0.001)
 
     assert play(tokenizer, story) == RequestCounts()
