@@ -9,6 +9,7 @@ from service.artifact import ManifestError
 from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
 from service.listening import ListenError, check_address
+from service.logs import configure_logging
 from service.settings import Settings, SettingsError
 from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
@@ -27,7 +28,7 @@ def main() -> int:
     except ListenError as error:
         print(f"service: {error}", file=sys.stderr)
         return 1
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging(settings)
     logging.getLogger("service").info(defaults)
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"

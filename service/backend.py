@@ -38,7 +38,8 @@ class Backend(ABC):
     def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics) -> None:
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
-        self.draining = False
+        self.leaving = False  # /ready is 503, so that load balancers send no more requests
+        self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self._tasks: Tasks | None = None
 
@@ -54,8 +55,13 @@ class Backend(ABC):
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
 
+    def leave(self) -> None:
+        """Not ready from now on; new requests are still admitted."""
+        self.leaving = True
+
     def drain(self) -> None:
         """Not ready from now on, and new requests are refused; admitted requests are still answered."""
+        self.leave()
         self.draining = True
 
     @abstractmethod

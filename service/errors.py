@@ -12,6 +12,7 @@ class DeviceError(Exception):
 class ServiceError(Exception):
     status = 500
     code = "internal"
+    default_retry_after: float | None = None  # seconds
 
     def __init__(
         self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None
@@ -20,7 +21,7 @@ class ServiceError(Exception):
         self.message = message
         self.code = code or self.code
         self.index = index  # of the input that caused the error
-        self.retry_after = retry_after  # seconds
+        self.retry_after = self.default_retry_after if retry_after is None else retry_after  # seconds
 
     @property
     def reason(self) -> str:
@@ -50,6 +51,12 @@ class TooLarge(ServiceError):
     """The request as a whole is over a limit: sending it again does not help."""
 
     status, code = 413, "too_large"
+
+
+class Unsupported(ServiceError):
+    """The body has a content coding that the service does not read."""
+
+    status, code = 415, "unsupported"
 
 
 class Invalid(ServiceError):
@@ -86,6 +93,7 @@ class Unavailable(ServiceError):
     """Loading, draining, or the deadline passed before the run."""
 
     status, code = 503, "unavailable"
+    default_retry_after: float | None = 0.0  # at another replica, at once: `Retry-After: 1`, which is the least
 
 
 class NotFinite(InferenceFailed):
@@ -104,3 +112,4 @@ class DeadlineExceeded(Unavailable):
     """The deadline passed while a part of the request was still in the queue; that part never ran."""
 
     code = "deadline"
+    default_retry_after = None

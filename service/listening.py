@@ -1,6 +1,14 @@
-"""Whether the service can listen on its address: asked before the model is loaded, which may take minutes."""
+"""Whether the service can listen on its address, asked before the model is loaded; how it stops without a reset."""
 
+import ctypes
 import socket
+import struct
+import sys
+from contextlib import suppress
+
+SO_ATTACH_FILTER = 26  # of Linux; the socket module does not have it
+# load the flags of the TCP header; drop a segment that has SYN; pass all others (code, jump if true, jump if false, k)
+DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
 class ListenError(Exception):
@@ -23,3 +31,22 @@ def check_address(host: str, port: int) -> None:
                 probe.bind(address)
     except OSError as error:
         raise ListenError(f"cannot listen on {host}:{port} (BERT_HOST, BERT_PORT): {error}") from None
+
+
+def begin_no_connection(listener: int) -> None:
+    """From now on no connection begins on the listening socket with the file descriptor `listener`.
+
+    Those that are established or in the handshake can still be accepted. When a listening socket closes, the system
+    resets the connections that nobody has accepted; with this filter there are none, some turns of the loop later. A
+    client that connects meanwhile sends its SYN again after a second, to what listens then. Does nothing where the
+    system has no such filter.
+    """
+    if sys.platform != "linux":
+        return
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in DROP_SYN))
+    with suppress(OSError), socket.socket(fileno=listener) as borrowed:
+        try:
+            content = struct.pack("HP", len(DROP_SYN), ctypes.addressof(program))
+            borrowed.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, content)
+        finally:
+            borrowed.detach()

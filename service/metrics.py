@@ -26,6 +26,7 @@ REASONS = (
     "deadline",
     "unauthorized",
     "bad_request",
+    "unsupported",
     "no_such_head",
     "run_failed",
     "not_finite",

@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
+ORIGIN = re.compile(r"https?://[^/\s,?#]+")
+
 
 class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
@@ -60,7 +62,14 @@ class Settings(BaseSettings):
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
-    drain_seconds: float = Field(20.0, ge=0, description="time after SIGTERM to finish admitted requests")
+    linger_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="time after SIGTERM in which /ready is 503 and new requests are still served, before draining",
+    )
+    drain_seconds: float = Field(
+        20.0, ge=0, description="time to finish admitted requests, after SIGTERM and BERT_LINGER_SECONDS"
+    )
     run_timeout_seconds: float = Field(
         30.0, gt=0, description="a run that lasts longer ends the process, after all requests got 503"
     )
@@ -69,10 +78,38 @@ class Settings(BaseSettings):
         gt=0,
         description="longest interval of the self-check (known input, known output); under load: every 100 batches",
     )
-    api_key: str = Field("", description="if set, task routes require `Authorization: Bearer KEY`")
+    api_key: str = Field(
+        "", description="if set, task routes require `Authorization: Bearer KEY`; several keys are separated by commas"
+    )
+    api_key_file: Path | None = Field(
+        None, description="file of more keys, one a line; it is read again within a second after it changes"
+    )
+    cors_origins: str = Field(
+        "", description="origins whose pages may call the service, separated by commas; `*`: all; empty: none"
+    )
+    compress_bytes: int = Field(
+        0,
+        ge=0,
+        description="task responses of at least so many bytes are compressed with gzip where the client accepts it; "
+        "0: none (15 ms of a core per MB)",
+    )
+    log_format: Literal["text", "json"] = Field("text", description="of every log line")
+    access_log: bool = Field(
+        False, description="log one line for each request: id, route, status, texts, tokens, milliseconds by stage"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe level that is logged"
     )
+
+    @property
+    def api_keys(self) -> list[str]:
+        """The keys of BERT_API_KEY."""
+        return [key.strip() for key in self.api_key.split(",") if key.strip()]
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        """Of BERT_CORS_ORIGINS."""
+        return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -99,8 +136,28 @@ class Settings(BaseSettings):
         if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
             fault = "white space at an end, or a control character (a file's last newline?)"
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
+        if self.api_key and not self.api_keys:
+            raise SettingsError("BERT_API_KEY: it has commas and no key")
+        if self.api_key_file is not None:
+            try:
+                read_key_file(self.api_key_file)
+            except (OSError, SettingsError) as error:
+                raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+        for origin in self.allowed_origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+
+def read_key_file(path: Path) -> list[str]:
+    """The keys of a file, one a line; empty lines do not count. Raises SettingsError where it has no usable key."""
+    keys = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not keys:
+        raise SettingsError(f"{path} holds no key; write one a line")
+    if faulty := [number for number, key in enumerate(keys, 1) if not key.isprintable()]:
+        raise SettingsError(f"{path}: key {faulty[0]} holds a control character: no client can send it")
+    return keys
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -35,6 +35,8 @@ class Connection:
 
     async def ask(self, request: bytes) -> Outcome:
         began = time.perf_counter()
+        if self._streams is not None and self._streams[0].at_eof():
+            self.close()  # by the server, between two requests
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**24)

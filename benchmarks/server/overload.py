@@ -10,6 +10,8 @@
     memory       mixed lengths for minutes
     poison       one poisoned text among 10,000
     sigterm      SIGTERM under load: every request that arrived is answered
+    rolling      a rolling restart of two instances behind clients that ask /ready: no request fails
+    counters     every kind of request and of disconnect: /metrics counts each exactly once
 
 Server and load run on this machine and share its cores. BERT_ARTIFACT names the artifact; without it the bundled model
 is exported first.
@@ -28,11 +30,13 @@ from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.scenarios import faults, latency
 from benchmarks.server.scenarios.bulk import bulk
+from benchmarks.server.scenarios.counters import counters
 from benchmarks.server.scenarios.deadline import deadline
 from benchmarks.server.scenarios.disconnects import disconnects
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target
 from benchmarks.server.scenarios.memory import memory
 from benchmarks.server.scenarios.mixups import mixups
+from benchmarks.server.scenarios.rolling import rolling
 from benchmarks.server.scenarios.saturation import overload
 from model_export.export import export
 
@@ -46,7 +50,7 @@ SCENARIOS = {
     "disconnects": disconnects,
     "memory": memory,
 }
-OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm}
+OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm, "rolling": rolling, "counters": counters}
 NAMES = [*SCENARIOS, *OWN_SERVERS]
 SETTINGS = {
     "overload": {"BERT_MAX_WAIT_SECONDS": "1"},  # the limit decides how soon single texts are as fast as before
@@ -79,6 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60, help="of overload")
     parser.add_argument("--minutes", type=float, default=30, help="of mixed lengths in memory")
     parser.add_argument("--times", type=int, default=20, help="that SIGTERM is sent")
+    parser.add_argument("--rolling", type=int, default=4000, help="requests during rolling restarts")
     parser.add_argument("--answers", type=int, default=100_000, help="compared with the table")
     parser.add_argument("--singles", type=int, default=500, help="single texts timed")
     parser.add_argument("--pause", type=float, default=0, help="seconds at most between two requests, in memory")

@@ -41,8 +41,8 @@ class LocalBackend(Backend):
         await self.engine.close()
         self._close_tokenizer()
 
-    def drain(self) -> None:
-        super().drain()
+    def leave(self) -> None:
+        super().leave()
         self.engine.health.draining = True
 
     def cancel_pending(self) -> None:

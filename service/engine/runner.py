@@ -45,6 +45,7 @@ class ModelRunner:
         self._threads = ThreadPoolExecutor(
             concurrency.max_in_flight, "inference", initializer=configure_inference_thread
         )
+        _start_threads(self._threads, concurrency.max_in_flight)
         counts = (self.threads, 1) if concurrency.per_core else (self.threads,)
         opening = [self._threads.submit(self._open_session, threads) for threads in counts]
         self._session, self._per_core_session = opening[0].result(), opening[-1].result()
@@ -126,6 +127,16 @@ class ModelRunner:
         session = self._session if all_cores else self._per_core_session
         with self._device_slots:
             return session.run(sorted(batch.outputs), batch.feeds)
+
+
+def _start_threads(executor: ThreadPoolExecutor, count: int) -> None:
+    """Starts all threads of the executor, which starts one per task only. Raises RuntimeError for a lack of threads."""
+    together = threading.Barrier(count)
+    try:
+        for waiting in [executor.submit(together.wait) for _ in range(count)]:
+            waiting.result()
+    finally:
+        together.abort()
 
 
 def _split(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> list[Row | None]:

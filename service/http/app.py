@@ -1,6 +1,7 @@
 """The HTTP application: FastAPI declares every route; TaskFastPath in front of it serves the task routes."""
 
 import asyncio
+import difflib
 import gc
 import logging
 from collections.abc import AsyncIterator
@@ -9,8 +10,13 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from service.backend import Backend
 from service.errors import UNEXPECTED
@@ -18,12 +24,14 @@ from service.http.dialects.errors import error_shape_of
 from service.http.dialects.table import TASKS
 from service.http.endpoints import TaskEndpoint
 from service.http.fast_path import TaskFastPath
+from service.http.headers.api_keys import ApiKeys
 from service.http.openapi import PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
 from service.http.responses import JSON
 from service.metrics import CONTENT_TYPE
 from service.tasks.schemas import Status
 
 log = logging.getLogger("service")
+MIN_COMPRESSED_BYTES = 1024
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -57,11 +65,22 @@ def create_app(backend: Backend) -> TaskFastPath:
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
     )
-    endpoints = {path: TaskEndpoint(backend, spec) for path, spec in TASKS.items()}
+    keys = ApiKeys(backend.settings)
+    endpoints = {path: TaskEndpoint(backend, spec, keys) for path, spec in TASKS.items()}
     app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
     _add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
     return TaskFastPath(app, endpoints)
+
+
+def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
+    """`app`, for pages of other origins too where there are any: a service without them has no such middleware."""
+    if not origins:
+        return app
+    exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs"]
+    methods = ["GET", "HEAD", "POST"]
+    return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 
 
 def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
@@ -91,16 +110,33 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
 def _add_error_handlers(app: FastAPI) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
-        status, code, message, headers = 500, "internal", UNEXPECTED, None
+        path, status, code, message, headers = request.url.path, 500, "internal", UNEXPECTED, None
         if isinstance(error, HTTPException):
             status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
-            known = ", ".join([*TASKS, "/health", "/ready", "/info", "/metrics", "/docs"])
-            message = f"{request.method} {request.url.path}: {error.detail}; this server has {known}"
-        content = error_shape_of(request.url.path).write(request.state.request_id, status, message, code, None)
+            message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
+        if status == 405:
+            headers = {"allow": ", ".join(_allowed_methods(app, path))}
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=headers)
+        content = error_shape_of(path).write(request.state.request_id, status, message, code, None)
         return Response(content, status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)
     app.add_exception_handler(Exception, respond_error)
+
+
+def _name_paths(app: FastAPI, path: str) -> str:
+    """The paths of this server, the one most like `path` first."""
+    known = list(dict.fromkeys(route.path for route in app.routes if isinstance(route, APIRoute)))
+    near = difflib.get_close_matches(path, known, n=1)
+    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join([*known, '/docs'])}"
+
+
+def _allowed_methods(app: FastAPI, path: str) -> list[str]:
+    """GET includes HEAD, which `TaskFastPath` turns into GET."""
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    stated = {method for route in routes for method in route.methods or ()}
+    return sorted(stated | {"OPTIONS"} | ({"HEAD"} if "GET" in stated else set()))
 
 
 def _json(status: int, content: Any) -> Response:

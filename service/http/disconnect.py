@@ -26,6 +26,7 @@ class ClientConnection:
     """
 
     disconnected: bool = False
+    rejected: bool = False  # by the protocol, which counts it: a request whose body the endpoint still reads
     _task: asyncio.Task[Any] | None = None
 
     def cancel_on_disconnect(self) -> "ClientConnection":

@@ -9,9 +9,15 @@ from starlette.types import Receive, Scope, Send
 from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError, Unavailable
 from service.http.dialects.spec import TaskSpec
+from service.http.headers.accept import accepts_coding, choose_media_type
+from service.http.headers.api_keys import ApiKeys
+from service.http.headers.coding import decode_body, encode_response
 from service.http.request import TaskRequest
-from service.http.responses import JSON, NPY, build_timing_headers, json_bytes, npy_bytes
+from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes
 from service.http.validation import parse
+from service.logs import Fields, log_access
+from service.settings import Settings
+from service.tasks.base import TaskResult
 
 log = logging.getLogger("service")
 
@@ -22,13 +28,14 @@ class TaskEndpoint:
 
     backend: Backend
     spec: TaskSpec
+    keys: ApiKeys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
         settings, metrics = backend.settings, backend.metrics
         started = time.perf_counter()
         try:
-            request.authenticate(settings.api_key)
+            self.keys.check(request.headers)
             try:
                 tasks = backend.admit(request.content_length)
             except Unavailable:
@@ -36,21 +43,58 @@ class TaskEndpoint:
                     await request.read_body(settings.max_body_bytes)
                 raise
             body = await request.read_body(settings.max_body_bytes)
+            if coding := request.headers.get(b"content-encoding"):
+                body = await decode_body(body, coding, settings.max_body_bytes)
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
                 parsed = parse(spec.request_model, body)
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
-                if spec.npy and request.headers.get(b"accept") == NPY.encode():
+                if spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
                     content, media_type = npy_bytes(result.value), NPY
                 else:
                     content, media_type = await json_bytes(result.value), JSON
                 headers = build_timing_headers(result)
+                if settings.compress_bytes:
+                    content, headers = await compress(request, content, headers, settings)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
                 error = ServiceError(UNEXPECTED)
-            metrics.refused(spec.name, error.status, error.reason)
+            if not request.connection.rejected:
+                metrics.refused(spec.name, error.status, error.reason)
             await request.respond_error(error, spec.error_shape)
+            self._log_access(request, error, started)
         else:
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
             await request.respond(200, content, media_type, *headers)
+            self._log_access(request, result, started)
+
+    def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
+        if not self.backend.settings.access_log:
+            return
+        fields: Fields
+        if isinstance(outcome, ServiceError):
+            status, fields = outcome.status, {"code": outcome.code}
+        else:
+            status, fields = 200, describe_result(outcome)
+        total_ms = round(1e3 * (time.perf_counter() - started), 3)
+        log_access(id=request.id.decode(), route=request.path, status=status, **fields, total_ms=total_ms)
+
+
+def _prefers_npy(accept: bytes) -> bool:
+    """Most requests name no type: they are not parsed."""
+    return (
+        accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
+    )
+
+
+async def compress(
+    request: TaskRequest, content: bytes, headers: list[tuple[bytes, bytes]], settings: Settings
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The content and the headers of a response, with gzip where the settings and the client want it."""
+    if not 0 < settings.compress_bytes <= len(content):
+        return content, headers
+    headers = [*headers, (b"vary", b"accept-encoding")]
+    if not accepts_coding(request.headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
+        return content, headers
+    return await encode_response(content), [*headers, (b"content-encoding", b"gzip")]

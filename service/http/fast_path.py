@@ -1,10 +1,13 @@
-"""Sends POSTs on task paths straight to their endpoints, past FastAPI, and adds x-request-id to all other responses."""
+"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id."""
 
+import logging
+import time
 from collections.abc import Awaitable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.request import request_id
+from service.logs import ACCESS, log_access
 
 
 class TaskFastPath:
@@ -28,9 +31,22 @@ class TaskFastPath:
         own_id = request_id(dict(scope["headers"]))
         scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
 
+        head = scope["method"] == "HEAD"
+        if head:  # the response to HEAD is that to GET without its body
+            scope = {**scope, "method": "GET"}
+
+        started, status = time.perf_counter(), 0
+
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
+            elif head:
+                message = {**message, "body": b""}
             await send(message)
 
         await self.fallback(scope, receive, send_with_id)
+        if ACCESS.isEnabledFor(logging.INFO):
+            total_ms = round(1e3 * (time.perf_counter() - started), 3)
+            log_access(id=own_id.decode(), route=scope["path"], status=status, total_ms=total_ms)

@@ -16,8 +16,9 @@ from service.tasks.schemas import ErrorBody
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {
     400: "The body is not JSON in UTF-8",
-    401: "BERT_API_KEY is set, and the key is missing or wrong",
+    401: "The server requires a key (BERT_API_KEY, BERT_API_KEY_FILE), and it is missing or wrong",
     413: "The body, the number of inputs or the size of the response exceeds the limit",
+    415: "The body has a content-encoding other than gzip",
     422: "Unknown or missing fields, wrong types, an empty input, no mask, or too long without truncation",
     429: "The queue is full: retry after the seconds in Retry-After. Nothing of the request was computed",
     500: "The model failed on this input, or its output was not finite",
@@ -30,7 +31,7 @@ PROTOCOL_ERRORS: Responses = {  # sent before the path is known
     431: {"model": ErrorBody, "description": "The request line and headers are too large; the connection closes"},
 }
 NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
-API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="the value of BERT_API_KEY"))
+API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="a key of BERT_API_KEY or its file"))
 Timeout = Annotated[
     int | None, Header(ge=1, le=MAX_TIMEOUT_MS, description="deadline in milliseconds; default: BERT_TIMEOUT_MS")
 ]
@@ -56,7 +57,7 @@ class TaskRoute(APIRoute):
             summary=spec.summary,
             response_model=spec.response_model,
             responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
-            dependencies=[API_KEY] if endpoint.backend.settings.api_key else [],
+            dependencies=[API_KEY] if endpoint.keys.required else [],
         )
 
     def get_route_handler(self) -> Callable[[Request], Any]:

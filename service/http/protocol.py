@@ -44,7 +44,7 @@ class ConnectionLimits:
     client_timeout_seconds: float
     max_header_bytes: int
     on_rejected: Callable[[int, str], None] = lambda status, code: None
-    draining: bool = False  # each connection closes after its next response
+    closing: bool = False  # each connection closes after its next response
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -73,6 +73,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.client_connection = ClientConnection()
         self._start_read_timer()
+
+    def shutdown(self) -> None:
+        """When the port has closed: a connection closes at once if no request of it has begun to arrive."""
+        if self.transport.is_closing():
+            return
+        arrived = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+        if not self._receiving and not any(arrived):
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_read_timer()
@@ -135,7 +143,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self.headers = []  # trailers, which follow, are not headers
-        if self.limits.draining:
+        if self.limits.closing:
             self.close_after_response()
 
     def on_chunk_header(self) -> None:
@@ -210,6 +218,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body):
             cycle.keep_alive = False  # an earlier request is being answered: its response is the connection's last
             return
+        self.client_connection.rejected = cycle is not None and not cycle.response_complete
         body = json.dumps({"error": message, "code": code, "request_id": secrets.token_hex(8)}).encode()
         self.transport.write(RESPONSE % (status, REASON_PHRASES[status], len(body), body))
         self.transport.close()

@@ -1,12 +1,11 @@
 """The HTTP request of a task: what its endpoint reads of it, and how the endpoint responds. Does not know the tasks."""
 
-import hmac
 import random
 import re
 
 from starlette.types import Receive, Scope, Send
 
-from service.errors import Invalid, ServiceError, TooLarge, Unauthorized
+from service.errors import Invalid, ServiceError, TooLarge
 from service.http.dialects.errors import ErrorShape
 from service.http.disconnect import CONNECTION_KEY, ClientConnection, ClientDisconnected
 from service.http.responses import JSON
@@ -31,11 +30,6 @@ class TaskRequest:
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
         # a server that does not report disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
-
-    def authenticate(self, key: str) -> None:
-        """Raises Unauthorized for a missing or wrong key; an empty `key` admits every request."""
-        if key and not hmac.compare_digest(self.headers.get(b"authorization", b""), f"Bearer {key}".encode()):
-            raise Unauthorized("this server requires `Authorization: Bearer KEY`; the key is missing or wrong")
 
     def timeout_seconds(self, default_ms: int) -> float:
         """The time in which the client wants its response. Raises Invalid."""

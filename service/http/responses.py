@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.logs import Fields
 from service.tasks.base import TaskResult
 
 Floats = NDArray[np.float32]
@@ -33,14 +34,25 @@ def npy_bytes(value: NDArray[np.generic]) -> bytes:
     return buffer.getvalue()
 
 
-def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
-    """server-timing in milliseconds, and the number of truncated inputs if there are any."""
-    milliseconds = (
+def stage_milliseconds(result: TaskResult) -> tuple[float, float, float, float]:
+    """Of tokenizing, queue, forward pass and formatting."""
+    return (
         1e3 * result.tokenize_seconds,
         1e3 * result.queue_seconds,
         1e3 * result.forward_seconds,
         1e3 * result.format_seconds,
     )
-    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % milliseconds
+
+
+def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
+    """server-timing in milliseconds, and the number of truncated inputs if there are any."""
+    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % stage_milliseconds(result)
     headers = [(b"server-timing", timing)]
     return [*headers, (b"x-truncated-inputs", b"%d" % result.truncated)] if result.truncated else headers
+
+
+def describe_result(result: TaskResult) -> Fields:
+    """What the access log says of an answered request."""
+    names = ("tokenize_ms", "queue_ms", "forward_ms", "format_ms")
+    milliseconds = (round(value, 3) for value in stage_milliseconds(result))
+    return {"texts": len(result.sequences), "tokens": result.tokens, **dict(zip(names, milliseconds, strict=True))}

@@ -11,11 +11,13 @@ from types import FrameType
 import uvicorn
 
 from service.backend import Backend
-from service.http.app import create_app
+from service.http.app import allow_origins, create_app
 from service.http.protocol import ConnectionLimits, LimitedHttpProtocol
+from service.listening import begin_no_connection
 from service.settings import Settings
 
-MIN_DRAIN_SECONDS = 1.0  # keep listening at least this long: a request on a kept connection gets 503 instead of a reset
+AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
+LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them
 FLUSH_SECONDS = 5  # after the drain, for the last responses to be sent
 # While a thread tokenizes, the default of 0.005 delays the inference thread by 3 ms; this value by 1 ms.
 GIL_SWITCH_SECONDS = 0.0005
@@ -24,13 +26,13 @@ log = logging.getLogger("service")
 
 
 class Server(uvicorn.Server):
-    """At SIGTERM uvicorn stops listening at once; this one finishes pending requests first."""
+    """At SIGTERM uvicorn stops listening at once; this one lingers, and finishes pending requests first."""
 
     def __init__(self, config: uvicorn.Config, backend: Backend, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self.backend, self.limits = backend, limits
         self.failed = False
-        self._draining: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,32 +43,38 @@ class Server(uvicorn.Server):
             self.fail()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """The first signal drains, the second one ends the server at once."""
-        if self.backend.draining or not self.started:
+        """The first signal begins to leave, the second one ends the server at once."""
+        if self.backend.leaving or not self.started:
             self.should_exit = True
-        self.backend.drain()
+        self.backend.leave()
         if self.started:
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            self._loop.call_soon_threadsafe(self._begin_to_leave)
 
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""
         self.failed = self.should_exit = True
 
-    def _begin_drain(self) -> None:
-        if self._draining is not None:
+    def _begin_to_leave(self) -> None:
+        if self._leaving is not None:
             return
-        self.limits.draining = True
+        self.limits.closing = True
         for connection in self.server_state.connections:
             if isinstance(connection, LimitedHttpProtocol):
                 connection.close_after_response()
-        self._draining = asyncio.create_task(self._drain())
+        self._leaving = asyncio.create_task(self._leave())
 
-    async def _drain(self) -> None:
-        """Finishes the requests that have arrived; the application rejects later ones."""
-        minimum = asyncio.create_task(asyncio.sleep(MIN_DRAIN_SECONDS))
-        timeout = max(MIN_DRAIN_SECONDS, self.backend.settings.drain_seconds)
-        await asyncio.wait({minimum, *self.server_state.tasks}, timeout=timeout)
+    async def _leave(self) -> None:
+        """Serves for BERT_LINGER_SECONDS, then finishes the requests that have arrived and refuses later ones."""
+        settings = self.backend.settings
+        await asyncio.sleep(settings.linger_seconds)
+        self.backend.drain()
+        if pending := set(self.server_state.tasks):
+            await asyncio.wait(pending, timeout=settings.drain_seconds)
         self.backend.cancel_pending()
+        await asyncio.sleep(AFTER_DRAIN_SECONDS)
+        for listener in [each for server in self.servers for each in server.sockets]:
+            begin_no_connection(listener.fileno())
+        await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
         self.should_exit = True
 
 
@@ -77,18 +85,18 @@ def build(settings: Settings, backend: Backend) -> Server:
         on_rejected=backend.metrics.rejected_by_protocol,
     )
     config = uvicorn.Config(
-        create_app(backend),
+        allow_origins(create_app(backend), settings.allowed_origins),
         interface="asgi3",
         host=settings.host,
         port=settings.port,
         http=LimitedHttpProtocol.bind(limits),  # httptools rejects smuggled and folded headers that h11 accepts
         ws="none",
+        log_config=None,  # its lines have the format of all others
         log_level=settings.log_level,
         access_log=False,
         proxy_headers=False,  # the client address is never used
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=FLUSH_SECONDS,
-        date_header=False,
         server_header=False,
     )
     server = Server(config, backend, limits)

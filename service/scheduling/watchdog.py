@@ -1,5 +1,9 @@
 """Records when each run began, and calls back where one does not end in time.
 
+The time of a run is counted in intervals of the event loop. An interval that ends late does not count: the process was
+stopped or its machine suspended, and the end of the run may wait for a turn of the loop. A loop that hangs is not
+noticed here (`workers/heartbeat`).
+
 Several runs may be in flight: side by side, or one running and the others prepared. A prepared run begins when the one
 before it ends.
 """
@@ -9,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; one that takes more than twice its time does not count
 Clock = Callable[[], float]
 
 
@@ -16,6 +21,7 @@ Clock = Callable[[], float]
 class WatchedRun:
     began: float = 0.0  # seconds; valid once `timer` is set
     timer: asyncio.TimerHandle | None = None
+    intervals: int = 0  # that have passed
 
 
 @dataclass(slots=True, eq=False)
@@ -45,4 +51,15 @@ class Watchdog:
 
     def _start(self, run: WatchedRun) -> None:
         run.began = self.clock()
-        run.timer = asyncio.get_running_loop().call_later(self.run_timeout_seconds, self.on_timeout)
+        self._count_next_interval(run)
+
+    def _count_next_interval(self, run: WatchedRun) -> None:
+        loop, seconds = asyncio.get_running_loop(), self.run_timeout_seconds / INTERVALS
+        run.timer = loop.call_later(seconds, self._on_interval, run, loop.time() + 2 * seconds)
+
+    def _on_interval(self, run: WatchedRun, latest: float) -> None:
+        run.intervals += asyncio.get_running_loop().time() <= latest
+        if run.intervals < INTERVALS:
+            self._count_next_interval(run)
+        else:
+            self.on_timeout()

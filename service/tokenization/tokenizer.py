@@ -57,6 +57,7 @@ class Tokenizer:
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._cuts, self._masking_cuts = Cuts.of(self._plain), Cuts.of(self._masking)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
         self.scheduler = TokenizingScheduler(self._thread, self.report)
 
     def close(self) -> None:

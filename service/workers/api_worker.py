@@ -63,8 +63,8 @@ class RemoteBackend(Backend):
         self.queue.close(SHUTTING_DOWN)
 
     async def ready(self) -> str:
-        if self.draining or self._tasks is None:
-            return "draining" if self.draining else "loading"
+        if self.leaving or self._tasks is None:
+            return "draining" if self.leaving else "loading"
         try:
             return (await self.queue.query("ready")).decode()
         except Unavailable as error:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from service.artifact import Artifact, read_artifact
+from service.logs import configure_logging
 from service.settings import Settings
 
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
@@ -55,8 +56,7 @@ def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn
     spec = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
     threading.Thread(target=_end_with_supervisor, args=(spec,), daemon=True, name="lifeline").start()
     settings = Settings.from_environment()
-    log_format = f"%(asctime)s %(levelname)s {spec.name} %(name)s %(message)s"
-    logging.basicConfig(level=settings.log_level.upper(), format=log_format)
+    configure_logging(settings, process=spec.name)
     _store_metrics_in_files(spec.name)
     code = work(spec, settings, read_artifact(settings.artifact, spec.device))
     logging.shutdown()

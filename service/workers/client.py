@@ -76,7 +76,7 @@ class EngineClient:
 
     def check_admission(self, tokens: int) -> None:
         """Raises Unavailable without an engine, Overloaded where so many tokens did not fit the queue a moment ago."""
-        self._connection()
+        self._check_open()
         overload = self._overload
         if overload is not None and tokens >= self._min_rejected_tokens and time.monotonic() < self._overloaded_until:
             if not self._rejections:
@@ -85,8 +85,8 @@ class EngineClient:
             raise Overloaded(overload.message, retry_after=overload.retry_after)
 
     async def query(self, topic: messages.Topic) -> bytes:
-        """Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
-        writer = self._connection()
+        """Also after `close`. Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
+        writer = self._engine_writer()
         self._report_rejections()
         self._last_id = query_id = self._last_id + 1
         future = self._queries[query_id] = asyncio.get_running_loop().create_future()
@@ -152,10 +152,14 @@ class EngineClient:
         else:
             raise messages.ProtocolError("a second hello")
 
-    def _connection(self) -> asyncio.StreamWriter:
-        """Raises Unavailable where there is no connection, or where the engine does not read from it."""
+    def _check_open(self) -> None:
+        """Raises Unavailable after `close`, and as `_engine_writer`."""
         if self._closed:
             raise Unavailable(self._closed)
+        self._engine_writer()
+
+    def _engine_writer(self) -> asyncio.StreamWriter:
+        """Raises Unavailable where there is no connection, or where the engine does not read from it."""
         if self._writer is None:
             raise _retry_later("the engine is not running")
         if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -163,8 +167,8 @@ class EngineClient:
         return self._writer
 
     def _register(self, timeout_seconds: float) -> PendingRequest:
-        """A new request. Raises as `_connection`."""
-        self._connection()
+        """A new request. Raises as `_check_open`."""
+        self._check_open()
         now, future = time.monotonic(), asyncio.get_running_loop().create_future()
         self._last_id = request_id = self._last_id + 1
         self._requests[request_id] = future

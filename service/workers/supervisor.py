@@ -85,7 +85,7 @@ class Supervisor:
     engine: Child
     apis: list[Child]
     listeners: list[socket.socket]
-    drain_seconds: float
+    stop_seconds: float  # in which an API worker lingers and drains
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _code: int = 0
 
@@ -98,7 +98,7 @@ class Supervisor:
         await self._stopping.wait()
         for listener in self.listeners:
             listener.close()
-        await self._stop({child: tasks[child] for child in self.apis}, self.drain_seconds + STOP_GRACE_SECONDS)
+        await self._stop({child: tasks[child] for child in self.apis}, self.stop_seconds + STOP_GRACE_SECONDS)
         await self._stop({self.engine: tasks[self.engine]}, STOP_GRACE_SECONDS)
         return self._code
 
@@ -178,7 +178,8 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
         ]
         port = listeners[0].getsockname()[1]
         log.info("serving on http://%s:%d with %d API workers and an engine worker", settings.host, port, len(apis))
-        code = asyncio.run(Supervisor(engine, apis, listeners, settings.drain_seconds).run())
+        stop_seconds = settings.linger_seconds + settings.drain_seconds
+        code = asyncio.run(Supervisor(engine, apis, listeners, stop_seconds).run())
     os.close(lifeline_write_end)
     return code
 

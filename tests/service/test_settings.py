@@ -26,6 +26,12 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     ("name", "value", "sentence"),
     [
         ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_API_KEY, "),
+        ("BERT_API_KEY", ", ,", "it has commas and no key"),
+        ("BERT_API_KEY_FILE", "/nowhere", "No such file"),
+        ("BERT_API_KEY_FILE", "/dev/null", "holds no key"),
+        ("BERT_CORS_ORIGINS", "page.example", "'page.example' is no origin"),
+        ("BERT_CORS_ORIGINS", "https://page.example/path", "is no origin"),
+        ("BERT_COMPRESS_BYTES", "-1", "greater than or equal to 0"),
         ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
         ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_API_KEY, "),
         ("BERT_PORT", "http", "BERT_PORT: "),

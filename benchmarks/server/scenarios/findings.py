@@ -15,6 +15,7 @@ class LoadPlan:
     seconds: float  # overload
     minutes: float  # memory
     times: int  # sigterm
+    rolling: int  # requests
     answers: int  # mixups
     singles: int  # idle, fairness: single texts that are timed
     pause: float  # memory: seconds at most between two requests of a client

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,7 +59,9 @@ def test_batches_in_flight_together_get_the_same_rows_as_one_by_one(
 ) -> None:
     """On a CPU the service prepares no batch ahead; the code is the same as on a GPU."""
     several = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
+    before = threading.active_count()
     several.open()
+    assert threading.active_count() == before + 2  # both at once: there may be no room for a thread later
     work = [
         [tokens(2, *range(5, 5 + length), n, 3) for length in range(1 + n % 7, 40, 1 + n % 5)] for n in range(10, 34)
     ]

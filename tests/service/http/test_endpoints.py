@@ -1,6 +1,7 @@
 """A task's endpoint as plain ASGI with a fake backend: authentication, admission, body limits, disconnects, errors."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from service.errors import Overloaded, ServiceError, Unavailable
 from service.http.dialects.table import TASKS
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
-from service.http.endpoints import TaskEndpoint
+from service.http.endpoints import TaskEndpoint, compress
+from service.http.headers.api_keys import ApiKeys
+from service.http.request import TaskRequest
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -48,7 +51,7 @@ class Exchange:
         scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/embed"}
         scope["state"] = {CONNECTION_KEY: ClientConnection()}
         scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-        endpoint = TaskEndpoint(backend, TASKS["/embed"])  # type: ignore[arg-type]  # a backend has more members
+        endpoint = TaskEndpoint(backend, TASKS["/embed"], ApiKeys(backend.settings))  # type: ignore[arg-type]  # not all members
         asyncio.run(endpoint(scope, self.receive, self.send))
 
     async def receive(self) -> Any:
@@ -98,7 +101,7 @@ def test_a_body_in_parts_up_to_the_limit_is_read_completely() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        *(None, b"", b"secret", b"Bearer", b"Bearer secre", b"Bearer secret2", b"bearer secret", b"Bearer \xff"),
+        *(None, b"", b"secret", b"Bearer", b"Bearer secre", b"Bearer secret2", b"Basic secret", b"Bearer \xff"),
         b"Bearer secret\xff",
     ],
 )
@@ -155,3 +158,18 @@ def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_lo
     assert "FakeBackend" in caplog.text
     assert "mine" in caplog.text
     assert exchange.counted("internal")
+
+
+@pytest.mark.parametrize(
+    ("settings", "accept", "packed"),
+    [({"compress_bytes": 10}, b"gzip", True), ({"compress_bytes": 10}, b"br", False), ({}, b"gzip", False)],
+)
+def test_a_response_is_compressed_from_the_size_that_the_operator_sets(
+    settings: dict[str, Any], accept: bytes, packed: bool
+) -> None:
+    content = b"[0.125]" * 100
+    request = TaskRequest({"type": "http", "path": "/embed", "headers": [(b"accept-encoding", accept)]}, None, None)  # type: ignore[arg-type]
+    sent, headers = asyncio.run(compress(request, content, [], Settings.model_validate({"artifact": "."} | settings)))
+    assert (gzip.decompress(sent) if packed else sent) == content
+    assert ((b"content-encoding", b"gzip") in headers) is packed
+    assert ((b"vary", b"accept-encoding") in headers) is bool(settings)

@@ -373,7 +373,7 @@ def test_while_draining_each_connection_closes_after_its_next_response() -> None
     async def story(connection: Connection, _: FakeTime) -> None:
         await connection.send(GET)
         assert not connection.transport.closed
-        type(connection.protocol).limits.draining = True
+        type(connection.protocol).limits.closing = True
         await connection.send(GET)
         assert connection.statuses == [200, 200]
         assert connection.transport.written.count(b"connection: close") == 1
@@ -402,3 +402,28 @@ def test_a_uvicorn_without_a_required_member_is_refused_with_the_supported_versi
     monkeypatch.setattr(protocol, "UVICORN_MEMBERS", (*protocol.UVICORN_MEMBERS, "_renamed_in_a_later_version"))
     with pytest.raises(ImportError, match=r"uvicorn>=0\.45,<0\.55 .*_renamed_in_a_later_version"):
         protocol.check_uvicorn()
+
+
+def test_a_request_that_has_arrived_and_was_not_read_when_the_port_closes_is_answered() -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        type(connection.protocol).limits.closing = True
+        connection.transport.sockets[1].sendall(GET)
+        connection.protocol.shutdown()
+        assert not connection.transport.closed
+        await connection.send(connection.transport.sockets[0].recv(1000))
+        assert connection.statuses == [200]
+        assert connection.transport.closed
+        connection.protocol.shutdown()
+
+    play_connection(story)
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_an_idle_connection_closes_with_the_port(requests: int) -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(*[GET] * requests)
+        assert not connection.transport.closed
+        connection.protocol.shutdown()
+        assert connection.transport.closed
+
+    play_connection(story)

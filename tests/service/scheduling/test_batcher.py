@@ -370,6 +370,42 @@ def test_a_hanging_run_times_out_and_its_requests_can_be_failed() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("paused_at", [1.0, 2.9])
+def test_a_pause_of_the_process_does_not_count_towards_a_runs_timeout(paused_at: float) -> None:
+    """The run takes 3 of 4 s, and it ends while the process is stopped or soon after that."""
+
+    async def story(time: FakeTime) -> None:
+        timeouts: list[float] = []
+        watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
+        for pause in (6.0, 1.5):
+            async with serving(FakeRunner(seconds_per_token=0.75), time, watchdog=watchdog) as batcher:
+                asking = ask(batcher, 1)
+                await asyncio.sleep(paused_at)
+                time.now += pause
+                assert await outcomes(asking) == [[1]]
+        assert timeouts == []
+
+    play(story)
+
+
+def test_a_run_that_hangs_after_a_pause_of_the_process_times_out_later() -> None:
+    async def story(time: FakeTime) -> None:
+        runner = FakeRunner(held=True)
+        timeouts: list[float] = []
+        watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
+        async with serving(runner, time, watchdog=watchdog) as batcher:
+            asking = ask(batcher, 1)
+            await asyncio.sleep(1.25)
+            time.now += 6.0
+            await asyncio.sleep(5)
+            assert timeouts == [1.25 + 6.0 + 3.0]  # two intervals of 0.5 s before the pause, and six after it
+            batcher.fail_all("stuck")
+            assert await outcomes(asking) == [Unavailable]
+            runner.release()
+
+    play(story)
+
+
 def test_only_a_full_batch_is_prepared_while_another_runs() -> None:
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)

@@ -1,6 +1,7 @@
 """Texts to ids, as transformers does it, except that special tokens in a text are text (but the mask in fill-mask)."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,14 @@ def encode(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, ma
 def words(tokenizer: Tokenizer, text: Text, cut: Direction | None = None, *, masks: bool = False) -> list[str]:
     ids = encode(tokenizer, text, cut, masks=masks).ids
     return [str(tokenizer._plain.id_to_token(i)) for i in ids.tolist()]
+
+
+def test_its_thread_starts_when_it_opens_and_not_with_the_first_long_text(bert_artifact: Path) -> None:
+    before = threading.active_count()
+    opened = Tokenizer(open_artifact(bert_artifact), max_characters=5000)
+    opened.open()
+    assert threading.active_count() == before + 1
+    opened.close()
 
 
 def test_ids_and_types_are_those_of_transformers(tokenizer: Tokenizer, bert_answers: dict[str, Any]) -> None:

@@ -1,0 +1,155 @@
+"""The service for Python programs: `Client(url).embed(texts)` gives an array."""
+
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from service.client.chunks import ChunkLimits, Input, split_into_chunks
+from service.client.sender import RequestFailed, Sender
+
+JSON, NPY = "application/json", "application/x-npy"
+TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    path: str
+    pairs: bool = False  # an input may be a pair of texts
+    arrays: bool = False  # the answers of a request are the rows of one array
+    lists: bool = False  # an input is sent as a list of its texts
+    unwraps: bool = False  # the answer to a list of one input is the answer to that input
+
+
+TASKS = {
+    "embed": Task("/embed", arrays=True),
+    "fill-mask": Task("/fill-mask", unwraps=True),
+    "nsp": Task("/nsp", pairs=True, lists=True),
+    "predict": Task("/predict", pairs=True, lists=True),
+    "tag": Task("/tag"),
+}
+
+
+class Client:
+    """A client of one server, for use in one thread. Each call sends several requests at a time.
+
+    Raises RequestFailed where the server refuses an input (`index` is its place among the inputs of the call), or where
+    it cannot be reached or is overloaded for `patience_seconds`.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str = "",
+        max_requests: int = 8,
+        patience_seconds: float = 300.0,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._sender = Sender(self._http, max_requests=max_requests, patience_seconds=patience_seconds)
+        self._limits: ChunkLimits | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def info(self) -> dict[str, Any]:
+        """The content of /info."""
+        response = self._http.get("/info").raise_for_status()
+        content: dict[str, Any] = response.json()
+        return content
+
+    def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
+        """[texts, dimensions] float32. `fields` are those of /embed: pooling, normalize, dimensions, truncate, ..."""
+        rows = list(self.run("embed", texts, **fields))
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def fill_mask(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text the candidates of its mask, or a list for each of its masks."""
+        return list(self.run("fill-mask", texts, **fields))
+
+    def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[Any]:
+        """For each pair whether its second text follows the first."""
+        return list(self.run("nsp", pairs, **fields))
+
+    def predict(self, inputs: Sequence[Input], **fields: Any) -> list[Any]:
+        """For each text or pair its labels with scores, best first."""
+        return list(self.run("predict", inputs, **fields))
+
+    def tag(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text its tags."""
+        return list(self.run("tag", texts, **fields))
+
+    def run(self, task: str, inputs: Iterable[Input], **fields: Any) -> Iterator[Any]:
+        """The answer to each input, in their order. Inputs are read only as far ahead as requests are sent."""
+        chunks = self.chunk(inputs)
+        first = 0
+        for answers, sent in self.run_chunks(task, chunks, **fields):
+            if isinstance(answers, RequestFailed):
+                index = None if answers.index is None else first + answers.index
+                where = "" if index is None else f"input {index}: "
+                raise RequestFailed(f"{where}{answers}", status=answers.status, index=index)
+            first += len(sent)
+            yield from answers
+
+    def chunk(self, inputs: Iterable[Input]) -> Iterator[list[Input]]:
+        """The inputs of each request, within the limits of the server."""
+        if self._limits is None:
+            self._limits = read_limits(self.info())
+        return split_into_chunks(inputs, self._limits)
+
+    def run_chunks(
+        self, task: str, chunks: Iterable[list[Input]], **fields: Any
+    ) -> Iterator[tuple[Sequence[Any] | RequestFailed, list[Input]]]:
+        """The answers to each chunk, or why it failed, with the chunk itself."""
+        spec, sent = TASKS[task], deque[list[Input]]()
+
+        def bodies() -> Iterator[dict[str, Any]]:
+            for chunk in chunks:
+                sent.append(chunk)
+                yield {"inputs": [as_json(item, spec) for item in chunk], **fields}
+
+        for response in self._sender.send_all(spec.path, bodies(), accept=NPY if spec.arrays else JSON):
+            chunk = sent.popleft()
+            yield response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk)), chunk
+
+
+def as_json(item: Input, spec: Task) -> str | list[str]:
+    if isinstance(item, str):
+        return [item] if spec.lists else item
+    if not spec.pairs:
+        raise ValueError(f"{spec.path} takes texts, this input is a pair")
+    return list(item)
+
+
+def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[Any]:
+    """The answer to each of the `count` inputs of a request."""
+    if spec.arrays:
+        rows: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
+        return list(rows)
+    content = response.json()
+    answers: list[Any] = [content] if spec.unwraps and count == 1 else content
+    return answers
+
+
+def read_limits(info: dict[str, Any]) -> ChunkLimits:
+    """The limits of a request, from /info."""
+    limits, defaults = info.get("limits", {}), ChunkLimits()
+    return ChunkLimits(
+        tokens=min(defaults.tokens, limits.get("waiting_tokens", defaults.tokens) // 4),
+        inputs=min(defaults.inputs, limits.get("inputs", defaults.inputs)),
+        characters=min(defaults.characters, limits.get("body_bytes", 8 * defaults.characters) // 8),
+    )

@@ -1,0 +1,44 @@
+"""Which of the offered media types or content codings a client prefers (RFC 9110, sections 12.5.1 and 12.5.3)."""
+
+from collections.abc import Sequence
+
+
+def choose_media_type(accept: str, offered: Sequence[str]) -> str:
+    """The offered type with the highest weight, of several the one that the client names first.
+
+    The first of `offered` where none is acceptable.
+    """
+    stated = _parse(accept)
+
+    def weight(media_type: str) -> float:
+        ranges = (media_type, media_type.split("/")[0] + "/*", "*/*")
+        return next((stated[one] for one in ranges if one in stated), 0.0)
+
+    named = [
+        one for one in stated if one in offered and stated[one]
+    ]  # `application/x-npy, */*` means the type it names
+    return max(named or offered, key=weight)
+
+
+def accepts_coding(accept_encoding: str, coding: str) -> bool:
+    """Whether a response may have this content coding; not where the header is empty."""
+    stated = _parse(accept_encoding)
+    return stated.get(coding, stated.get("*", 0.0)) > 0
+
+
+def _parse(header: str) -> dict[str, float]:
+    """The weight of each member, by its name in lower case; a weight that is no number counts as 0."""
+    weights = {}
+    for member in header.split(","):
+        name, *parameters = (part.strip().lower() for part in member.split(";"))
+        stated = [one.partition("=")[2].strip() for one in parameters if one.partition("=")[0].strip() == "q"]
+        if name:
+            weights[name] = _number(stated[0]) if stated else 1.0
+    return weights
+
+
+def _number(text: str) -> float:
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,202 @@
+"""The client gives what the routes give, in order; a bulk job has every row once, also after a stop."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pyarrow import Table, parquet
+
+from service.client import Client, RequestFailed, bulk
+from service.client.__main__ import main
+from service.client.bulk import Job, run_job
+from service.client.files import FileError
+
+TEXTS = [f"the dog number {number} is hairy" for number in range(41)]
+LONG = "dog " * 400
+
+
+@pytest.fixture
+def client(server: httpx.Client) -> Iterator[Client]:
+    with Client(str(server.base_url), patience_seconds=0.0) as client:
+        yield client
+
+
+@pytest.fixture
+def texts_file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PART_ROWS", 16)
+
+
+def embed_by_hand(server: httpx.Client, texts: list[str], **fields: Any) -> Any:
+    return np.asarray(server.post("/embed", json={"inputs": texts, **fields}).json(), np.float32)
+
+
+def test_embed_gives_the_vectors_of_the_route_as_an_array(server: httpx.Client, client: Client) -> None:
+    found = client.embed(TEXTS * 4, normalize=True)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, embed_by_hand(server, TEXTS, normalize=True)[np.tile(np.arange(41), 4)])
+    assert client.embed([]).shape == (0, 0)
+
+
+def test_the_other_tasks_give_one_answer_for_each_input(server: httpx.Client, client: Client) -> None:
+    mask = "my [MASK] is hairy"
+    for texts in ([mask], [mask, mask]):
+        expected = server.post("/fill-mask", json={"inputs": mask, "top_k": 2}).json()
+        assert client.fill_mask(texts, top_k=2) == [expected] * len(texts)
+    pair = ("my dog", "is hairy")
+    expected = server.post("/nsp", json={"inputs": {"text": pair[0], "text_pair": pair[1]}}).json()
+    assert client.nsp([pair]) == [expected]
+    with pytest.raises(RequestFailed, match="no labels head") as failed:
+        client.predict(["a text", pair])
+    assert failed.value.status == 501
+
+
+def test_a_refused_input_is_named_by_its_place_in_the_call(client: Client) -> None:
+    with pytest.raises(RequestFailed, match="input 130: input has") as failed:
+        client.embed([*TEXTS, *TEXTS, *TEXTS, *TEXTS[:7], LONG])
+    assert failed.value.index == 130
+
+
+def test_a_file_of_lines_becomes_an_array(server: httpx.Client, client: Client, texts_file: Path) -> None:
+    output = texts_file.with_name("out.npy")
+    rows: list[int] = []
+    assert run_job(Job(task="embed", source=texts_file, output=output), client, on_rows=rows.append) == 0
+    assert np.array_equal(np.load(output), embed_by_hand(server, TEXTS))
+    assert sum(rows) == len(TEXTS)
+    assert sorted(path.name for path in texts_file.parent.iterdir()) == ["out.npy", "texts.txt"]
+
+
+def test_parquet_and_json_lines_in_and_out(server: httpx.Client, client: Client, tmp_path: Path) -> None:
+    expected = embed_by_hand(server, TEXTS)
+    source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    parquet.write_table(Table.from_pydict({"id": list(range(41)), "body": TEXTS}), source)
+    run_job(Job(task="embed", source=source, output=output, column="body"), client)
+    assert np.array_equal(np.asarray(parquet.read_table(output)["output"].to_pylist(), np.float32), expected)
+    lines, answers = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines.write_text("".join(json.dumps({"a": text, "b": "is it?"}) + "\n" for text in TEXTS), "utf-8")
+    run_job(Job(task="nsp", source=lines, output=answers, column="a", pair_column="b"), client)
+    found = [json.loads(line) for line in answers.read_text("utf-8").splitlines()]
+    pairs = {"inputs": [[text, "is it?"] for text in TEXTS]}
+    assert found == server.post("/nsp", json=pairs).json()
+
+
+def test_a_job_that_was_stopped_goes_on_with_every_row_once(
+    server: httpx.Client, client: Client, texts_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = texts_file.with_name("out.npy")
+    job = Job(task="embed", source=texts_file, output=output)
+    resolve = bulk._resolve
+
+    def stop_in_the_second_part(*arguments: Any) -> Any:
+        if arguments[4] >= 16:
+            raise KeyboardInterrupt
+        return resolve(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "_resolve", stop_in_the_second_part)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(job, client)
+    assert not output.exists()
+    sent: list[int] = []
+
+    def count(*arguments: Any) -> Any:
+        sent.append(len(arguments[3]))
+        return resolve(*arguments)
+
+    monkeypatch.setattr(bulk, "_resolve", count)
+    run_job(job, client)
+    assert sum(sent) == len(TEXTS) - 16  # the first part was kept
+    assert np.array_equal(np.load(output), embed_by_hand(server, TEXTS))
+
+
+def test_parts_of_another_job_are_refused(client: Client, texts_file: Path) -> None:
+    output = texts_file.with_name("out.npy")
+    parts = texts_file.with_name("out.npy.parts")
+    parts.mkdir()
+    (parts / "job.json").write_text("{}", "utf-8")
+    with pytest.raises(FileError, match="parts of another job"):
+        run_job(Job(task="embed", source=texts_file, output=output), client)
+    shutil.rmtree(parts)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
+def test_refused_rows_have_no_answer_where_that_is_asked_for(client: Client, tmp_path: Path, suffix: str) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / f"out{suffix}"
+    rows = list(TEXTS)
+    rows[5] = rows[20] = ""
+    rows[32:] = [LONG] * 9  # a part without any answer
+    source.write_text("\n".join(rows) + "\n", "utf-8")
+    strict = Job(task="embed", source=source, output=output)
+    with pytest.raises(RequestFailed, match="row 5: input has no tokens"):
+        run_job(strict, client)
+    job = Job(task="embed", source=source, output=output, skip_errors=True)
+    assert run_job(job, client) == 11
+    if suffix == ".npy":
+        missing = np.isnan(np.load(output)).all(axis=1).tolist()
+    elif suffix == ".jsonl":
+        missing = [json.loads(line) is None for line in output.read_text("utf-8").splitlines()]
+    else:
+        missing = [one is None for one in parquet.read_table(output)["output"].to_pylist()]
+    assert missing == [number in (5, 20) or number >= 32 for number in range(41)]
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "options", "message"),
+    [
+        ("embed", "a.txt", "x\n", ["-o", "out.csv"], "the suffix is the format"),
+        ("fill-mask", "a.txt", "x\n", ["-o", "out.npy"], "are no vectors"),
+        ("embed", "a.jsonl", "{\n", ["-o", "out.npy"], "row 0 is not JSON"),
+        ("embed", "a.jsonl", '{"body": "x"}\n', ["-o", "out.npy"], "row 0 has no text under 'text'"),
+        ("embed", "a.jsonl", '{"text": "x"}\n', ["-o", "out.npy", "--pair-column", "b"], "takes single texts"),
+        ("nsp", "a.txt", "x\n", ["-o", "out.jsonl", "--pair-column", "b"], "one text a line"),
+        ("embed", "missing.txt", None, ["-o", "out.npy"], "No such file"),
+        ("embed", "a.txt", "x\n", ["-o", "out.npy", "--set", "pooling"], "write FIELD=VALUE"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_its_files(
+    server: httpx.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    task: str,
+    name: str,
+    content: str | None,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content, "utf-8")
+    assert main([task, name, "--url", str(server.base_url), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_embeds_a_file_with_the_fields_of_the_request(
+    server: httpx.Client, texts_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = texts_file.with_name("out.npy")
+    fields = ["--set", "pooling=mean", "--set", "normalize=true", "--set", "dimensions=3"]
+    assert main(["embed", str(texts_file), "-o", str(output), "--url", str(server.base_url), *fields]) == 0
+    expected = embed_by_hand(server, TEXTS, pooling="mean", normalize=True, dimensions=3)
+    assert np.array_equal(np.load(output), expected)
+    assert "41 rows" in capsys.readouterr().err
+
+
+def test_the_client_imports_neither_the_server_nor_the_engine() -> None:
+    script = "import sys, service.client; print({name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "httpx" in loaded
+    assert not any(name in loaded for name in ("fastapi", "onnxruntime", "tokenizers", "pyarrow"))

@@ -1,0 +1,107 @@
+"""Requests are answered in order, repeated while the server is busy, and their number follows what the server takes."""
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from service.client.sender import Concurrency, RequestFailed, Sender
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def make_sender(handler: Handler, *, max_requests: int = 4, patience_seconds: float = 60.0) -> Sender:
+    http = httpx.Client(transport=httpx.MockTransport(handler), base_url="http://test")
+    return Sender(http, max_requests=max_requests, patience_seconds=patience_seconds)
+
+
+def number_of(request: httpx.Request) -> int:
+    number: int = json.loads(request.content)["number"]
+    return number
+
+
+def test_answers_come_in_the_order_of_the_bodies_although_some_are_refused_first() -> None:
+    refused: set[int] = set()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        number = number_of(request)
+        if number % 3 == 0 and number not in refused:
+            refused.add(number)
+            return httpx.Response(429, headers={"retry-after": "0"}, json={"error": "the queue is full"})
+        return httpx.Response(200, json=number)
+
+    bodies = ({"number": number} for number in range(50))
+    found = list(make_sender(handle).send_all("/embed", bodies, accept="application/json"))
+    assert [one.json() for one in found if isinstance(one, httpx.Response)] == list(range(50))
+    assert refused == set(range(0, 50, 3))
+
+
+def test_few_bodies_are_read_ahead() -> None:
+    read = 0
+
+    def bodies() -> object:
+        nonlocal read
+        for number in range(1000):
+            read += 1
+            yield {"number": number}
+
+    sender = make_sender(lambda request: httpx.Response(200, json=number_of(request)), max_requests=4)
+    iterator = sender.send_all("/embed", bodies(), accept="application/json")  # type: ignore[arg-type]
+    next(iterator)
+    assert read <= 8
+    iterator.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("status", [400, 401, 413, 422, 501])
+def test_an_error_of_the_request_is_returned_at_once_with_its_index(status: int) -> None:
+    calls = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(status, json={"error": "input has 613 tokens", "code": "too_long", "index": 3})
+
+    found = make_sender(handle).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert (found.status, found.index, str(found)) == (status, 3, "input has 613 tokens")
+    assert len(calls) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_given_up_after_the_patience() -> None:
+    def handle(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused")
+
+    found = make_sender(handle, patience_seconds=0.0).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert str(found) == "http://test/embed: connection refused"
+
+
+def test_a_busy_server_is_given_up_with_its_own_words() -> None:
+    def handle(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(429, headers={"retry-after": "20"}, json={"error": "the queue is full"})
+
+    found = make_sender(handle, patience_seconds=10.0).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert (found.status, str(found)) == (429, "the queue is full")
+
+
+def test_an_answer_of_another_server_is_quoted() -> None:
+    found = make_sender(lambda _: httpx.Response(404, text="<html>nothing")).send("/", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert str(found) == "HTTP 404: <html>nothing"
+
+
+def test_answers_raise_the_number_of_requests_and_a_refusal_halves_it_once() -> None:
+    now = [0.0]
+    concurrency = Concurrency(8, clock=lambda: now[0])
+    for _ in range(100):
+        concurrency.on_answer()
+    assert concurrency.allowed == 8
+    concurrency.on_refusal(2.0)
+    concurrency.on_refusal(1.0)
+    assert concurrency.allowed == 4
+    now[0] = 3.0
+    for _ in range(5):
+        now[0] += 3.0
+        concurrency.on_refusal(2.0)
+    assert concurrency.allowed == 1

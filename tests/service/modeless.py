@@ -1,0 +1,61 @@
+"""A real HTTP server on a fake clock, with real sockets and without a model."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.artifact import open_artifact
+from service.backend import Backend
+from service.http.server import Server, build
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.service.fakes import FakeTime, play, settle
+
+
+class EmptyQueue:
+    def check_admission(self, tokens: int) -> None: ...
+
+
+class ModelessBackend(Backend):
+    """Admits requests and loads nothing."""
+
+    async def open(self) -> None:
+        self.queue = EmptyQueue()  # type: ignore[assignment]  # nothing is submitted
+        self._serve_tasks()
+
+    async def close(self) -> None: ...
+
+    def cancel_pending(self) -> None: ...
+
+    async def ready(self) -> str:
+        return "draining" if self.leaving else ""
+
+    async def info(self) -> dict[str, Any]:
+        return {}
+
+    async def render_metrics(self) -> bytes:
+        return self.metrics.text()
+
+
+def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitable[None]], **settings: Any) -> None:
+    """Runs `story` with a server and its port; it ends after it."""
+
+    async def played(time: FakeTime) -> None:
+        chosen = Settings.model_validate({"artifact": artifact} | settings)
+        server = build(chosen, ModelessBackend(open_artifact(artifact), chosen, Metrics()))
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await settle()
+        await story(server, port, time)
+        server.should_exit = True
+        await serving
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+    play(played)
