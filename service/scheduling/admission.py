@@ -141,8 +141,10 @@ class AdmittedRequests:
             return
         request.timer.cancel()
         self.pending.remove(request)
-        self.queue.remove(request)
-        self.queue.reserve(request, -1)
+        if request.queued_tokens:
+            self.queue.remove(request)
+        if request.missing:
+            self.queue.reserve(request, -1)
         future = request.future
         if not future.done() or future.cancelled():
             future.cancel()

@@ -193,7 +193,7 @@ class Batcher:
             if request.forward_until != ended:  # the first row of this run
                 request.forward_seconds += ended - max(began, request.forward_until)
                 request.forward_until = ended
-            if request.complete and not request.future.done():
+            if request.answered == len(request.rows) and not request.missing and not request.future.done():
                 request.future.set_result(None)
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))

@@ -105,8 +105,9 @@ class RequestQueue:
     def admit(self, request: QueuedRequest) -> None:
         """Appends the whole request, or raises as `check_admission`."""
         self.check_admission(request.size, patience=max(0.0, request.deadline - request.arrived))
-        self.reserve(request)
-        if request.queued_tokens:
+        if request.missing:
+            self.reserve(request)
+        else:
             self._append(request)
 
     def reserve(self, request: QueuedRequest, sign: int = 1) -> None:

@@ -47,11 +47,6 @@ class QueuedRequest:
         """Of the sequences that it has, and those that are expected."""
         return sum(self.lengths) + self.reserved
 
-    @property
-    def complete(self) -> bool:
-        """Whether all rows are there."""
-        return self.answered == len(self.rows) and not self.missing
-
     def append(self, work: Sequence[Tokens], reserved: int) -> None:
         """The next of the missing sequences; `reserved` tokens are expected of those after them."""
         lengths = [len(tokens.ids) for tokens in work]
