@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from model_export.artifact.tokenizer_check import ModelLimits
+from model_export.artifact.manifest import ModelBounds
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
 from model_export.checkpoints.named_weights import NamedWeights
@@ -83,6 +83,6 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
         )
     if "fill_mask" in built.heads.present and "mask" not in tokenizer.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
-    limits = ModelLimits(vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens)
-    if fault := why_unusable(tokenizer.tokenizer, limits):
+    bounds = ModelBounds(vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens)
+    if fault := why_unusable(tokenizer.tokenizer, bounds):
         raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")

@@ -40,15 +40,18 @@ def export(
     checkpoint = Checkpoint(source, name)
     built = build_graph(checkpoint, precision, device, without_modules=without_modules)
     sizes, family = built.parts.architecture, built.parts.family
-    tokenizer = read_tokenizer(source, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions)
+    tokenizer = read_tokenizer(
+        checkpoint.folder, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions
+    )
     apply_sentence_settings(tokenizer, built.sentence, positions=sizes.positions)
     check_tokenizer_fits(built, tokenizer)
     heads, labels = built.heads.present, len(built.classifier.names)
     expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
+        stored = asdict(sizes) | {"parameters": checkpoint.parameters}
         packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-        built.graph.save(folder / MODEL, metadata_of(asdict(sizes)) | packed_for)
+        built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
         trim_heap()

@@ -15,7 +15,7 @@ from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
-from service.tasks.defaults import embedding_defaults
+from service.tasks.defaults import embedding_defaults, root_task
 from service.tokenization.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
@@ -102,6 +102,8 @@ class Backend(ABC):
             queue=self.queue,
             limits=limits,
             embedding=embedding_defaults(manifest, settings),
+            rerank_by_cosine=settings.rerank == "cosine",
+            root_task=root_task(manifest, settings),
         )
 
     def _close_tokenizer(self) -> None:

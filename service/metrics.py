@@ -16,11 +16,16 @@ from service.scheduling.stats import BatchReport
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-TASKS = ("embed", "fill_mask", "nsp", "embeddings", "predict", "tag")
+TASKS = (
+    *("embed", "fill_mask", "nsp", "predict", "tag", "similarity", "rerank", "root"),
+    *("embeddings", "classify", "score", "pooling", "infer"),
+)
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (
     "overloaded",
+    "deadline_too_short",
     "too_large",
+    "too_much_for_deadline",
     "invalid",
     "unavailable",
     "deadline",
@@ -28,6 +33,7 @@ REASONS = (
     "bad_request",
     "unsupported",
     "no_such_head",
+    "not_found",
     "run_failed",
     "not_finite",
     "out_of_memory",
@@ -74,13 +80,18 @@ class QueueCollector(Collector):
             ("bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest),
             (
                 "bert_wait_seconds_estimated",
-                "Estimated wait of a new request with one short text",
-                queue.wait_seconds(1),
+                "Estimated time until all that is queued has been dispatched",
+                queue.drain_seconds,
             ),
             (
                 "bert_token_budget",
                 "Tokens in one batch: measured at start, lowered when memory runs out",
                 queue.token_budget,
+            ),
+            (
+                "bert_busy_ratio",
+                "Share of the device (per-core sessions, or the whole) that runs used in the last 15 s or so",
+                batcher.watchdog.busy.at(batcher.clock()),
             ),
             ("bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second),
         ):

@@ -14,6 +14,7 @@ PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
+RootTask = Literal["embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
 class SettingsError(Exception):
@@ -43,7 +44,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
     max_waiting_tokens: int = Field(200_000, ge=1, description="tokens in the queue; a request beyond it gets 429")
-    max_wait_seconds: float = Field(10.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
+    max_wait_seconds: float = Field(30.0, gt=0, description="estimated wait; a request that would wait longer gets 429")
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")
@@ -59,6 +60,13 @@ class Settings(BaseSettings):
     )
     normalize: bool | None = Field(
         None, description="unit length, for a request that does not say it; unset: as the artifact says"
+    )
+    rerank: Literal["cosine"] | None = Field(
+        None,
+        description="cosine: /rerank of a model that is no cross-encoder ranks by the cosine of vectors; unset: 501",
+    )
+    root_task: RootTask | None = Field(
+        None, description="task of `POST /`; unset: by the heads of the artifact and the fields of the request"
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")

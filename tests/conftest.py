@@ -48,11 +48,31 @@ def bert_artifact(exported: Callable[..., Artifact]) -> Path:
     return exported("bert").root
 
 
-@pytest.fixture(scope="session")
-def server(bert_artifact: Path) -> Iterator[httpx.Client]:
+def serve(artifact: Path, **settings: str) -> Iterator[httpx.Client]:
     """A client of a running `python -m service`."""
     with (
-        ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_MAX_INPUTS": "100"}) as process,
+        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_MAX_INPUTS": "100"} | settings) as process,
         httpx.Client(base_url=process.url) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="session")
+def server(bert_artifact: Path) -> Iterator[httpx.Client]:
+    yield from serve(bert_artifact)
+
+
+@pytest.fixture(scope="session")
+def classifier(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-labels").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="session")
+def tagger(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-tags").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    """A classifier with one label."""
+    yield from serve(exported("distilbert-labels").root, BERT_TOKEN_BUDGET="256")

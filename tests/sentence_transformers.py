@@ -13,7 +13,8 @@ NAMES = sorted(folder.name for folder in FOLDER.iterdir())
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Writes the checkpoint to `folder`, which must not exist."""
-    shutil.copytree(GOLDEN / "bert", folder)
+    transformer = folder / "0_Transformer" if (FOLDER / name / "0_Transformer").is_dir() else folder
+    shutil.copytree(GOLDEN / "bert", transformer)
     shutil.copytree(FOLDER / name, folder, dirs_exist_ok=True)
     return folder
 

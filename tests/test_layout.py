@@ -17,6 +17,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "httptools": ("service.http",),
     "uvloop": ("service.workers",),
     "pydantic": ("service.settings", "service.tasks", "service.http"),
+    "pydantic_core": ("service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
     "pythonjsonlogger": ("service.logs",),
@@ -40,6 +41,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "numpy": PACKAGES,
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10
+MAY_HOLD_MORE = ("service/tasks",)  # one file per task
 SOURCES = {path: path.read_text("utf-8") for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 TREES = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text) for path, text in SOURCES.items()}
 
@@ -90,7 +92,8 @@ def test_functions_are_short() -> None:
 
 def test_a_folder_holds_at_most_ten_files() -> None:
     files = [path.parent for path in SOURCES if path.name not in ("__init__.py", "__main__.py")]
-    assert {str(folder): count for folder in files if (count := files.count(folder)) > MAX_FILES} == {}
+    full = {str(folder.relative_to(ROOT)) for folder in files if files.count(folder) > MAX_FILES}
+    assert full <= set(MAY_HOLD_MORE)
 
 
 def test_every_package_says_what_it_holds() -> None:

@@ -5,6 +5,8 @@
     bulk         100 bulk requests at once: goodput, computed tokens, single texts beside them
     deadline     large requests with a deadline of 100 ms: when they are answered
     overload     10 times the knee, open loop: goodput, refusals, seconds until single texts are as fast as before
+    waits        2, 5 and 10 times the knee with BERT_MAX_WAIT_SECONDS=10: how long the answered waited
+    returns      600 requests that are refused at once and come back when they are asked to
     mixups       100,000 concurrent answers against a table computed alone
     disconnects  half of the clients disconnect at random times
     memory       mixed lengths for minutes
@@ -38,6 +40,7 @@ from benchmarks.server.scenarios.memory import memory
 from benchmarks.server.scenarios.mixups import mixups
 from benchmarks.server.scenarios.rolling import rolling
 from benchmarks.server.scenarios.saturation import overload
+from benchmarks.server.scenarios.waits import MAX_WAIT_SECONDS, RETURNS_MAX_WAIT_SECONDS, returns, waits
 from model_export.export import export
 
 SCENARIOS = {
@@ -46,6 +49,8 @@ SCENARIOS = {
     "bulk": bulk,
     "deadline": deadline,
     "overload": overload,
+    "waits": waits,
+    "returns": returns,
     "mixups": mixups,
     "disconnects": disconnects,
     "memory": memory,
@@ -54,6 +59,8 @@ OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm, "rolling": ro
 NAMES = [*SCENARIOS, *OWN_SERVERS]
 SETTINGS = {
     "overload": {"BERT_MAX_WAIT_SECONDS": "1"},  # the limit decides how soon single texts are as fast as before
+    "waits": {"BERT_MAX_WAIT_SECONDS": str(MAX_WAIT_SECONDS)},
+    "returns": {"BERT_MAX_WAIT_SECONDS": str(RETURNS_MAX_WAIT_SECONDS)},
     "mixups": {"BERT_MAX_WAIT_SECONDS": "60"},  # so that no request is refused on a busy machine
 }
 
@@ -80,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenarios", nargs="*", help=f"of {', '.join(NAMES)}; all when none is named")
-    parser.add_argument("--seconds", type=float, default=60, help="of overload")
+    parser.add_argument("--seconds", type=float, default=60, help="of overload, and of each load of waits")
     parser.add_argument("--minutes", type=float, default=30, help="of mixed lengths in memory")
     parser.add_argument("--times", type=int, default=20, help="that SIGTERM is sent")
     parser.add_argument("--rolling", type=int, default=4000, help="requests during rolling restarts")

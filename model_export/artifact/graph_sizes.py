@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 KEY = "bert_service_sizes"  # in the model's metadata, whose values protobuf stores as they are
-BEGIN = b'{"format": "bert-service sizes 1", '
-SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments", "positions")
+BEGIN = b'{"format": "bert-service sizes 2", '
+SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments", "parameters", "positions")
 
 
 def metadata_of(sizes: Mapping[str, object]) -> dict[str, str]:

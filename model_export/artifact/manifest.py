@@ -20,6 +20,15 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBounds:
+    """What a model accepts of its tokenizer."""
+
+    vocabulary: int  # rows of the table of word embeddings
+    segments: int  # rows of the segment table; 0 if the model reads no types
+    max_tokens: int  # per sequence, special tokens included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """A graph input or output."""
 
@@ -83,6 +92,11 @@ class Manifest:
     def canary(self) -> Golden:
         return self.golden[0]
 
+    @property
+    def bounds(self) -> ModelBounds:
+        sizes = self.sizes
+        return ModelBounds(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=self.max_tokens)
+
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(
             json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8"
@@ -96,7 +110,7 @@ class Manifest:
         except FileNotFoundError:
             raise ManifestError(
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "
-                f"create one with `python -m model_export CHECKPOINT {folder}`"
+                "create one with `python -m model_export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error

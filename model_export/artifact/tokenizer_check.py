@@ -1,4 +1,4 @@
-"""Checks that a tokenizer fits its model: encodes a few texts in a process of its own, under limits.
+"""Checks that a tokenizer fits its model: encodes a few texts in a process of its own, under bounds.
 
 A tokenizer.json is a program: its patterns may take exponential time or memory, and a fault in it may panic, which ends
 the encoding of every text. So the check runs in a child process. Standard library only: the child's module imports the
@@ -11,36 +11,29 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from model_export.artifact.manifest import ModelBounds
+from model_export.artifact.tokenizer_patterns import RUN_CHARACTERS, read_patterns, repeated
 
 MEMORY_BYTES = 2 * 2**30  # address space of the check, beyond what the process has before it loads the tokenizer
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # only for a process that waits instead of computing
 MAX_GROWTH = 20  # of a text by normalizing it; Unicode's own forms expand a character to at most 18
 LONG_CHARACTERS = 100_000
-RUN_CHARACTERS = 64  # of one character: a pattern with exponential backtracking takes 2^64 steps
 ORDINARY = "The quick brown fox jumps over the lazy dog; 0123456789 !\"#$%&'()*+,-./:<=>?@[]^_`{|}~ café Ωß 北京 🙂"
 UNKNOWN = "\ue000 \U00012031 \U0001fbf0\U000f0000"  # private use, cuneiform, legacy computing: in no vocabulary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLimits:
-    """What a tokenizer must keep to."""
-
-    vocabulary: int  # rows of the table of word embeddings
-    segments: int  # rows of the segment table; 0 if the model reads no types
-    max_tokens: int  # per sequence, special tokens included
 
 
 class TokenizerCheck:
     """A check that runs beside other work, from its creation until `fault`."""
 
-    def __init__(self, module: str, tokenizer: Path, limits: ModelLimits) -> None:
+    def __init__(self, module: str, tokenizer: Path, bounds: ModelBounds) -> None:
         """`module` is run by `python -m` and calls `check_in_child`; `tokenizer` is a tokenizer.json."""
-        command = [sys.executable, "-m", module, str(tokenizer), json.dumps(asdict(limits))]
+        command = [sys.executable, "-m", module, str(tokenizer), json.dumps(asdict(bounds))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def fault(self) -> str:
@@ -69,11 +62,11 @@ def check_in_child(load: Callable[[str], Any]) -> None:
 
     `load` returns a `tokenizers.Tokenizer` for a path. Any exception, signal or limit is the parent's to report.
     """
-    path, limits = sys.argv[1], ModelLimits(**json.loads(sys.argv[2]))
+    path, bounds = sys.argv[1], ModelBounds(**json.loads(sys.argv[2]))
     _limit_resources()
     _report("its file")
     tokenizer = load(path)
-    fault = next(_faults(tokenizer, limits, _literals(path)), "")
+    fault = next(_faults(tokenizer, bounds, read_patterns(Path(path))), "")
     _report(fault or "ok")
 
 
@@ -93,57 +86,43 @@ def _limit_resources() -> None:
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _faults(tokenizer: Any, limits: ModelLimits, literals: str) -> Iterator[str]:
+def _faults(tokenizer: Any, bounds: ModelBounds, patterns: list[str]) -> Iterator[str]:
     special = tokenizer.num_special_tokens_to_add(False)
-    if special + 1 > limits.max_tokens:
-        yield f"adds {special} special tokens to a text, but the model takes at most {limits.max_tokens} tokens"
-    runs = " ".join(f"{one * RUN_CHARACTERS}!" for one in dict.fromkeys("a0é中" + literals[:200]))
+    if special + 1 > bounds.max_tokens:
+        yield f"adds {special} special tokens to a text, but the model takes at most {bounds.max_tokens} tokens"
     long = "word " * (LONG_CHARACTERS // 10)
-    texts: Mapping[str, tuple[str, ...]] = {
-        "an ordinary text": (ORDINARY,),
-        "a pair": (ORDINARY, "A second text."),
-        "an unknown text": (UNKNOWN,),
-        "a text of its own patterns": (f"a {literals}",),
-        f"a text of {RUN_CHARACTERS} equal characters and another": (runs,),
-        f"a text of {LONG_CHARACTERS} characters": (long + "a" * (LONG_CHARACTERS - len(long)),),
+    texts: Mapping[str, Iterable[tuple[str, ...]]] = {
+        "an ordinary text": [(ORDINARY,)],
+        "a pair": [(ORDINARY, "A second text.")],
+        "an unknown text": [(UNKNOWN,)],
+        "a text of its own patterns": [(f"a {' '.join(patterns)[:10_000]}",)],
+        f"a text of {RUN_CHARACTERS} repeated characters and another": ((one,) for one in repeated(patterns)),
+        f"a text of {LONG_CHARACTERS} characters": [(long + "a" * (LONG_CHARACTERS - len(long)),)],
     }
-    for name, text in texts.items():
+    for name, inputs in texts.items():
         _report(name)
-        for side in text:
-            normalized = len(tokenizer.normalizer.normalize_str(side)) if tokenizer.normalizer is not None else 0
-            if normalized > MAX_GROWTH * (len(side) + 1):
-                yield f"makes {normalized} characters of the {len(side)} of {name}; at most {MAX_GROWTH} each"
-        encoding = tokenizer.encode(*text)
-        if len(text) == 1 and text[0] == ORDINARY and all(encoding.special_tokens_mask):
-            yield f"gives {name} no tokens of its own"
-        yield from _faults_of(encoding, name, limits)
+        for text in inputs:
+            yield from _faults_of_text(tokenizer, text, name)
+            encoding = tokenizer.encode(*text)
+            if text == (ORDINARY,) and all(encoding.special_tokens_mask):
+                yield f"gives {name} no tokens of its own"
+            yield from _faults_of(encoding, name, bounds)
 
 
-def _faults_of(encoding: Any, name: str, limits: ModelLimits) -> Iterator[str]:
+def _faults_of_text(tokenizer: Any, text: tuple[str, ...], name: str) -> Iterator[str]:
+    """What normalizing makes of `text`, before it is encoded."""
+    for side in text if tokenizer.normalizer is not None else ():
+        normalized = len(tokenizer.normalizer.normalize_str(side))
+        if normalized > MAX_GROWTH * (len(side) + 1):
+            yield f"makes {normalized} characters of the {len(side)} of {name}; at most {MAX_GROWTH} each"
+
+
+def _faults_of(encoding: Any, name: str, bounds: ModelBounds) -> Iterator[str]:
     ids, types = encoding.ids, encoding.type_ids
     if len(ids) != len(types):
         yield f"gives {name} {len(ids)} ids, but {len(types)} type ids"
-    if max(ids, default=0) >= limits.vocabulary:
+    if max(ids, default=0) >= bounds.vocabulary:
         token = encoding.tokens[ids.index(max(ids))]
-        yield f"gives {name} the id {max(ids)} ({token}), but the model has only {limits.vocabulary} word embeddings"
-    if limits.segments and max(types, default=0) >= limits.segments:
-        yield f"gives {name} the type id {max(types)}, but the model has only {limits.segments} segments"
-
-
-def _literals(path: str) -> str:
-    """The characters of the file's patterns, which an ordinary text may lack."""
-    found: list[str] = []
-
-    def collect(value: Any) -> None:
-        if isinstance(value, list):
-            for one in value:
-                collect(one)
-        elif isinstance(value, dict):
-            pattern = value.get("pattern")
-            found.extend(str(one) for one in (pattern.values() if isinstance(pattern, dict) else ()))
-            for one in value.values():
-                collect(one)
-
-    content = json.loads(Path(path).read_text("utf-8"))
-    collect([content.get("normalizer"), content.get("pre_tokenizer")])
-    return " ".join(found)[:10_000]
+        yield f"gives {name} the id {max(ids)} ({token}), but the model has only {bounds.vocabulary} word embeddings"
+    if bounds.segments and max(types, default=0) >= bounds.segments:
+        yield f"gives {name} the type id {max(types)}, but the model has only {bounds.segments} segments"

@@ -17,6 +17,7 @@ from model_export.checkpoints.storage.formats import FORMATS, Format
 from model_export.errors import ExportError
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
+MODULES = "modules.json"  # of sentence-transformers
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
 
@@ -25,8 +26,9 @@ class Checkpoint:
     """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
-        self.folder = folder
-        self.name = name or _name(folder.resolve())
+        self.root = folder  # with the model card, and modules.json of sentence-transformers
+        self.folder = folder = transformer_folder(folder)
+        self.name = name or _name(self.root.resolve())
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
         self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
@@ -41,7 +43,7 @@ class Checkpoint:
     @property
     def title(self) -> str:
         """The first heading of the model card; empty without one."""
-        card = self.folder / "README.md"
+        card = self.root / "README.md"
         lines = card.read_text("utf-8", errors="replace").splitlines() if card.is_file() else []
         return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
 
@@ -89,6 +91,32 @@ class Checkpoint:
             reason = "as in transformers; google-research/bert itself computes the tanh form"
             self.assumed["hidden_act"] = f"gelu is the erf form, {reason}"
         return config | {"model_type": "bert"}
+
+
+def transformer_folder(root: Path) -> Path:
+    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts."""
+    if (root / CONFIG).is_file():
+        return root
+    path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
+    return root / path
+
+
+def read_modules(root: Path) -> list[tuple[str, str]]:
+    """Folder and class of each module in modules.json, in order; empty where sentence-transformers did not save it.
+
+    Raises ExportError where the file is damaged or names a folder outside of `root`.
+    """
+    path = root / MODULES
+    if not path.is_file():
+        return []
+    try:
+        modules = [(str(module["path"]), str(module["type"])) for module in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        expected = "sentence-transformers writes a list of modules with path and type"
+        raise ExportError(f"{path} cannot be read: {error!r}; {expected}") from error
+    if outside := [folder for folder, _ in modules if Path(folder).is_absolute() or ".." in Path(folder).parts]:
+        raise ExportError(f"{path} names {outside[0]!r}: a module must be in a folder beside {MODULES}")
+    return modules
 
 
 def read_json(path: Path) -> dict[str, Any]:

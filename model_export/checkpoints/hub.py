@@ -7,7 +7,7 @@ from model_export.errors import ExportError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
-SENTENCE = ("modules.json", "config_sentence_transformers.json", "[1-9]_*/*")  # of sentence-transformers
+SENTENCE = ("modules.json", "config_sentence_transformers.json", "[0-9]_*/*")  # of sentence-transformers
 DESCRIPTION = ("*config.json", "README.md", *SENTENCE, *TOKENIZER)
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # only without safetensors

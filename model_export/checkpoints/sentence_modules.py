@@ -3,19 +3,18 @@
 The formats and defaults are those of sentence-transformers 6.2.0, which reads what older versions wrote.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from model_export.artifact.pooled import MODES
-from model_export.checkpoints.checkpoint import Checkpoint, read_json
+from model_export.checkpoints.checkpoint import MODULES, Checkpoint, read_json, read_modules
 from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.storage.formats import FORMATS, Weights
 from model_export.errors import ExportError
 
-MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
 PACKAGE = "sentence_transformers."
 SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the modes are concatenated
     "pooling_mode_cls_token": "cls",
@@ -42,11 +41,13 @@ WAY_OUT = "--without-modules exports the vectors before it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """f(x W^T + b)."""
+    """f(x W^T + b), and with a residual + x or, where the widths differ, + x R^T."""
 
     weight: LazyWeight  # [out, in]
     bias: LazyWeight | None  # [out]
     activation: str  # a value of ACTIVATIONS
+    residual: bool = False
+    residual_weight: LazyWeight | None = None  # R, [out, in]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,8 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError where there
     is such a module without that option, or a file is damaged.
     """
-    folder, model = checkpoint.folder, SentenceModel(width=width)
-    listed, settings = _modules(folder / MODULES), _optional(folder / SETTINGS)
+    folder, model = checkpoint.root, SentenceModel(width=width)
+    listed, settings = read_modules(folder), _optional(folder / SETTINGS)
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
         return model
     for i, (path, kind) in enumerate(listed):
@@ -173,8 +174,6 @@ def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
 def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
     config = read_json(folder / "config.json")
     _check_features(config)
-    if config.get("use_residual"):
-        raise _NotComputed("has use_residual, which is not computed")
     path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     name = path.rsplit(".", 1)[-1]
     if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
@@ -183,10 +182,10 @@ def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
     if not isinstance(out, int):
         raise ExportError(f"{folder}/config.json sets out_features to {out!r}; it must be an integer")
     bias = _weight(weights, "linear.bias", (out,), folder) if config.get("bias", True) else None
-    dense = Dense(
-        weight=_weight(weights, "linear.weight", (out, width), folder), bias=bias, activation=ACTIVATIONS[name]
-    )
-    words = f"Dense({width} to {out}, {name})"
+    weight, residual = _weight(weights, "linear.weight", (out, width), folder), config.get("use_residual") is True
+    other = _weight(weights, "residual.weight", (out, width), folder) if residual and out != width else None
+    dense = Dense(weight=weight, bias=bias, activation=ACTIVATIONS[name], residual=residual, residual_weight=other)
+    words = f"Dense({width} to {out}, {name}{', with a residual' if residual else ''})"
     return replace(model, width=out, layers=(*model.layers, dense), modules=(*model.modules, words))
 
 
@@ -228,17 +227,6 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         known = ", ".join(prompts) or "none"
         raise ExportError(f"{path} sets default_prompt_name to {default!r}, which is not one of its prompts: {known}")
     return {"prompts": prompts, "default_prompt": default, "similarity": settings.get("similarity_fn_name") or ""}
-
-
-def _modules(path: Path) -> list[tuple[str, str]]:
-    """Folder and class of each module, in order; empty where sentence-transformers did not save the checkpoint."""
-    if not path.is_file():
-        return []
-    try:
-        return [(str(module["path"]), str(module["type"])) for module in json.loads(path.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        expected = "sentence-transformers writes a list of modules with path and type"
-        raise ExportError(f"{path} cannot be read: {error!r}; {expected}") from error
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -71,7 +71,11 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     if isinstance(layer, Dense):
         bias = () if layer.bias is None else (g.weight("bias", layer.bias),)
         product = g.op("Gemm", x, g.weight("weight", layer.weight), *bias, transB=1)
-        return _activated(g, product, layer.activation)
+        result = _activated(g, product, layer.activation)
+        if not layer.residual:
+            return result
+        other = layer.residual_weight
+        return g.op("Add", result, x if other is None else g.op("Gemm", x, g.weight("residual", other), transB=1))
     if isinstance(layer, LayerNorm):
         weights = (g.weight("weight", layer.weight), g.weight("bias", layer.bias))
         return g.op("LayerNormalization", x, *weights, axis=-1, epsilon=layer.epsilon)

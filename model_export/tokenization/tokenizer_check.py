@@ -5,18 +5,18 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from model_export.artifact.manifest import TOKENIZER
-from model_export.artifact.tokenizer_check import ModelLimits, TokenizerCheck, check_in_child
+from model_export.artifact.manifest import TOKENIZER, ModelBounds
+from model_export.artifact.tokenizer_check import TokenizerCheck, check_in_child
 
 MODULE = "model_export.tokenization.tokenizer_check"
 
 
-def why_unusable(tokenizer: Tokenizer, limits: ModelLimits) -> str:
+def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:
     """What is wrong with the tokenizer, as a sentence without subject; empty if nothing is."""
     with tempfile.TemporaryDirectory(prefix="bert-export-") as folder:
         path = Path(folder) / TOKENIZER
         tokenizer.save(str(path), pretty=False)
-        return TokenizerCheck(MODULE, path, limits).fault()
+        return TokenizerCheck(MODULE, path, bounds).fault()
 
 
 def load(path: str) -> Tokenizer:

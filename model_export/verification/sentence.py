@@ -40,7 +40,10 @@ def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:
     for layer in model.layers:
         if isinstance(layer, Dense):
             bias = 0.0 if layer.bias is None else _doubles(layer.bias)
-            x = OF_VECTORS[layer.activation](_doubles(layer.weight) @ x + bias)
+            added = 0.0 if not layer.residual else x
+            if layer.residual_weight is not None:
+                added = _doubles(layer.residual_weight) @ x
+            x = OF_VECTORS[layer.activation](_doubles(layer.weight) @ x + bias) + added
         elif isinstance(layer, LayerNorm):
             centred = x - x.mean()
             x = centred / np.sqrt((centred**2).mean() + layer.epsilon) * _doubles(layer.weight) + _doubles(layer.bias)

@@ -18,6 +18,7 @@ from model_export.verification.sentence import sentence_vector
 TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; saturation or a wrong weight is far above
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
 TOP_K = 3
+VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the reference is recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +68,14 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
     for name, both in pairs.items():
         largest = [np.abs(got.astype(np.float64) - want).max() for got, want in both]
         errors[f"{name}_max_abs_error"] = float(np.max(largest))
-    worst, cosine = errors["cls_max_abs_error"], float(np.min([_cosine(got[0], want) for got, want in pairs["cls"]]))
+    worst, cosine = errors["cls_max_abs_error"], _smallest_cosine(pairs["cls"])
     if not (worst <= TOLERANCE[precision] and cosine >= MIN_COSINE[precision]):  # NaN fails: max and min return it
         raise ExportError(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"
         )
-    return errors | {"cls_smallest_cosine": cosine}
+    return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
 
 
 def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
@@ -103,6 +104,11 @@ def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> 
 def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
     """Log-probabilities of the artifact's best ids, [TOP_K], and the reference's of the same ids."""
     return row["top_logits"][0].astype(np.float64) - row["log_sum_exp"][0], expected[row["top_ids"][0].astype(np.int64)]
+
+
+def _smallest_cosine(pairs: Sequence[tuple[NDArray[np.generic], Doubles]]) -> float:
+    """Of [1, channels] to the reference's [channels]."""
+    return float(np.min([_cosine(got[0], want) for got, want in pairs]))
 
 
 def _cosine(a: NDArray[np.generic], b: Doubles) -> float:

@@ -24,7 +24,7 @@ from service.metrics import Metrics
 from service.scheduling.batcher import Batcher
 from service.scheduling.concurrency import Concurrency
 from service.scheduling.queue import RequestQueue
-from service.scheduling.stats import BatchReport
+from service.scheduling.stats import BatchReport, BusyShare
 from service.scheduling.watchdog import Watchdog
 from service.settings import Settings
 
@@ -141,6 +141,7 @@ class ModelEngine:
             run_timeout_seconds=timeout_seconds,
             on_timeout=lambda: self.fail(reason),
             side_by_side=self.runner.concurrency.per_core,
+            busy=BusyShare(self.runner.concurrency.side_by_side),
         )
         return Batcher(
             run=self.runner.run,

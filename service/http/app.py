@@ -4,12 +4,12 @@ import asyncio
 import difflib
 import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -19,13 +19,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from service.backend import Backend
-from service.errors import UNEXPECTED
-from service.http.dialects.errors import error_shape_of
-from service.http.dialects.table import TASKS
+from service.errors import UNEXPECTED, ServiceError
+from service.http.dialects import tei
+from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, error_shape_of, task_routes
 from service.http.endpoints import TaskEndpoint
 from service.http.fast_path import TaskFastPath
 from service.http.headers.api_keys import ApiKeys
-from service.http.openapi import PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
+from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
 from service.http.responses import JSON
 from service.metrics import CONTENT_TYPE
 from service.tasks.schemas import Status
@@ -66,9 +66,10 @@ def create_app(backend: Backend) -> TaskFastPath:
         generate_unique_id_function=lambda route: route.name,
     )
     keys = ApiKeys(backend.settings)
-    endpoints = {path: TaskEndpoint(backend, spec, keys) for path, spec in TASKS.items()}
+    endpoints = {path: TaskEndpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
     app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
+    _add_dialects_get_routes(app, backend, keys)
     _add_error_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
     return TaskFastPath(app, endpoints)
@@ -99,7 +100,8 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
-        return _json(200, await backend.info())
+        content = await backend.info()
+        return _json(200, content | tei.info_keys(content))
 
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
@@ -108,10 +110,25 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
         return Response(await backend.render_metrics(), media_type=CONTENT_TYPE)
 
 
+def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> None:
+    async def check_key(request: Request) -> None:
+        keys.check(dict(request.scope["headers"]))
+
+    with_key = [API_KEY, Depends(check_key)] if keys.required else []
+    for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
+        router = APIRouter(dependencies=dependencies)
+        for add_get_routes in modules:
+            add_get_routes(router, backend)
+        app.include_router(router)
+
+
 def _add_error_handlers(app: FastAPI) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
-        path, status, code, message, headers = request.url.path, 500, "internal", UNEXPECTED, None
-        if isinstance(error, HTTPException):
+        path, status, code, message = request.url.path, 500, "internal", UNEXPECTED
+        headers: Mapping[str, str] | None = None
+        if isinstance(error, ServiceError):
+            status, code, message, headers = error.status, error.code, error.message, error.headers
+        elif isinstance(error, HTTPException):
             status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
             message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
         if status == 405:
@@ -122,6 +139,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         return Response(content, status, headers, JSON)
 
     app.add_exception_handler(HTTPException, respond_error)
+    app.add_exception_handler(ServiceError, respond_error)
     app.add_exception_handler(Exception, respond_error)
 
 

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError, Unavailable
-from service.http.dialects.spec import TaskSpec
+from service.http.dialects.spec import Content, TaskSpec
 from service.http.headers.accept import accepts_coding, choose_media_type
 from service.http.headers.api_keys import ApiKeys
 from service.http.headers.coding import decode_body, encode_response
@@ -47,13 +47,13 @@ class TaskEndpoint:
                 body = await decode_body(body, coding, settings.max_body_bytes)
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                parsed = parse(spec.request_model, body)
+                parsed = parse(spec.request_model, body) if spec.read is None else spec.read(request.headers, body)
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                value = result.value
                 if spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-                    content, media_type = npy_bytes(result.value), NPY
-                else:
-                    content, media_type = await json_bytes(result.value), JSON
-                headers = build_timing_headers(result)
+                    value = Content(npy_bytes(value), NPY)
+                content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
+                headers = [*build_timing_headers(result), *more]
                 if settings.compress_bytes:
                     content, headers = await compress(request, content, headers, settings)
         except Exception as error:

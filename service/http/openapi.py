@@ -52,8 +52,8 @@ class TaskRoute(APIRoute):
             path,
             declaration,
             methods=["POST"],
-            name=spec.name,
-            operation_id=spec.name,
+            name=spec.operation or spec.name,
+            operation_id=spec.operation or spec.name,
             summary=spec.summary,
             response_model=spec.response_model,
             responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
@@ -108,3 +108,22 @@ class InfoResponse(BaseModel):
     measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
     verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
     versions: dict[str, str] = Field({}, description="of the exporter, the service and ONNX Runtime")
+    model_id: str = Field("", description="as text-embeddings-inference, like all keys from here on: the model")
+    model_sha: str | None = None
+    model_dtype: str = Field("", examples=["float32"])
+    served_model_name: str = ""
+    model_type: dict[str, dict[str, Any]] = Field(
+        {},
+        description="embedding with its pooling; classifier, or reranker if it has one label, with id2label, label2id",
+        examples=[{"embedding": {"pooling": "mean"}}],
+    )
+    max_concurrent_requests: int = Field(0, description="requests of one token that the queue takes")
+    max_input_length: int = Field(0, description="tokens in one text")
+    max_batch_tokens: int = Field(0, description="tokens in one batch")
+    max_batch_requests: int | None = Field(None, description="null: no limit")
+    max_client_batch_size: int = Field(0, description="inputs in one request")
+    auto_truncate: bool = False
+    tokenization_workers: int = 0
+    version: str = Field("", description="of the service")
+    sha: str | None = None
+    docker_label: str | None = None

@@ -3,7 +3,6 @@ headers), time for which a response stays unread. Knows bytes and time, not what
 
 import asyncio
 import fcntl
-import json
 import secrets
 import sys
 import termios
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.http.dialects.errors import SERVICE_ERROR
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
 
 RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
@@ -219,6 +219,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             cycle.keep_alive = False  # an earlier request is being answered: its response is the connection's last
             return
         self.client_connection.rejected = cycle is not None and not cycle.response_complete
-        body = json.dumps({"error": message, "code": code, "request_id": secrets.token_hex(8)}).encode()
+        body = SERVICE_ERROR.write(secrets.token_hex(8), status, message, code, None)
         self.transport.write(RESPONSE % (status, REASON_PHRASES[status], len(body), body))
         self.transport.close()

@@ -1,8 +1,9 @@
 """Parses request bodies, and turns pydantic's errors into one sentence. Does not know the tasks."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from service.errors import BadRequest, Invalid, ServiceError
@@ -11,16 +12,55 @@ Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
-UNION_TAG = re.compile(r"str|Pair|list\[.*\]")  # pydantic adds one to the location for each alternative of a union
+INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
+UNION_TAG = re.compile(
+    r"str|Pair|Document|SimilarityInputs|list\[.*\]"
+)  # pydantic adds one to the location for each alternative of a union
 
 
 def parse(schema: type[Model], body: bytes) -> Model:
-    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`."""
+    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`. Unknown nulls do match."""
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
+        fields = _without_unknown_nulls(body, error)
         service_error = to_service_error(schema, error)
-    raise service_error  # outside the except block: otherwise it would keep pydantic's errors, which may be many
+    if fields is None:
+        raise service_error  # outside the except block: otherwise it would keep pydantic's errors, which may be many
+    return validate(schema, fields)
+
+
+def validate(schema: type[Model], fields: Any) -> Model:
+    """As `parse`, for JSON that is parsed already."""
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        service_error = to_service_error(schema, error)
+    raise service_error
+
+
+def _without_unknown_nulls(body: bytes, error: ValidationError) -> Any:
+    """The parsed body without the unknown fields that are null, which clients send for what is not set; None if none.
+
+    Only for a body that did not match: other requests pay nothing for it.
+    """
+    if error.error_count() > MAX_ERRORS:
+        return None
+    errors = error.errors(include_url=False, include_context=False)
+    paths = [one["loc"] for one in errors if one["type"] == "extra_forbidden" and one["input"] is None]
+    if not paths:
+        return None
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:  # NaN, which pydantic reads
+        return None
+    for path in paths:
+        parent = fields
+        for part in path[:-1]:  # None where a part names an alternative of a union
+            parent = parent.get(part) if isinstance(parent, dict) else None
+        if isinstance(parent, dict):
+            parent.pop(path[-1], None)
+    return fields
 
 
 def to_service_error(schema: type[BaseModel], error: ValidationError) -> ServiceError:
@@ -37,7 +77,7 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
     unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)
-    index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith("input") else None
+    index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith(INPUTS) else None
     return Invalid(f"{shown}: {expected}" + f"; {fields}" * unknown_field, index=index)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from model_export.artifact.batch import Tokens
-from service.errors import DeadlineExceeded, InferenceFailed, ServiceError, TooLarge, Unavailable
+from service.errors import DeadlineExceeded, InferenceFailed, ServiceError, TooLarge, TooMuchForDeadline, Unavailable
 from service.scheduling.queue import RequestQueue
 from service.scheduling.request import QueuedRequest
 from service.scheduling.results import InferenceResult, RequestInParts
@@ -40,7 +40,7 @@ class AdmittedRequests:
     def begin(self, sequences: int, tokens: int, timeout_seconds: float) -> RequestInParts:
         """Admits a request whose sequences come later, by the tokens that are expected of them.
 
-        Raises as RequestQueue.admit, and TooLarge where the request cannot meet its deadline.
+        Raises as RequestQueue.admit, and TooMuchForDeadline where the request cannot meet its deadline.
         """
         now = self.clock()
         request = QueuedRequest(
@@ -65,7 +65,7 @@ class AdmittedRequests:
 
     def expire(self, request: QueuedRequest) -> None:
         """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
-        if request.queued_tokens or request.missing:
+        if not request.dispatched_all:
             waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
             inputs = len(request.work) + request.missing
             ran = f"{request.dispatched} of {inputs} inputs had been dispatched"
@@ -79,7 +79,7 @@ class AdmittedRequests:
 
     def close(self, reason: str) -> None:
         """Answers every request that does not wholly run with 503."""
-        for request in [*self.queue.close(reason), *(one for one in self.pending if one.missing)]:
+        for request in self.queue.close(reason):
             self.fail(request, Unavailable(reason))
 
     def _admit(self, admit: Callable[[QueuedRequest], None], request: QueuedRequest) -> QueuedRequest:
@@ -119,7 +119,7 @@ class AdmittedRequests:
             self.on_work()
 
     def _check_expected(self, request: QueuedRequest) -> None:
-        """Raises TooLarge where the queue cannot take the whole request, or the device is too slow for its deadline.
+        """Raises TooLarge where the queue cannot take all of it, TooMuchForDeadline where the device is too slow.
 
         The latter only before the first answer, and for a request that could be split.
         """
@@ -133,7 +133,7 @@ class AdmittedRequests:
         if inputs > 1 and tokens > self.queue.token_budget and tokens / rate > seconds and not request.answered:
             limit = f"which take about {tokens / rate:.1f} s here, and its deadline is in {max(0.0, seconds):.1f} s"
             way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or a longer x-request-timeout-ms"
-            raise TooLarge(f"{size}, {limit}: {way_out}", code="deadline_too_short")
+            raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
 
     def _leave(self, request: QueuedRequest) -> None:
         """Counts how the request has ended; one that has not is withdrawn. Does nothing where it has been counted."""
@@ -141,10 +141,8 @@ class AdmittedRequests:
             return
         request.timer.cancel()
         self.pending.remove(request)
-        if request.queued_tokens:
+        if not request.dispatched_all:
             self.queue.remove(request)
-        if request.missing:
-            self.queue.reserve(request, -1)
         future = request.future
         if not future.done() or future.cancelled():
             future.cancel()

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import NotFinite, OutOfMemory, ServiceError, Unavailable
+from service.errors import NotFinite, OutOfMemory, ServiceError, Unavailable, suspension
 from service.scheduling.admission import AdmittedRequests
 from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
-from service.scheduling.queue import RequestQueue, suspension
+from service.scheduling.queue import RequestQueue
 from service.scheduling.request import SequenceJob, halves, run_error
 from service.scheduling.results import InferenceResult, RequestInParts, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
 from service.scheduling.watchdog import Clock, Watchdog
 
-RATE_EWMA_WEIGHT = 0.2  # of the newest batch in the measured rate
+RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 
 
@@ -64,7 +64,7 @@ class Batcher:
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
         """Admits a request of so many sequences with `tokens` expected tokens, which are appended to it later.
 
-        Raises as `submit` where there is no room for it, and TooLarge where it cannot meet its deadline.
+        Raises as `submit` where there is no room for it, and TooMuchForDeadline where it cannot meet its deadline.
         """
         return self._admitted.begin(sequences, tokens, timeout_seconds)
 
@@ -76,7 +76,7 @@ class Batcher:
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
         try:
-            self.queue.check_admission(tokens)
+            self.queue.check_admission(tokens, self.clock())
         except ServiceError:
             self.counts.refuse(1)
             raise
@@ -152,7 +152,7 @@ class Batcher:
         Raises what the run raises, and NotFinite where no row is finite.
         """
         sequences = [request.work[index] for request, index in jobs]
-        watched = self.watchdog.begin()
+        watched = self.watchdog.begin(all_cores=self._uses_all_cores)
         try:
             rows, batch = await self.run(sequences, all_cores=self._uses_all_cores)
         finally:
@@ -166,9 +166,10 @@ class Batcher:
     def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
         seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
         if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
-            beside = self.concurrency.max_in_flight if self.concurrency.per_core and not self._uses_all_cores else 1
-            rate = beside * batch.tokens / max(seconds, 1e-9)
-            self.queue.tokens_per_second += RATE_EWMA_WEIGHT * (rate - self.queue.tokens_per_second)
+            beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
+            weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)  # the mean of the rates would be too high
+            pace = (1 - weight) / self.queue.tokens_per_second + weight * seconds / (beside * batch.tokens)
+            self.queue.tokens_per_second = 1 / pace
         report = BatchReport(
             sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
         )

@@ -15,6 +15,11 @@ class Concurrency:
     max_in_flight: int = 1  # batches
     per_core: bool = False
 
+    @property
+    def side_by_side(self) -> int:
+        """How many batches run at the same time at most."""
+        return self.max_in_flight if self.per_core else 1
+
     def share(self, queued_tokens: int, *, in_flight: int) -> int | None:
         """Tokens for the next batch, so that every free core gets some of the queued ones; None: up to the budget."""
         if not self.per_core:

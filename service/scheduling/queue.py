@@ -4,34 +4,30 @@ Plain synchronous code: knows no clock, no event loop and no model.
 """
 
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from model_export.artifact.batch import Tokens
-from service.errors import Overloaded, TooLarge, Unavailable
-from service.scheduling.request import QueuedRequest, SequenceJob
+from service.errors import Unavailable, suspension
+from service.scheduling.policy.estimate import WaitEstimate
+from service.scheduling.policy.fair_order import FairOrder
+from service.scheduling.policy.limits import Limits
+from service.scheduling.request import NextBatch, QueuedRequest
 
-QUANTUM = 64  # tokens that a request may dispatch per turn; what it dispatches beyond is paid for by its next turns
-MIN_SHARERS = 4  # requests that fit into a batch even when each of them uses its whole quantum
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
 BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
-SUSPENDED_RETRY_SECONDS = 5.0
-GOLDEN_RATIO = 0.618  # its multiples are spread evenly, so that rejected clients do not all retry at the same time
-
-
-@dataclass(slots=True, eq=False)
-class NextBatch:
-    jobs: Sequence[SequenceJob]
-    expired: Sequence[QueuedRequest]  # taken out of the queue because their deadlines have passed
+LATE_SHARE = 8  # requests of up to 1 / LATE_SHARE of the longest wait are served in time though smaller ones arrive
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestQueue:
-    """Deficit round robin over requests, measured in tokens; admission by queued tokens and by estimated wait.
+    """Requests in the order of `FairOrder`, measured in tokens; admission by queued tokens and by estimated wait.
 
-    `tokens` is always the sum of what the queued requests have not dispatched yet.
+    `tokens` is always the sum of what the queued requests have not dispatched yet. A request that misses sequences is
+    queued until it has dispatched all of them.
     """
 
     token_budget: int
@@ -40,23 +36,24 @@ class RequestQueue:
     tokens_per_second: float  # measured; for estimates of the wait
     closed: str = ""  # why no request is admitted any more
     suspended: str = ""  # why none but the exclusive ones is admitted at the moment
-    quantum: int = field(init=False)
     tokens: int = 0
     reserved: int = 0  # expected of the sequences that admitted requests still miss
-    _first_turn_tokens: int = 0  # the sum of all requests' next turns: dispatched before a new request's first turn
-    _later_tokens: int = 0  # at most so many tokens are dispatched in the round after that
-    _requests_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # by bit length of their queued tokens
-    _tokens_by_bits: list[int] = field(default_factory=lambda: [0] * 64)  # the queued tokens of those
-    _reserving: int = 0  # requests that miss sequences
     _batches_since_small: int = 10**6
-    _rejections: int = 0
-    _ring: OrderedDict[QueuedRequest, None] = field(default_factory=OrderedDict)
+    _last_number: int = 0  # of the newest request
+    _waiting: dict[int, QueuedRequest] = field(default_factory=dict)  # by number, so in the order of their arrival
+    _exclusive: dict[int, QueuedRequest] = field(default_factory=dict)  # those of them that are
+    _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
+    _ageing: deque[int] = field(default_factory=deque)  # numbers of those, and of former ones, in order of arrival
+    _fair: FairOrder = field(init=False)
+    _limits: Limits = field(init=False)
 
     def __post_init__(self) -> None:
-        self.quantum = max(1, min(QUANTUM, self.token_budget // MIN_SHARERS))
+        self._fair = FairOrder(minimum_cost=self.token_budget)
+        estimate = WaitEstimate(fair=self._fair, max_wait_seconds=self.max_wait_seconds)
+        self._limits = Limits(max_wait_seconds=self.max_wait_seconds, estimate=estimate)
 
     def __len__(self) -> int:
-        return len(self._ring)
+        return len(self._waiting)
 
     @property
     def fills_a_batch(self) -> bool:
@@ -66,131 +63,159 @@ class RequestQueue:
     @property
     def oldest(self) -> float | None:
         """When the request that has waited longest arrived."""
-        return min((request.arrived for request in self._ring), default=None)
+        return next((request.arrived for request in self._waiting.values()), None)
 
-    def wait_seconds(self, size: int) -> float:
-        """Estimated wait of a new request of `size` tokens. A larger request counts with only `size` tokens."""
-        reserved = min(self.reserved, self._reserving * max(size, self.quantum))
-        return (max(self._first_turn_tokens, self._tokens_ahead(size)) + reserved) / self.tokens_per_second
+    @property
+    def expected(self) -> int:
+        """The tokens that are queued and those that are reserved."""
+        return self.tokens + self.reserved
 
-    def check_admission(self, size: int, *, patience: float = math.inf) -> None:
+    @property
+    def drain_seconds(self) -> float:
+        """Estimated time until all that is queued or reserved has been dispatched: no request waits longer."""
+        return self.expected / self.tokens_per_second
+
+    def wait_seconds(self, size: int, now: float) -> float:
+        """Estimated wait of a new request of `size` tokens; larger ones that it comes before do not count."""
+        return self._limits.estimate.seconds(size, now, queued=self.expected, rate=self.tokens_per_second)
+
+    def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, so that it can also be called with an estimate before anything is tokenized.
 
         Raises Unavailable when closed or suspended, TooLarge where `size` tokens could never fit, Overloaded where they
-        do not fit now or would wait longer than `patience` or `max_wait_seconds`.
+        do not fit now or would wait longer than `max_wait_seconds`, DeadlineTooShort where longer than `patience`.
         """
         if self.closed:
             raise Unavailable(self.closed)
         if self.suspended:
             raise suspension(self.suspended)
-        capacity = self.capacity(size)
-        if size > capacity:
-            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        over, patience = self.tokens + self.reserved + size - capacity, min(patience, self.max_wait_seconds)
-        wait = self.wait_seconds(size)
-        if over <= 0 and wait <= patience:
-            return
-        seconds = max(over / self.tokens_per_second, self._seconds_until(size, patience))
-        seconds += self.token_budget / self.tokens_per_second
-        self._rejections += 1
-        retry = max(1.0, seconds) * (1.0 + self._rejections * GOLDEN_RATIO % 1.0 / 2)
-        state = f"{self.tokens} tokens, about {wait:.1f} s before this request"
-        raise Overloaded(f"the queue is full ({state}); retry in {retry:.0f} s", retry_after=retry)
+        capacity, rate = self.capacity(size), self.tokens_per_second
+        self._limits.check(
+            size, now, patience, queued=self.expected, capacity=capacity, budget=self.token_budget, rate=rate
+        )
 
     def capacity(self, size: int) -> int:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""
         return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
 
     def admit(self, request: QueuedRequest) -> None:
-        """Appends the whole request, or raises as `check_admission`."""
-        self.check_admission(request.size, patience=max(0.0, request.deadline - request.arrived))
-        if request.missing:
-            self.reserve(request)
-        else:
-            self._append(request)
-
-    def reserve(self, request: QueuedRequest, sign: int = 1) -> None:
-        """Counts the tokens that an admitted request is expected to bring; with -1 no longer."""
-        self.reserved += sign * request.reserved
-        self._reserving += sign * (request.missing > 0)
+        """Adds the request, or raises as `check_admission`. It keeps its place while it waits for sequences."""
+        size, now = request.size, request.arrived
+        self.check_admission(size, now, patience=max(0.0, request.deadline - now))
+        self._last_number = number = request.number = self._last_number + 1
+        request.finish = self._fair.join(number, size)
+        self._limits.estimate.recent.add(max(size, self._fair.minimum_cost), size, now)
+        if size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second:
+            self._ageing.append(number)
+        self._enter(request)
 
     def extend(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """Adds sequences that an admitted request missed; `reserved` tokens are expected of those after them."""
-        queued = request in self._ring
-        if queued:
-            self._count(request, -1)
-        self.reserve(request, -1)
+        """Adds sequences that a request missed; `reserved` tokens are expected of those after them. Its place stays."""
+        before = request.unserved
+        self._count(request, -1)
         request.append(work, reserved)
-        self.reserve(request)
-        if queued:
-            self._count(request, 1)
-        else:
-            self._append(request)
+        self._count(request, 1)
+        self._fair.correct(request.number, request.finish, request.unserved - before)
+        self._put_in_order(request)
 
     def admit_exclusive(self, request: QueuedRequest) -> None:
         """Bypasses the queue and all limits, in its own batch: the canary must not fail together with user requests."""
         if self.closed:
             raise Unavailable(self.closed)
+        self._last_number = request.number = self._last_number + 1
         request.exclusive = True
-        self._prepend(request)
+        self._exclusive[request.number] = request
+        self._enter(request)
 
     def next_batch(self, now: float, share: int | None = None) -> NextBatch:
-        """Requests take turns until the token budget, or a smaller `share` of tokens, is used up.
+        """Late requests, then the others in their order, until the token budget or a smaller `share` is used up.
 
-        The first sequence is always dispatched, however long. A request whose next sequence does not fit the rest keeps
-        its turn for the next batch, so that it cannot starve and shorter ones do not wait for it. For RECENT_BATCHES
-        batches after a small request, a bulk request (larger than a batch) may use only half of each batch: the next
-        small request neither waits for a full batch to end nor shares one.
+        An exclusive request is first and alone.
         """
-        jobs: list[SequenceJob] = []
-        expired: list[QueuedRequest] = []
-        skipped: list[QueuedRequest] = []
-        room = self.token_budget if share is None else min(share, self.token_budget)
-        reserved = room // 2
-        while self._ring and room > 0 and len(skipped) < MAX_SKIPPED:
-            request = next(iter(self._ring))
-            self.remove(request)
-            if request.deadline <= now:
-                expired.append(request)
-                continue
-            if request.exclusive:
-                request.deficit = request.size
-                jobs = request.dispatch(request.size, always_one=True)
+        batch = NextBatch(self.token_budget if share is None else min(share, self.token_budget))
+        if self._exclusive:
+            self._take(batch, next(iter(self._exclusive.values())), batch.room)
+            return batch
+        reserved = batch.room // 2
+        if self._ageing:
+            self._take_late(batch, now, reserved)
+        self._take_in_order(batch, now, reserved)
+        if batch.jobs:
+            self._batches_since_small += 1
+        return batch
+
+    def _take_late(self, batch: NextBatch, now: float, reserved: int) -> None:
+        """Requests that have waited for `max_wait_seconds`, first come, first served, up to half of the batch."""
+        waiting, ageing = self._waiting, self._ageing
+        idle: list[int] = []  # requests whose next sequences are missing
+        while ageing and batch.room > reserved:
+            request = waiting.get(ageing[0])
+            if request is None:
+                ageing.popleft()
+            elif request.arrived + self.max_wait_seconds > now:
                 break
-            if request.deficit <= 0:
-                request.deficit += self.quantum
+            elif request.deadline <= now:
+                self.remove(request)
+                batch.expired.append(request)
+            elif not request.queued_tokens:
+                idle.append(ageing.popleft())
+            elif not self._take(batch, request, batch.room - reserved):
+                break
+        ageing.extendleft(reversed(idle))
+
+    def _take_in_order(self, batch: NextBatch, now: float, reserved: int) -> None:
+        """The first sequence is always dispatched, however long.
+
+        A request whose next sequence does not fit the rest keeps its place, so that it cannot starve and shorter ones
+        do not wait for it. For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may
+        use only half of each batch: the next small request neither waits for a full batch to end nor shares one.
+        """
+        skipped: list[QueuedRequest] = []
+        while self._order and batch.room > 0 and len(skipped) < MAX_SKIPPED:
+            request = self._waiting.get(heappop(self._order)[1])
+            if request is None:
+                continue
+            request.in_order = False
+            if request.deadline <= now:
+                self.remove(request)
+                batch.expired.append(request)
+                continue
             bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
             kept_free = reserved if bulk and self._batches_since_small < RECENT_BATCHES else 0
-            queued = request.queued_tokens
-            jobs += request.dispatch(room - kept_free, always_one=not jobs)
-            room -= queued - request.queued_tokens
-            if not bulk:
+            taken = self._take(batch, request, batch.room - kept_free)
+            if taken and not bulk:
                 self._batches_since_small = 0
-            if not request.queued_tokens:
-                continue
-            if request.deficit > 0:
+            if request.queued_tokens:
                 skipped.append(request)
-            else:
-                self._append(request)
-        for request in reversed(skipped):
-            self._prepend(request)
-        if jobs:
-            self._batches_since_small += 1
-        return NextBatch(jobs, expired)
+        for request in skipped:
+            self._put_in_order(request)
+
+    def _take(self, batch: NextBatch, request: QueuedRequest, room: int) -> int:
+        """Moves the next sequences of the request that fit into `room` to the batch; how many tokens they have."""
+        queued = request.queued_tokens
+        batch.jobs += request.dispatch(room, always_one=not batch.jobs)
+        taken = queued - request.queued_tokens
+        batch.room -= taken
+        self.tokens -= taken
+        if request.dispatched_all:
+            self._forget(request)
+        if taken and self._waiting and not request.exclusive:
+            self._fair.serve(request.finish, taken, request.size, last=request.dispatched_all)
+        return taken
 
     def remove(self, request: QueuedRequest) -> bool:
         """Drops what the request has not dispatched; False where it is not queued."""
-        if request not in self._ring:
+        if request.number not in self._waiting:
             return False
-        del self._ring[request]
+        if not request.exclusive:
+            self._fair.leave(request.number, request.finish, request.unserved, request.size)
         self._count(request, -1)
+        self._forget(request)
         return True
 
     def close(self, reason: str) -> list[QueuedRequest]:
         """Admits no request from now on; removes and returns the queued ones."""
-        self.closed = reason
-        requests = list(self._ring)
+        self.closed, requests = reason, list(self._waiting.values())
         for request in requests:
             self.remove(request)
         return requests
@@ -199,39 +224,25 @@ class RequestQueue:
         """A batch of `tokens` did not fit the memory: from now on at most half of it."""
         self.token_budget = max(1, min(self.token_budget, tokens // 2))
 
-    def _append(self, request: QueuedRequest) -> None:
-        self._ring[request] = None
+    def _enter(self, request: QueuedRequest) -> None:
+        self._waiting[request.number] = request
         self._count(request, 1)
+        self._put_in_order(request)
 
-    def _prepend(self, request: QueuedRequest) -> None:
-        self._append(request)
-        self._ring.move_to_end(request, last=False)
+    def _put_in_order(self, request: QueuedRequest) -> None:
+        if request.queued_tokens and not request.in_order and not request.exclusive:
+            request.in_order = True
+            heappush(self._order, (request.finish, request.number))
 
     def _count(self, request: QueuedRequest, sign: int) -> None:
-        queued = request.queued_tokens
-        turn = min(queued, max(self.quantum, request.longest))  # an upper bound: the wait never grows meanwhile
-        self.tokens += sign * queued
-        self._first_turn_tokens += sign * turn
-        self._later_tokens += sign * min(queued - turn, self.quantum + request.longest)
-        bits = queued.bit_length()
-        self._requests_by_bits[bits] += sign
-        self._tokens_by_bits[bits] += sign * queued
+        self.tokens += sign * request.queued_tokens
+        self.reserved += sign * request.reserved
 
-    def _tokens_ahead(self, size: int) -> int:
-        """Tokens dispatched before a new request of `size` tokens ends; at most twice too many, never too few."""
-        bits = size.bit_length()
-        return sum(self._tokens_by_bits[:bits]) + size * (len(self._ring) - sum(self._requests_by_bits[:bits]))
-
-    def _seconds_until(self, size: int, patience: float) -> float:
-        """How long, if no other request arrives, until the estimated wait is down to `patience`: 0 where it is."""
-        wait = self.wait_seconds(size)
-        if wait <= patience:
-            return 0.0
-        later = self._later_tokens / self.tokens_per_second
-        if self._tokens_ahead(size) <= self._first_turn_tokens and later <= patience:
-            return wait + later - patience  # enough requests end in this round, while the others have their turns
-        return self.tokens / self.tokens_per_second - patience / 2
-
-
-def suspension(reason: str) -> Unavailable:
-    return Unavailable(reason, code="suspended", retry_after=SUSPENDED_RETRY_SECONDS)
+    def _forget(self, request: QueuedRequest) -> None:
+        del self._waiting[request.number]
+        self._exclusive.pop(request.number, None)
+        if not self._waiting:
+            self._order.clear()
+            self._ageing.clear()
+            self._fair.clear()
+            self._limits.returns.backlog_until = -math.inf  # those who were to come back by now have not: there is room

@@ -11,7 +11,7 @@ from service.errors import InferenceFailed, ServiceError
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Queued or running. Its sequences are dispatched in order, a few per turn; `rows` fills up in any order.
+    """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order.
 
     Sequences that are `missing` when it is admitted are appended later.
     """
@@ -21,16 +21,17 @@ class QueuedRequest:
     deadline: float
     exclusive: bool = False  # dispatched in a batch of its own
     missing: int = 0  # sequences that are still to be appended
-    reserved: int = 0  # their expected tokens
+    reserved: int = 0  # their expected tokens; at least 1 while any is missing
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
-    deficit: int = 0  # tokens that it may still dispatch in this turn; see QUANTUM
+    number: int = 0  # set on admission: 1 for the first request of the queue
+    finish: float = -math.inf  # in virtual time, set on admission; see FairOrder
+    in_order: bool = False  # the queue's order has an entry of it
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
     lengths: list[int] = field(init=False)  # tokens of each sequence
     size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
-    longest: int = field(init=False)  # tokens of the longest sequence
     rows: list[Row] = field(init=False)  # empty until computed
     future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
     timer: asyncio.TimerHandle = field(init=False)  # likewise; of its deadline
@@ -39,13 +40,21 @@ class QueuedRequest:
         self.lengths = [len(tokens.ids) for tokens in self.work]
         self.queued_tokens = sum(self.lengths)
         self.size = self.queued_tokens + self.reserved
-        self.longest = max(self.lengths, default=0)
         self.rows = [{}] * len(self.lengths)
 
     @property
     def tokens(self) -> int:
         """Of the sequences that it has, and those that are expected."""
         return sum(self.lengths) + self.reserved
+
+    @property
+    def unserved(self) -> int:
+        """Tokens that have not been dispatched, also of the sequences that are expected."""
+        return self.queued_tokens + self.reserved
+
+    @property
+    def dispatched_all(self) -> bool:
+        return not self.queued_tokens and not self.missing
 
     def append(self, work: Sequence[Tokens], reserved: int) -> None:
         """The next of the missing sequences; `reserved` tokens are expected of those after them."""
@@ -54,26 +63,32 @@ class QueuedRequest:
         self.lengths += lengths
         self.rows += [{}] * len(lengths)
         self.queued_tokens += sum(lengths)
-        self.longest = max(self.longest, *lengths)
         self.missing -= len(lengths)
-        self.reserved = reserved if self.missing else 0
+        self.reserved = max(1, reserved) if self.missing else 0
 
     def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that the deficit and `room` tokens allow; `always_one`: the first one, however long."""
+        """The next sequences that fit into `room` tokens; `always_one`: the first one, however long."""
         jobs: list[SequenceJob] = []
-        while self.deficit > 0 and self.dispatched < len(self.lengths):
-            length = self.lengths[self.dispatched]
+        lengths = self.lengths
+        while self.dispatched < len(lengths):
+            length = lengths[self.dispatched]
             if length > room and (jobs or not always_one):
                 break
             jobs.append((self, self.dispatched))
             self.dispatched += 1
-            self.deficit -= length
             self.queued_tokens -= length
             room -= length
         return jobs
 
 
 SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request and its index there
+
+
+@dataclass(slots=True, eq=False)
+class NextBatch:
+    room: int  # tokens that still fit
+    jobs: list[SequenceJob] = field(default_factory=list)
+    expired: list[QueuedRequest] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 
 
 def halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:

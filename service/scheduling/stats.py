@@ -1,6 +1,9 @@
-"""What the batcher counts: batches that were run, requests by outcome, failures."""
+"""What the batcher counts: batches that were run, requests by outcome, failures, how busy the device is."""
 
+import math
 from dataclasses import dataclass
+
+BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +37,22 @@ class RequestCounts:
 class RunFailures:
     failed_runs: int = 0  # raised an exception, or gave no finite answer
     out_of_memory: int = 0  # of those
+
+
+@dataclass(slots=True)
+class BusyShare:
+    """The share of the device that runs have used lately: an exponential average over BUSY_SECONDS."""
+
+    sessions: int = 1  # runs side by side; one alone on all cores counts as all of them
+    _running: int = 0  # sessions
+    _average: float = 0.0  # at `_since`
+    _since: float = 0.0  # seconds
+
+    def change(self, sessions: int, now: float) -> None:
+        """So many more sessions run from `now` on."""
+        self._average, self._since = self.at(now), now
+        self._running += sessions
+
+    def at(self, now: float) -> float:
+        busy = min(1.0, self._running / self.sessions)
+        return busy + (self._average - busy) * math.exp((self._since - now) / BUSY_SECONDS)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.scheduling.stats import BusyShare
+
 INTERVALS = 8  # in BERT_RUN_TIMEOUT_SECONDS; one that takes more than twice its time does not count
 Clock = Callable[[], float]
 
@@ -21,6 +23,7 @@ Clock = Callable[[], float]
 class WatchedRun:
     began: float = 0.0  # seconds; valid once `timer` is set
     timer: asyncio.TimerHandle | None = None
+    sessions: int = 0  # that it uses since `began`
     intervals: int = 0  # that have passed
 
 
@@ -30,13 +33,14 @@ class Watchdog:
     run_timeout_seconds: float = 30.0
     on_timeout: Callable[[], None] = lambda: None  # called when a run has lasted that long
     side_by_side: bool = False
+    busy: BusyShare = field(default_factory=BusyShare)
     _runs: list[WatchedRun] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"{len(self._runs)} runs in flight" + (f", one since {self._runs[0].began:.3f}" if self._runs else "")
 
-    def begin(self) -> WatchedRun:
-        run = WatchedRun()
+    def begin(self, *, all_cores: bool) -> WatchedRun:
+        run = WatchedRun(sessions=self.busy.sessions if all_cores else 1)
         self._runs.append(run)
         if self.side_by_side or len(self._runs) == 1:
             self._start(run)
@@ -45,12 +49,14 @@ class Watchdog:
     def end(self, run: WatchedRun) -> None:
         if run.timer is not None:
             run.timer.cancel()
+            self.busy.change(-run.sessions, self.clock())
         self._runs.remove(run)
         if self._runs and self._runs[0].timer is None:
             self._start(self._runs[0])
 
     def _start(self, run: WatchedRun) -> None:
         run.began = self.clock()
+        self.busy.change(run.sessions, run.began)
         self._count_next_interval(run)
 
     def _count_next_interval(self, run: WatchedRun) -> None:

@@ -10,16 +10,18 @@ from typing import Any, Protocol, TypeVar
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
-from service.errors import DeadlineExceeded, Invalid, NoSuchHead, TooLarge
+from service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
 from service.scheduling.results import InferenceResult, RequestInParts
+from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions, Text
+from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
 from service.tokenization.job import EncodingJob
 from service.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
+Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -28,6 +30,7 @@ class TaskResult:
 
     value: Any = None
     sequences: Sequence[EncodedText]
+    owners: Sequence[int]  # the input of each sequence, ascending: an input may be several windows
     rows: Sequence[Row]  # one for each sequence
     truncated: int  # number of inputs that were cut
     tokens: int
@@ -67,6 +70,8 @@ class Tasks:
     queue: InferenceQueue
     limits: Limits
     embedding: EmbeddingDefaults
+    rerank_by_cosine: bool = False  # of a model that is no cross-encoder
+    root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""
@@ -76,31 +81,54 @@ class Tasks:
 
     async def run(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Any],
         request: TruncationFields,
         options: EncodeOptions,
         *,
         timeout_seconds: float,
         check: Check = lambda sequences, first: None,
+        encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
         Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
-        first of them while later ones are tokenized. Raises Invalid for no texts or a text without tokens, TooLarge for
-        too many texts, and what the tokenizer, `check` and the queue raise.
+        first of them while later ones are tokenized. `encode` makes tokens of inputs that are no texts. Raises Invalid
+        for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the
+        queue raise.
         """
         self.check_count(texts)
-        started = time.perf_counter()
-        sizes, truncation = self.tokenizer.measure(texts), self.truncation(request)
-        if sum(sizes) > INLINE_CHARACTERS:
+        started, truncation = time.perf_counter(), self.truncation(request)
+        if encode is not None:
+            sequences = await encode(texts, options, truncation)
+        elif sum(sizes := self.tokenizer.measure(texts)) > INLINE_CHARACTERS:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
             return await self._run_in_parts(job, check, timeout_seconds)
-        sequences = self.tokenizer.encode_sync(texts, options, truncation)
+        else:
+            sequences = self.tokenizer.encode_sync(texts, options, truncation)
         check_tokens(sequences)
         tokenize_seconds = time.perf_counter() - started
         check(sequences, 0)
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return _task_result(sequences, result, tokenize_seconds)
+        return _task_result(sequences, range(len(sequences)), result, tokenize_seconds)
+
+    async def run_windows(
+        self, texts: Sequence[str], options: EncodeOptions, *, stride: int, timeout_seconds: float
+    ) -> TaskResult:
+        """As `run`, with a text that is too long as windows that overlap by `stride` tokens; none is cut.
+
+        A window counts as an input, and its tokens count in the queue. An error has the index of the text.
+        """
+        self.check_count(texts)
+        tokenized = self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
+        (sequences, owners), left = await self.prepare(tokenized, timeout_seconds)
+        try:
+            check_tokens(sequences)
+            result = await self.queue.submit(sequences, timeout_seconds=left)
+        except ServiceError as error:
+            if error.index is not None:
+                error.index = owners[error.index]
+            raise
+        return _task_result(sequences, owners, result, timeout_seconds - left)
 
     async def _run_in_parts(self, job: EncodingJob, check: Check, timeout_seconds: float) -> TaskResult:
         """As `run`. A request that has ended in the queue, also by its deadline, is not tokenized any further."""
@@ -127,7 +155,7 @@ class Tasks:
         tokenize_seconds = time.perf_counter() - started
         result = await request.finish()
         waited = max(0.0, result.queue_seconds - tokenize_seconds)  # the model ran beside the tokenizer
-        return _task_result(sequences, replace(result, queue_seconds=waited), tokenize_seconds)
+        return _task_result(sequences, range(len(sequences)), replace(result, queue_seconds=waited), tokenize_seconds)
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -161,13 +189,16 @@ def check_tokens(sequences: Sequence[EncodedText], first: int = 0) -> None:
             raise Invalid(message, code="empty", index=index)
 
 
-def _task_result(sequences: Sequence[EncodedText], result: InferenceResult, tokenize_seconds: float) -> TaskResult:
+def _task_result(
+    sequences: Sequence[EncodedText], owners: Sequence[int], result: InferenceResult, tokenize_seconds: float
+) -> TaskResult:
     truncated = tokens = 0
     for one in sequences:
         truncated += one.truncated
         tokens += len(one.ids)
     return TaskResult(
         sequences=sequences,
+        owners=owners,
         rows=result.rows,
         truncated=truncated,
         tokens=tokens,

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from service.artifact import Manifest
-from service.settings import Settings, SettingsError
+from service.settings import RootTask, Settings, SettingsError
 
+ROOT_HEADS: dict[RootTask, str] = {"fill-mask": "fill_mask", "nsp": "pair", "predict": "labels", "tag": "tags"}
 OF_CLS = "the raw hidden state of [CLS]"
 
 
@@ -34,8 +35,17 @@ def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefau
     )
 
 
+def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
+    """BERT_ROOT_TASK. Raises SettingsError for a task whose head the artifact does not have."""
+    task = settings.root_task
+    if task in ROOT_HEADS and (head := ROOT_HEADS[task]) not in manifest.heads:
+        raise SettingsError(f"BERT_ROOT_TASK: {manifest.name} has no {head} head, which {task} needs")
+    return task
+
+
 def describe_defaults(manifest: Manifest, settings: Settings) -> str:
     """One line for the log. Raises as `embedding_defaults`."""
+    root_task(manifest, settings)
     defaults, stated = embedding_defaults(manifest, settings), manifest.embedding
     made_by = ", ".join(stated.modules) or OF_CLS
     own = f" ({made_by})" if defaults.pooling == stated.pooling else ""

@@ -1,37 +1,59 @@
 """/embed and /v1/embeddings: a vector for each text."""
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import EmbeddingFields, EmbedRequest
+from service.tasks.parameters import merge_parameters
+from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields
 from service.tokenization.encoding import EncodeOptions
+from service.tokenization.token_ids import encode_ids
 
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 
 
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
-    pooling = request.pooling or tasks.embedding.pooling
-    normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
-    _require(tasks, pooling)
-    width = int(tasks.manifest.outputs[pooling].shape[-1])
-    if request.dimensions is not None and request.dimensions > width:
-        raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
-    texts, options = as_list(request.inputs), OPTIONS[pooling]
+    if request.parameters is not None:
+        request = merge_parameters(request)
+    return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
+
+
+async def embed_texts(
+    tasks: Tasks, texts: list[str], request: EmbeddingFields, *, timeout_seconds: float
+) -> TaskResult:
+    """As `embed`."""
+    pooling = _choose_pooling(tasks, request)
+    options = OPTIONS[pooling]
     if prompt := find_prompt(tasks.manifest, request):
         tasks.check_count(texts)
         texts = [prompt + text for text in texts]
         if pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
             options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
     result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
-    vectors = np.concatenate([row[pooling] for row in result.rows])[:, : request.dimensions]
-    return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))
+    return _finish(tasks, result, request, pooling)
 
 
-def find_prompt(manifest: Manifest, request: EmbeddingFields) -> str:
+async def embed_token_ids(
+    tasks: Tasks, sequences: list[list[int]], request: EmbeddingFields, *, timeout_seconds: float
+) -> TaskResult:
+    """As `embed`, for token ids of this model's tokenizer. Raises Invalid for a prompt before them."""
+    pooling = _choose_pooling(tasks, request)
+    if find_prompt(tasks.manifest, request):
+        message = (
+            'this request has a prompt, which token ids cannot take: send texts, or prompt: "" for ids as they are'
+        )
+        raise Invalid(message, code="prompt")
+    encode = partial(encode_ids, tasks.tokenizer)
+    result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
+    return _finish(tasks, result, request, pooling)
+
+
+def find_prompt(manifest: Manifest, request: VectorFields) -> str:
     """The text before every text of the request, as in sentence-transformers' encode; empty for none.
 
     Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.
@@ -56,11 +78,23 @@ def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def _require(tasks: Tasks, pooling: str) -> None:
+def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
+    """Raises NoSuchHead, and Invalid for more dimensions than the vector has."""
+    pooling = request.pooling or tasks.embedding.pooling
     if pooling == "sentence" and pooling not in tasks.manifest.heads:
         own = tasks.manifest.embedding.pooling
         raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
     tasks.require_head(pooling)
+    width = int(tasks.manifest.outputs[pooling].shape[-1])
+    if request.dimensions is not None and request.dimensions > width:
+        raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
+    return pooling
+
+
+def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:
+    normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
+    vectors = np.concatenate([row[pooling] for row in result.rows])[:, : request.dimensions]
+    return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))
 
 
 async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:

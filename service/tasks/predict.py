@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair, PredictRequest
 from service.tokenization.encoding import EncodeOptions, Text
 
@@ -16,13 +17,29 @@ Floats = NDArray[np.float64]
 
 
 async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> TaskResult:
-    """Every label with its score, best first: a list for one text or pair, a list of lists for a batch."""
+    """The labels with their scores, best first: a list for one text or pair, a list of lists for a batch.
+
+    With `parameters`, a list of one list for one text or pair, as the Hugging Face API answers its clients.
+    """
     tasks.require_head("labels")
     texts, single = _texts(request.inputs)
+    if request.parameters is not None:
+        request, single = merge_parameters(request), False
+    score = _score_function(tasks, request)
     result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
-    score = SCORE_FUNCTIONS["none" if request.raw_scores else tasks.manifest.label_scores]
     ranked = [_rank(tasks.manifest.labels, score(row["labels"][0].astype(np.float64))) for row in result.rows]
+    ranked = ranked if request.top_k is None else [labels[: request.top_k] for labels in ranked]
     return result.finish(ranked[0] if single else ranked)
+
+
+def _score_function(tasks: Tasks, request: PredictRequest) -> Callable[[Floats], Floats]:
+    """Raises Invalid where raw_scores contradicts function_to_apply."""
+    if not request.raw_scores:
+        return SCORE_FUNCTIONS[request.function_to_apply or tasks.manifest.label_scores]
+    if request.function_to_apply not in (None, "none"):
+        message = f"raw_scores is true and function_to_apply is {request.function_to_apply}: send one of them"
+        raise Invalid(message, code="parameters")
+    return SCORE_FUNCTIONS["none"]
 
 
 def softmax(logits: Floats) -> Floats:

@@ -3,21 +3,36 @@
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from service.tokenization.encoding import Direction
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
-Pooling = Literal["cls", "pooler", "mean", "sentence"]
+Pooling = Literal["cls", "mean", "pooler", "sentence"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Strategy = Literal["none", "simple", "first", "average", "max"]
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
     "sentence-transformers checkpoint before its last Normalize; null: the default in /info"
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
+NO_EFFECT = "accepted for clients of other servers; has no effect"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
+
+
+def _refuse_base64(value: object) -> object:
+    if value == "base64":
+        way_out = "/v1/embeddings has it, and /embed answers `Accept: application/x-npy` with a NumPy file"
+        raise PydanticCustomError(
+            "encoding", "base64 is not an encoding of this route: {way_out}", {"way_out": way_out}
+        )
+    return value
+
+
+OnlyFloat = Annotated[Literal["float"], BeforeValidator(_refuse_base64)]
 
 
 class Body(BaseModel):
@@ -29,9 +44,25 @@ class TruncationFields(Body):
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
 
-class EmbeddingFields(TruncationFields):
+class ClientOptions(Body):
+    """What clients of the Hugging Face API say about its caches and queues; this service has neither."""
+
+    wait_for_model: bool | None = None
+    use_cache: bool | None = None
+    use_gpu: bool | None = None
+    dont_load_model: bool | None = None
+
+
+class ClientFields(Body):
+    """Fields that clients of other servers send and that cannot change an answer of this one."""
+
+    model: str | None = Field(None, description=NO_EFFECT)
+    user: str | None = Field(None, description=NO_EFFECT)
+    options: ClientOptions | None = Field(None, description=NO_EFFECT)
+
+
+class VectorFields(TruncationFields):
     pooling: Pooling | None = Field(None, description=POOLINGS)
-    normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
     dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
     prompt_name: str | None = Field(
         None, description="one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
@@ -39,8 +70,17 @@ class EmbeddingFields(TruncationFields):
     prompt: str | None = Field(None, description='a prompt in full; "": none', examples=["query: "])
 
 
-class EmbedRequest(EmbeddingFields):
+class EmbeddingFields(VectorFields):
+    normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
+
+
+class EmbedParameters(EmbeddingFields):
+    encoding_format: OnlyFloat | None = Field(None, description="float; base64 is in /v1/embeddings")
+
+
+class EmbedRequest(ClientFields, EmbedParameters):
     inputs: StringOrList = Field(examples=["my dog is hairy"])
+    parameters: EmbedParameters | None = Field(None, description=PARAMETERS)
 
 
 class FillMaskParameters(Body):
@@ -49,7 +89,7 @@ class FillMaskParameters(Body):
     first_piece: bool | None = None
 
 
-class FillMaskRequest(TruncationFields):
+class FillMaskRequest(ClientFields, TruncationFields):
     inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
     parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
@@ -73,20 +113,31 @@ class NspRequest(TruncationFields):
     )
 
 
-class PredictRequest(TruncationFields):
+class PredictParameters(TruncationFields):
+    top_k: int | None = Field(None, ge=1, description="number of labels, best first (default: all)")
+    function_to_apply: ScoreFunction | None = Field(
+        None, description="makes scores of logits; null: the checkpoint's own, label_scores in /info"
+    )
+
+
+class PredictRequest(ClientFields, PredictParameters):
     inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=["I like tea."],
         description='a text; ["a", "b"] is one pair; [["a"], ["a", "b"]] is a batch of texts and pairs',
     )
     raw_scores: bool = Field(False, description="return logits instead of probabilities")
+    parameters: PredictParameters | None = Field(
+        None, description=f"{PARAMETERS}. With it, even if empty, one input is answered with a list of one list"
+    )
 
 
 class TagParameters(Body):
     aggregation_strategy: Strategy | None = None
     ignore_labels: FailFastList[str] | None = None
+    stride: int | None = Field(None, ge=0)
 
 
-class TagRequest(TruncationFields):
+class TagRequest(ClientFields, TruncationFields):
     inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
     parameters: TagParameters | None = Field(None, description=PARAMETERS)
     aggregation_strategy: Strategy | None = Field(
@@ -95,6 +146,27 @@ class TagRequest(TruncationFields):
         "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
     )
     ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="split a text that is too long into windows, each of which shares so many tokens with the one "
+        "before it, and join their groups; needs an aggregation_strategy other than none",
+    )
+
+
+class SimilarityInputs(Body):
+    source_sentence: str = Field(examples=["my dog is hairy"])
+    sentences: FailFastList[str] = Field(examples=[["my cat is hairy", "it rains"]])
+
+
+class SimilarityRequest(ClientFields, VectorFields):
+    inputs: SimilarityInputs
+    parameters: VectorFields | None = Field(None, description=PARAMETERS)
+
+
+class RerankFields(TruncationFields):
+    query: str = Field(examples=["what is a panda?"])
+    raw_scores: bool = Field(False, description="return a cross-encoder's logits instead of their sigmoid")
 
 
 class Candidate(BaseModel):
@@ -134,10 +206,14 @@ FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]
 PredictResponse = list[Label] | list[list[Label]]
 TagResponse = list[Tag] | list[list[Tag]]
+SimilarityResponse = Annotated[list[float], Field(description="a cosine for each sentence", examples=[[0.91, 0.23]])]
 
 
 class ErrorBody(BaseModel):
     error: str = Field(examples=[TOO_LONG])
+    error_type: Literal["Backend", "Empty", "Overloaded", "Tokenizer", "Unhealthy", "Validation"] = Field(
+        description="as in text-embeddings-inference", examples=["Validation"]
+    )
     code: str = Field(examples=["too_long"])
     index: int | None = Field(None, description="index of the input with the error", examples=[3])
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])

@@ -1,7 +1,9 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,31 +27,65 @@ Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in 
 async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     tasks.require_head("tags")
-    strategy, ignored = _parameters(request)
-    texts = as_list(request.inputs)
-    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
-    value: list[list[Tagged]] = []
-    for text, tokens, row in zip(texts, result.sequences, result.rows, strict=True):
-        if value:
+    asked, texts = _parameters(request), as_list(request.inputs)
+    if asked.stride is None:
+        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    else:
+        result = await tasks.run_windows(texts, OPTIONS, stride=asked.stride, timeout_seconds=timeout_seconds)
+    value: list[list[Tagged]] = [[] for _ in texts]
+    windows = Counter(result.owners)
+    for count, (index, tokens, row) in enumerate(zip(result.owners, result.sequences, result.rows, strict=True)):
+        if count:
             await asyncio.sleep(0)  # a long text takes milliseconds
-        scores = softmax(row["tags"].astype(np.float64))
-        tagged = _tag_tokens(tasks, text, tokens, scores)
-        if strategy in WORD_SCORES:
-            tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[strategy])
-        if strategy == "none":
-            value.append([one for one in tagged if one["entity"] not in ignored])
-        else:
-            value.append([one for one in _group(tasks, tagged) if one["entity_group"] not in ignored])
+        value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), asked)
+    value = [_join_windows(found) if windows[index] > 1 else found for index, found in enumerate(value)]
     return result.finish(value if isinstance(request.inputs, list) else value[0])
 
 
-def _parameters(request: TagRequest) -> tuple[str, Collection[str]]:
-    """The strategy and the labels to leave out, from the top level or from `parameters`; raises Invalid for both."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parameters:
+    strategy: str
+    ignored: Collection[str]  # labels
+    stride: int | None
+
+
+def _parameters(request: TagRequest) -> _Parameters:
+    """From the top level or from `parameters`; raises Invalid for both, and for a stride without groups."""
     nested, names = request.parameters, TagParameters.model_fields
     if nested and any(getattr(request, name) is not None for name in names):
         raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
     asked = nested or request
-    return asked.aggregation_strategy or "none", OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
+    strategy = asked.aggregation_strategy or "none"
+    if asked.stride is not None and strategy == "none":
+        message = "stride joins the groups of windows, and aggregation_strategy none makes no groups"
+        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
+    ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
+    return _Parameters(strategy=strategy, ignored=ignored, stride=asked.stride)
+
+
+def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: _Parameters) -> list[Tagged]:
+    """The tokens or groups of one sequence, without the labels to ignore; `scores` [length, tags]."""
+    tagged = _tag_tokens(tasks, text, tokens, scores)
+    if asked.strategy in WORD_SCORES:
+        tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[asked.strategy])
+    if asked.strategy == "none":
+        return [one for one in tagged if one["entity"] not in asked.ignored]
+    return [one for one in _group(tasks, tagged) if one["entity_group"] not in asked.ignored]
+
+
+def _join_windows(groups: Sequence[Tagged]) -> list[Tagged]:
+    """Of groups that overlap, which two windows found, the longer; of equally long ones that of the higher score.
+
+    As TokenClassificationPipeline.aggregate_overlapping_entities.
+    """
+    joined: list[Tagged] = []
+    for group in sorted(groups, key=lambda one: one["start"]):
+        last = joined[-1] if joined else None
+        if last is None or not last["start"] <= group["start"] < last["end"]:
+            joined.append(group)
+        elif (group["end"] - group["start"], group["score"]) > (last["end"] - last["start"], last["score"]):
+            joined[-1] = group
+    return joined
 
 
 def _tag_tokens(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats) -> list[Tagged]:

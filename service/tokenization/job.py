@@ -85,6 +85,12 @@ class EncodingJob:
         while end < len(self.texts) and (end == first or cost + self.sizes[end] <= PIECE_CHARACTERS):
             cost += self.sizes[end] + TEXT_COST
             end += 1
+        encoded = self._encode(first, end)
+        self.position = end
+        return encoded
+
+    def _encode(self, first: int, end: int) -> list[EncodedText]:
+        """The texts from `first` to `end`, which are read at once."""
         encoded = encode_texts(
             self.tokenizer,
             self.texts[first:end],
@@ -98,7 +104,6 @@ class EncodingJob:
             if not text.truncated:
                 self._tokens += len(text.ids)
                 self._characters += size
-        self.position = end
         return encoded
 
     def _read_long(self) -> list[EncodedText]:
@@ -106,24 +111,33 @@ class EncodingJob:
         return guard(lambda: self._read_piece(index), index)
 
     def _read_piece(self, index: int) -> list[EncodedText]:
-        if self._long is None:
-            text = self.texts[index]
-            room = self.limit - self.tokenizer.num_special_tokens_to_add(not isinstance(text, str))
-            if room < 1 + (not isinstance(text, str)):
-                check_room(self.tokenizer, text, self.limit, index)
-            count_all = self.truncate == "left" and self.options.pooled_from > 0
-            self._long = LongText(self.tokenizer, self.cuts, text, room, self.truncate, count_all)
-        long = self._long
+        long = self._long = self._long or self._start_long(index)
         long.read()
+        self._check_long(index, long)
         if not long.done:
             return []
-        cut = max(0, long.tokens - long.room)
-        if cut and self.truncate is None:
+        encoded = self._finish_long(index, long)
+        self.position, self._long = index + 1, None
+        return encoded
+
+    def _start_long(self, index: int) -> LongText:
+        text = self.texts[index]
+        room = self.limit - self.tokenizer.num_special_tokens_to_add(not isinstance(text, str))
+        if room < 1 + (not isinstance(text, str)):
+            check_room(self.tokenizer, text, self.limit, index)
+        count_all = self.truncate == "left" and self.options.pooled_from > 0
+        return LongText(self.tokenizer, self.cuts, text, room, self.truncate, count_all)
+
+    def _check_long(self, index: int, long: LongText) -> None:
+        """Raises Invalid for a text that is too long, as soon as that is known."""
+        cut = long.tokens - long.room
+        if cut > 0 and self.truncate is None:
             more, found = "more than " if long.left else "", self.limit + cut - (1 if long.left else 0)
             raise too_long(f"{more}{found}", self.limit, index)
-        self.position, self._long = index + 1, None
+
+    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:  # noqa: ARG002
         encoding, offsets = long.encoding()
-        left = self.truncate == "left"
+        cut, left = max(0, long.tokens - long.room), self.truncate == "left"
         encoded = to_encoded_text(encoding, self.options, self.mask_id, limit=self.limit, left=left, already_cut=cut)
         if self.options.spans:
             encoded.spans[encoded.spans[:, 0] >= 0] = offsets

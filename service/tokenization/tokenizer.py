@@ -1,7 +1,5 @@
 """Turns texts into token ids, and ids back into text. Long work runs on the tokenizer's own thread, off the event loop.
-
-Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask.
-"""
+Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask."""
 
 import asyncio
 import json
@@ -29,6 +27,8 @@ from service.tokenization.job import EncodingJob
 from service.tokenization.pieces import Cuts
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
+from service.tokenization.windows import WindowSplitter
+from service.tokenization.windows_job import WindowsJob
 
 T = TypeVar("T")
 CHUNK_CHARACTERS = 20_000  # of targets, about 5 ms of tokenizing
@@ -47,6 +47,7 @@ class Tokenizer:
     _masking: HFTokenizer = field(init=False, repr=False)  # reads the mask token as a mask, the others as text
     _cuts: Cuts = field(init=False, repr=False)
     _masking_cuts: Cuts = field(init=False, repr=False)
+    _splitter: WindowSplitter = field(init=False, repr=False)
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
@@ -56,6 +57,7 @@ class Tokenizer:
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._cuts, self._masking_cuts = Cuts.of(self._plain), Cuts.of(self._masking)
+        self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
         self.scheduler = TokenizingScheduler(self._thread, self.report)
@@ -112,6 +114,29 @@ class Tokenizer:
             return self.encode_sync(texts, options, truncate)
         job = self.start_job(texts, sizes, options, truncate)
         return [one async for part in self.run_job(job) for one in part]
+
+    async def encode_windows(
+        self, texts: Sequence[str], options: EncodeOptions, stride: int, most: int
+    ) -> tuple[list[EncodedText], list[int]]:
+        """Windows that overlap by `stride` tokens, one for a text within the model's limit; the text of each window.
+
+        Raises Invalid for too many characters or too large a stride, TooLarge for more than `most` windows in all.
+        """
+        self._splitter.check_stride(stride)
+        job = WindowsJob(
+            tokenizer=self._plain,
+            cuts=self._cuts,
+            texts=texts,
+            sizes=self.measure(texts),
+            options=options,
+            truncate=None,
+            limit=self.artifact.manifest.max_tokens,
+            mask_id=self.mask_id,
+            splitter=self._splitter,
+            stride=stride,
+            most=most,
+        )
+        return [one async for part in self.run_job(job) for one in part], job.owners
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from model_export.artifact.tokenizer_check import ModelLimits, TokenizerCheck, check_in_child
+from model_export.artifact.tokenizer_check import TokenizerCheck, check_in_child
 from service.artifact import Artifact, ManifestError
 from service.errors import ServiceError, TokenizerFailed
 
@@ -24,11 +24,8 @@ class StartedCheck:
     """A check of the artifact's tokenizer that is under way."""
 
     def __init__(self, artifact: Artifact) -> None:
-        sizes = artifact.manifest.sizes
-        limits = ModelLimits(
-            vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=artifact.manifest.max_tokens
-        )
-        self._path, self._check = artifact.tokenizer, TokenizerCheck(MODULE, artifact.tokenizer, limits)
+        self._path = artifact.tokenizer
+        self._check = TokenizerCheck(MODULE, artifact.tokenizer, artifact.manifest.bounds)
 
     def finish(self) -> None:
         """Waits for the check. Raises ManifestError where the tokenizer cannot serve the model."""

@@ -15,7 +15,6 @@ from service.errors import SHUTTING_DOWN, Unavailable
 from service.http.server import build, run
 from service.metrics import Metrics, aggregate
 from service.settings import Settings
-from service.workers.bounds import ModelBounds
 from service.workers.child import WorkerSpec, metrics_dir, run_child
 from service.workers.client import EngineClient
 from service.workers.heartbeat import send_heartbeats
@@ -37,7 +36,7 @@ class RemoteBackend(Backend):
             spec.socket,
             artifact.digest,
             grace_seconds=settings.run_timeout_seconds,
-            bounds=ModelBounds.of(artifact.manifest),
+            bounds=artifact.manifest.bounds,
             on_other_artifact=self._restart_for_artifact,
         )
         self._background: list[asyncio.Task[None]] = []

@@ -1,27 +1,12 @@
 """What a model accepts of its tokenizer, checked before a request is sent: a fault then concerns no other request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from model_export.artifact.batch import Tokens
-from service.artifact import Manifest
+from model_export.artifact.manifest import ModelBounds
 from service.workers.messages import SubmitBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelBounds:
-    """Limits that the tokens of a request must keep."""
-
-    vocabulary: int
-    segments: int
-    max_tokens: int
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "ModelBounds":
-        sizes = manifest.sizes
-        return cls(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=manifest.max_tokens)
 
 
 def keeps_bounds(message: SubmitBatch, bounds: ModelBounds) -> bool:

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import ModelBounds
 from service.errors import Overloaded, ServiceError, Unavailable
 from service.scheduling.results import InferenceResult, RequestInParts
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.codec import RemoteRequest, RemoteResult, decode_results
 from service.workers.connection.outbox import Outbox
 from service.workers.connection.pending import PendingRequest, settle
@@ -26,6 +26,8 @@ MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new req
 REJECT_SECONDS = 0.05  # after the queue was full: new requests are rejected locally, before their bodies are read
 QUERY_TIMEOUT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.1  # between two attempts at least
+MIN_RETRY_SECONDS = 1.0  # after a rejection without a time
+GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 RETRY_SECONDS = 2.0  # by then the engine has usually been restarted
 log = logging.getLogger("service")
 
@@ -82,7 +84,8 @@ class EngineClient:
             if not self._rejections:
                 asyncio.get_running_loop().call_later(REJECT_SECONDS, self._report_rejections)
             self._rejections += 1
-            raise Overloaded(overload.message, retry_after=overload.retry_after)
+            spread = 1.0 + self._rejections * GOLDEN_RATIO % 1.0  # they must not all come back at the same time
+            raise Overloaded(overload.message, retry_after=spread * (overload.retry_after or MIN_RETRY_SECONDS))
 
     async def query(self, topic: messages.Topic) -> bytes:
         """Also after `close`. Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""

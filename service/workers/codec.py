@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
-from service.workers.bounds import ModelBounds
+from model_export.artifact.manifest import ModelBounds
 from service.workers.messages import (
     MAX_FRAME_BYTES,
     WHOLE,

@@ -18,7 +18,6 @@ from service.engine.engine import ModelEngine
 from service.metrics import Metrics
 from service.settings import Settings
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.connection.api_connection import ApiConnection
 from service.workers.heartbeat import send_heartbeats
@@ -73,7 +72,7 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ApiConnection(self.engine, ModelBounds.of(self.engine.artifact.manifest), writer)
+        connection = ApiConnection(self.engine, self.engine.artifact.manifest.bounds, writer)
         self._connections.add(connection)
         try:
             await connection.serve(reader)

@@ -20,7 +20,15 @@ MAX_FRAME_BYTES = 256 * 2**20
 WHOLE = -1  # as SubmitBatch.reserved: the request has all of its sequences
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
-QUEUE_ERRORS = (errors.DeadlineExceeded, errors.Overloaded, errors.TooLarge, errors.Unavailable, errors.Invalid)
+QUEUE_ERRORS = (
+    errors.DeadlineExceeded,
+    errors.DeadlineTooShort,
+    errors.Overloaded,
+    errors.TooLarge,
+    errors.TooMuchForDeadline,
+    errors.Unavailable,
+    errors.Invalid,
+)
 RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
 ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
 Topic = Literal["ready", "info", "metrics"]

@@ -89,6 +89,7 @@ def _sizes(artifact: Path, **sizes: int) -> dict[str, Any]:
         ({"vocabulary": 100}, "has a golden sequence with the id 1[0-9][0-9], but the vocabulary has 100 entries"),
         ({"hidden": 64}, "gives hidden as 64 in sizes, but the output cls has 32 channels"),
         ({"segments": 9}, "gives segments as 9 in sizes, but model.onnx has 2"),
+        ({"parameters": 10**12}, "gives parameters as 1000000000000 in sizes, but model.onnx has"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_or_its_graph_is_refused(

@@ -20,10 +20,18 @@ import numpy as np
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, Checkpoint
-from texts import LABELLED, MASKED, PAIRS, TAGGED, TEXTS
+from texts import LABELLED, LONG_TAGGED, MASKED, PAIRS, TAGGED, TEXTS
 
 HERE = Path(__file__).parent
 LENGTHS = (2, 5, 17, 33, 130)
+WINDOW = 144  # tokens that every golden checkpoint takes
+STRIDED = [
+    {"aggregation_strategy": "simple", "stride": 0},
+    {"aggregation_strategy": "simple", "stride": 30, "ignore_labels": []},
+    {"aggregation_strategy": "first", "stride": 7},
+    {"aggregation_strategy": "average", "stride": 40},
+    {"aggregation_strategy": "max", "stride": 141, "ignore_labels": ["I-LOC"]},
+]
 OUTPUTS = {"prediction_logits": "vocabulary", "seq_relationship_logits": "pair", "sop_logits": "pair"}
 
 
@@ -169,6 +177,8 @@ def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     ]
     every += [{"aggregation_strategy": "simple", "ignore_labels": ["PER", "O"]}]
     cases = [{"inputs": text, "parameters": parameters} for text in TAGGED for parameters in every]
+    cases += [{"inputs": LONG_TAGGED, "parameters": parameters} for parameters in STRIDED]
+    tokenizer.model_max_length = WINDOW
     return [case | {"answer": pipeline(case["inputs"], **case["parameters"])} for case in cases]
 
 

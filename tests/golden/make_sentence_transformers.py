@@ -1,6 +1,6 @@
 """Makes the golden sentence-transformers checkpoints: the golden BERT with modules, and what `encode` answers.
 
-    python tests/golden/make_sentence_transformers.py
+    python tests/golden/make_sentence_transformers.py [NAME ...]
 
 It needs torch and sentence-transformers 6.2.0; the tests need neither. Only the files around the golden BERT are
 stored, in `sentence-transformers/NAME`: the tests copy them over `bert/`. `answers.json` holds the texts with their
@@ -9,6 +9,7 @@ arguments for `encode`, and the vectors.
 
 import json
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ class Case:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     calls: tuple[dict[str, str], ...] = ({},)  # the other arguments of encode
+    old_layout: bool = False  # the transformer in 0_Transformer
 
 
 PROMPTED = ({}, {"prompt_name": "passage"}, {"prompt_name": "document"}, {"prompt": "you said: "}, {"prompt": ""})
@@ -60,6 +62,8 @@ CASES = {
         default_prompt="query",
         calls=PROMPTED,
     ),
+    "residual": Case(modes="mean", after=("residual", "square residual", "normalize")),
+    "old-layout": Case(modes="mean", after=("tanh",), max_seq_length=32, old_layout=True),
     "short": Case(modes="mean", max_seq_length=16),
     "short-without-prompt": Case(
         modes="weightedmean", include_prompt=False, max_seq_length=16, prompts=PROMPTS, calls=PROMPTED
@@ -70,7 +74,11 @@ ACTIVATIONS = {
     "gelu": torch.nn.GELU,
     "sigmoid": torch.nn.Sigmoid,
     "no bias": torch.nn.Identity,
+    "residual": torch.nn.Tanh,
+    "square residual": torch.nn.GELU,
 }
+HALVING = ("tanh", "gelu", "sigmoid", "no bias", "residual")
+OLD = "0_Transformer"
 
 
 def make(name: str, case: Case) -> None:
@@ -80,7 +88,7 @@ def make(name: str, case: Case) -> None:
     modules, width = [transformer, pooling], pooling.get_embedding_dimension()
     for kind in case.after:
         modules.append(module(kind, width))
-        width = width // 2 if kind in ACTIVATIONS else width
+        width = width // 2 if kind in HALVING else width
     model = SentenceTransformer(
         modules=modules, prompts=case.prompts, default_prompt_name=case.default_prompt, device="cpu"
     )
@@ -90,10 +98,13 @@ def make(name: str, case: Case) -> None:
         model.save_pretrained(saved)
         if case.max_seq_length:  # where old versions state it; the tokenizer's own limit is larger there
             state(Path(saved), case.max_seq_length)
+        if case.old_layout:
+            move(Path(saved))
         model = SentenceTransformer(saved, device="cpu")
         shutil.copytree(saved, folder, ignore=shutil.ignore_patterns("README.md"))
     for file in OF_BERT:
-        (folder / file).unlink(missing_ok=True)
+        for place in (folder, folder / OLD):
+            (place / file).unlink(missing_ok=True)
     texts = [*SHORT, *LONG]
     answers = [{"arguments": call, "vectors": rounded(model.encode(texts, **call))} for call in case.calls]
     content = {"texts": texts, "similarity": model.similarity_fn_name, "calls": answers}
@@ -115,7 +126,13 @@ def module(kind: str, width: int) -> torch.nn.Module:
         norm = models.LayerNorm(width)
         randomize(norm, 1.0)
         return norm
-    dense = models.Dense(width, width // 2, bias=kind != "no bias", activation_function=ACTIVATIONS[kind]())
+    dense = models.Dense(
+        width,
+        width // 2 if kind in HALVING else width,
+        bias=kind != "no bias",
+        activation_function=ACTIVATIONS[kind](),
+        use_residual="residual" in kind,
+    )
     randomize(dense, 0.0)
     return dense
 
@@ -124,6 +141,17 @@ def randomize(module: torch.nn.Module, mean: float) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(mean, 0.3)
+
+
+def move(folder: Path) -> None:
+    """The transformer's files to the folder where versions before 2 saved them."""
+    (folder / OLD).mkdir()
+    for file in [*folder.iterdir()]:
+        if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            file.rename(folder / OLD / file.name)
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    modules[0]["path"] = OLD
+    (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n", "utf-8")
 
 
 def state(folder: Path, limit: int) -> None:
@@ -137,5 +165,5 @@ def state(folder: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    for name, case in CASES.items():
-        make(name, case)
+    for wanted in sys.argv[1:] or CASES:
+        make(wanted, CASES[wanted])

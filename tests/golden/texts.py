@@ -48,6 +48,11 @@ TAGGED = (
     "😀 hello 北京 👩‍👩‍👧 world",
     "naïve café",
 )
+LONG_TAGGED = (
+    "The cat sat on the mat in Paris, and it was warm. Unaffable dogs, walked to London? "
+    "We like tea in 北京 by the river. "
+    "😀 The sun likes my big house: she said hello to the world! "
+) * 5
 
 
 def word_pieces(extra: str = "") -> list[str]:

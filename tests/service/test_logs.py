@@ -30,10 +30,10 @@ def configure(**settings: Any) -> None:
 
 def test_text_lines_have_the_fields_of_an_access_line_at_their_end(capsys: pytest.CaptureFixture[str]) -> None:
     configure(access_log=True)
-    logging.getLogger("uvicorn.error").info("started")
+    logging.getLogger("another.library").info("started")
     log_access(id="a1", route="/embed", status=200, tokens=7)
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith(" INFO engine uvicorn.error started")
+    assert first.endswith(" INFO engine another.library started")
     assert second.endswith(" INFO engine service.access request id=a1 route=/embed status=200 tokens=7")
 
 

@@ -12,7 +12,7 @@ WORDS += ["old", "house", "near", "sea"]
 class LoadPlan:
     """How much load each scenario sends; a field is read by the scenario that its comment names."""
 
-    seconds: float  # overload
+    seconds: float  # overload, waits
     minutes: float  # memory
     times: int  # sigterm
     rolling: int  # requests

@@ -1,26 +1,67 @@
-"""OpenAI's embeddings API."""
+"""OpenAI's API: embeddings and models, with the fields that clients of Jina, Voyage, infinity and vLLM add."""
 
 import base64
+import random
+import time
+import typing
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
+from service.backend import Backend
+from service.errors import Invalid, NotFound
 from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.spec import TaskSpec
-from service.http.responses import Floats, json_bytes
+from service.http.responses import JSON, Floats, json_bytes
 from service.tasks import embed
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.schemas import EmbeddingFields, EmbedRequest, StringOrList
+from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.schemas import EmbeddingFields, FailFastList, StringOrList, TruncationFields
+from service.tokenization.encoding import Direction
+
+NO_EFFECT = "accepted for clients of other servers; has no effect"
 
 
-class EmbeddingsRequest(EmbeddingFields):
+class VllmFields(TruncationFields):
+    """What clients of vLLM add to any request; a value that would change the answer otherwise is refused."""
+
+    truncate_prompt_tokens: int | None = Field(None, description="-1, or the model's limit and more: as truncate: true")
+    truncation_side: Direction | None = Field(None, description="as `truncation_direction`")
+    use_activation: bool | None = Field(None, description="of vectors: as `normalize`; of labels: false gives logits")
+    add_special_tokens: Literal[True] | None = Field(None, description=NO_EFFECT)
+    padding: Literal["do_not_pad", "max_length"] | None = Field(None, description=NO_EFFECT)
+    embed_dtype: Literal["float32"] | None = Field(None, description=NO_EFFECT)
+    endianness: Literal["native", "little"] | None = Field(None, description=NO_EFFECT)
+    priority: int | None = Field(None, description=NO_EFFECT)
+    request_id: str | None = Field(None, description=NO_EFFECT)
+    cache_salt: str | None = Field(None, description=NO_EFFECT)
+
+
+class EmbeddingsRequest(EmbeddingFields, VllmFields):
     """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
 
-    input: StringOrList = Field(examples=["my dog is hairy"])
+    input: StringOrList | FailFastList[int] | FailFastList[FailFastList[int]] = Field(
+        examples=["my dog is hairy"], description="token ids only with `tokenizer`"
+    )
     model: str | None = None
-    user: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    user: str | None = Field(None, description=NO_EFFECT)
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
+    tokenizer: str | None = Field(
+        None, description="the name of this model (/v1/models), where `input` holds token ids of its own tokenizer"
+    )
+    modality: Literal["text"] | None = Field(None, description="of infinity; " + NO_EFFECT)
+    input_type: str | None = Field(None, description="of Voyage: the prompt of this name, if there are prompts")
+    task: str | None = Field(None, description="of Jina: the prompt of this name, if there are prompts")
+    truncation: bool | None = Field(None, description="of Voyage: as `truncate`")
+    output_dimension: int | None = Field(None, ge=1, description="of Voyage: as `dimensions`")
+    output_dtype: Literal["float"] | None = Field(None, description="of Voyage; " + NO_EFFECT)
+    late_chunking: Literal[False] | None = Field(None, description="of Jina; " + NO_EFFECT)
+
+
+OWN_FIELDS = {*EmbeddingFields.model_fields, "input", "model", "user", "encoding_format", "tokenizer"}
 
 
 class Embedding(BaseModel):
@@ -43,31 +84,139 @@ class EmbeddingsResponse(BaseModel):
     usage: Usage
 
 
+class Model(BaseModel):
+    id: str = Field(examples=["sample"])
+    object: Literal["model"]
+    created: int = Field(description="when this service started, in seconds since 1970", examples=[1790000000])
+    owned_by: str = Field(examples=["bert-service"])
+    root: str = Field(description="of vLLM: the same id", examples=["sample"])
+    max_model_len: int = Field(description="of vLLM: tokens in one text", examples=[512])
+
+
+class ModelsResponse(BaseModel):
+    """OpenAI's list of models: the one that this service runs."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
-    fields = request.model_dump(include=set(EmbeddingFields.model_fields)) | {"inputs": request.input}
-    if request.normalize is None:
-        fields["normalize"] = tasks.embedding.openai_normalize
-    result = await embed.embed(tasks, EmbedRequest.model_validate(fields), timeout_seconds=timeout_seconds)
+    fields, inputs = _embedding_fields(tasks, request), request.input
+    if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
+        texts = as_list(typing.cast(str | list[str], inputs))
+        result = await embed.embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
+    else:
+        sequences = _token_ids(tasks, request)
+        result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)
     as_base64 = request.encoding_format == "base64"
     result.value = await build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
+
+
+def _embedding_fields(tasks: Tasks, request: EmbeddingsRequest) -> EmbeddingFields:
+    """The request in the fields of /embed."""
+    fields = {} if OWN_FIELDS.issuperset(request.model_fields_set) else _fields_of_other_clients(tasks, request)
+    normalize = fields.get("normalize", request.normalize)
+    fields["normalize"] = tasks.embedding.openai_normalize if normalize is None else normalize
+    fields["dimensions"] = fields.get("dimensions", request.dimensions) or None
+    return request.model_copy(update=fields)
+
+
+def _fields_of_other_clients(tasks: Tasks, request: EmbeddingsRequest) -> dict[str, Any]:
+    """Fields of /embed, from those that stand for them."""
+    fields = truncation_fields(tasks, request)
+    if request.truncation is not None:
+        fields["truncate"] = request.truncation
+    if request.output_dimension is not None:
+        fields["dimensions"] = request.output_dimension
+    if request.use_activation is not None:
+        fields["normalize"] = request.use_activation
+    name, prompts = request.input_type or request.task, tasks.manifest.embedding.prompts
+    if name and prompts and request.prompt is None and request.prompt_name is None:
+        if name not in prompts:
+            field = "input_type" if request.input_type else "task"
+            message = f"{field} is {name!r}; the prompts of this model are {', '.join(prompts)}"
+            raise Invalid(f"{message}: send one of them, or `prompt` with a text", code="prompt")
+        fields["prompt_name"] = name
+    return fields
+
+
+def truncation_fields(tasks: Tasks, request: VllmFields) -> dict[str, Any]:
+    """The truncation that vLLM's fields ask for. Raises Invalid for another limit than the model's."""
+    fields: dict[str, Any] = {}
+    if request.truncation_side is not None:
+        fields["truncation_direction"] = request.truncation_side
+    if (limit := request.truncate_prompt_tokens) is not None:
+        most = tasks.manifest.max_tokens
+        if limit != -1 and limit < most:
+            message = f"truncate_prompt_tokens is {limit}; this service truncates only at the model's limit of {most}"
+            raise Invalid(f"{message} tokens: send -1, or cut the texts", code="truncate")
+        fields["truncate"] = True
+    return fields
+
+
+def _token_ids(tasks: Tasks, request: EmbeddingsRequest) -> list[list[int]]:
+    """Raises Invalid where the client does not say that the ids are of this model's tokenizer."""
+    name, inputs = tasks.manifest.name, request.input
+    if request.tokenizer != name:
+        given = "no tokenizer is named" if request.tokenizer is None else f"the tokenizer is {request.tokenizer!r}"
+        raise Invalid(
+            f"input holds token ids, and {given}: ids of another tokenizer would give vectors of other words. Send "
+            "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or, with ids of this model's own "
+            f'tokenizer, "tokenizer": "{name}"',
+            code="token_ids",
+        )
+    single = isinstance(inputs[0], int)
+    return typing.cast(list[list[int]], [inputs] if single else inputs)
 
 
 async def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
     """OpenAI's response for [inputs, dimensions], for `json_bytes`; base64 holds little-endian float32."""
     rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if as_base64 else list(vectors)
     data = await json_bytes([{"object": "embedding", "embedding": row, "index": i} for i, row in enumerate(rows)])
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage}
+    return {"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage(tokens)}
 
 
+def new_id(kind: str) -> dict[str, Any]:
+    """What the responses of infinity and vLLM begin with."""
+    return {"id": f"{kind}-{random.getrandbits(64):016x}", "created": int(time.time())}
+
+
+def usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+EMBEDDINGS = TaskSpec(
+    "embeddings",
+    _embeddings,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    "OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length",
+    error_shape=OPENAI_ERROR,
+)
 ROUTES = {
-    "/v1/embeddings": TaskSpec(
-        "embeddings",
-        _embeddings,
-        EmbeddingsRequest,
-        EmbeddingsResponse,
-        "OpenAI's embeddings route; by default with the checkpoint's own pooling, scaled to unit length",
-        error_shape=OPENAI_ERROR,
-    ),
+    "/v1/embeddings": EMBEDDINGS,
+    "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
 }
+
+
+def add_get_routes(router: APIRouter, backend: Backend) -> None:
+    manifest = backend.artifact.manifest
+    model = {
+        "id": manifest.name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "bert-service",
+        "root": manifest.name,
+        "max_model_len": manifest.max_tokens,
+    }
+
+    @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: the one that runs")
+    async def models() -> Response:
+        return Response(orjson.dumps({"object": "list", "data": [model]}), media_type=JSON)
+
+    @router.get("/v1/models/{name:path}", response_model=Model, summary="OpenAI's description of a model")
+    async def retrieve_model(name: str) -> Response:
+        if name != manifest.name:
+            raise NotFound(f"there is no model {name!r}: this server runs {manifest.name}", code="model_not_found")
+        return Response(orjson.dumps(model), media_type=JSON)

@@ -1,7 +1,8 @@
 """One row of the table of task routes: all that HTTP knows of a task."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.http.dialects.errors import SERVICE_ERROR, ErrorShape
 from service.tasks.base import TaskResult
@@ -12,10 +13,20 @@ from service.tasks.schemas import Body
 class TaskSpec:
     """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
 
-    name: str  # in /metrics; the operation id in OpenAPI
+    name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
     run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model, *, timeout_seconds)
     request_model: type[Body]
     response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
     error_shape: ErrorShape = SERVICE_ERROR
+    operation: str = ""  # the operation id of a further route to the same task
+    read: Callable[[Mapping[bytes, bytes], bytes], Body] | None = None  # of headers and body; None: the body is JSON
+
+
+class Content(NamedTuple):
+    """The value of a TaskResult that is no JSON: the bytes of the response."""
+
+    data: bytes
+    media_type: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()

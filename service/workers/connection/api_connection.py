@@ -14,11 +14,11 @@ from functools import partial
 
 import orjson
 
+from model_export.artifact.manifest import ModelBounds
 from service.engine.engine import ModelEngine
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.scheduling.results import InferenceResult, RequestInParts
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
@@ -138,19 +138,10 @@ class ApiConnection:
             self._in_parts.pop(request_id, None)
 
     def _write_error(self, request_id: int, tokens: int, error: ServiceError) -> None:
-        rejected = self._min_rejected_tokens(tokens) if isinstance(error, Overloaded) else 0
+        full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests
+        self._reported_full |= full
+        rejected = tokens if full else 0
         self._write(messages.frame(messages.to_error_reply(request_id, error, min_rejected_tokens=rejected)))
-
-    def _min_rejected_tokens(self, tokens: int) -> int:
-        """`tokens`, where the queue would reject a request of so many with any deadline; else 0."""
-        try:
-            self.engine.batcher.queue.check_admission(tokens)
-        except Overloaded:
-            self._reported_full = True
-            return tokens
-        except TooLarge:  # an expected size may be a little over the limit
-            pass
-        return 0
 
     def _reply_to(self, topic: messages.Topic) -> bytes:
         if topic == "ready":

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from model_export.artifact.manifest import ModelBounds
 from service.errors import InferenceFailed, ServiceError, TooLarge
-from service.workers.bounds import ModelBounds, find_fault, keeps_bounds
+from service.workers.bounds import find_fault, keeps_bounds
 from service.workers.codec import RemoteRequest, chunk_by_bytes, encode_requests
 from service.workers.messages import Message
 

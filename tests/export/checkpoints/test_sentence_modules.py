@@ -9,6 +9,7 @@ import pytest
 from model_export.__main__ import main
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
+from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
 from tests import sentence_transformers
@@ -86,11 +87,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {  # modules, 
         {"2_Dense/config.json": {"out_features": 8, "activation_function": "torch.nn.modules.activation.Softplus"}},
         r"has the activation torch\.nn\.modules\.activation\.Softplus, and only Identity, Tanh",
     ),
-    "residual": (
-        ("Transformer", "Pooling", "Dense"),
-        {"2_Dense/config.json": {"out_features": 8, "use_residual": True}},
-        "has use_residual",
-    ),
     "tokens": (
         ("Transformer", "Pooling", "Dense"),
         {"2_Dense/config.json": {"module_input_name": "token_embeddings"}},
@@ -147,6 +143,11 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {  # file, content, sentence
     "a number": ("modules.json", "7", r"modules\.json cannot be read"),
     "no type": ("modules.json", '[{"path": "1_Pooling"}]', r"modules\.json cannot be read"),
     "names": ("modules.json", '["1_Pooling"]', r"modules\.json cannot be read"),
+    "outside": (
+        "modules.json",
+        '[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]',
+        "names '../x': a module must be in a folder beside modules.json",
+    ),
     "short": ("sentence_bert_config.json", '{"max_seq_length": 2}', "sets max_seq_length to 2; .* at least 3"),
     "text": ("sentence_bert_config.json", '{"max_seq_length": "9"}', "sets max_seq_length to '9'"),
     "size": ("1_Pooling/config.json", '{"embedding_dimension": 8}', "pools 8 channels; the encoder has 32"),
@@ -213,3 +214,22 @@ def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Pat
     export(folder, tmp_path / "artifact")
     written = (tmp_path / "artifact" / "cpu" / "tokenizer.json").read_text("utf-8")
     assert written.count('"Lowercase"') == count
+
+
+def test_the_old_layout_is_read_from_the_transformers_folder_and_keeps_the_checkpoints_name(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("old-layout", tmp_path / "checkpoint")
+    assert not (folder / "config.json").exists()
+    one = Checkpoint(folder)
+    assert (one.name, one.folder) == ("checkpoint", folder / "0_Transformer")
+    assert read(folder).max_tokens == 32
+    assert not describe_checkpoint(folder).refused
+
+
+def test_a_residual_without_its_weight_is_refused(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("dense", tmp_path / "checkpoint")
+    config = json.loads((folder / "2_Dense" / "config.json").read_text("utf-8"))
+    write(folder / "2_Dense" / "config.json", config | {"use_residual": True})
+    with pytest.raises(
+        ExportError, match=r"weight 'residual\.weight' of .*2_Dense must have the shape .*; it is missing"
+    ):
+        read(folder)

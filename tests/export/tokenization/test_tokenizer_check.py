@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from model_export.artifact.tokenizer_check import ModelLimits, TokenizerCheck
+from model_export.artifact.manifest import ModelBounds
+from model_export.artifact.tokenizer_check import TokenizerCheck
 from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
 from tests.paths import GOLDEN
 
 Content = dict[str, Any]
-LIMITS = ModelLimits(vocabulary=170, segments=2, max_tokens=144)
+EXPONENTIAL = "fails on a text of 64 repeated characters and another .exit code 1: .*Panic.*: Onig: Regex search error"
+LIMITS = ModelBounds(vocabulary=170, segments=2, max_tokens=144)
 
 
 def template(content: Content, *, cls: int = 2, types: int = 1, repeat: int = 1) -> None:
@@ -79,7 +81,17 @@ BROKEN: dict[str, tuple[Callable[[Content], object], str]] = {
     ),
     "a pattern with exponential time": (
         lambda c: split(c, "(a+)+$"),
-        "fails on a text of 64 equal characters and another .exit code 1: .*PanicException: Onig: Regex search error",
+        EXPONENTIAL,
+    ),
+    "a pattern in hexadecimal": (lambda c: split(c, r"\A(\x{2d63}+)+\z"), EXPONENTIAL),
+    "a pattern in UTF-8 bytes": (lambda c: split(c, r"^(\xE2\xB5\xA3*)*$"), EXPONENTIAL),
+    "a pattern of two code points": (lambda c: split(c, r"((\u2d63\x{2d64})+)+$"), EXPONENTIAL),
+    "a pattern of a script": (lambda c: split(c, r"(\p{Tifinagh}+)+$"), EXPONENTIAL),
+    "a pattern of a category": (lambda c: split(c, r"(\p{Sc}+)+$"), EXPONENTIAL),
+    "a pattern of other characters": (lambda c: split(c, "([^x]+)+$"), EXPONENTIAL),
+    "a pattern after a long one": (
+        lambda c: split(c, "|".join(map(chr, range(0x4E00, 0x4E80))) + "|(ⵣ+)+$"),
+        EXPONENTIAL,
     ),
     "no text is left": (
         lambda c: replace(c, *((chr(n), "") for n in (*range(33, 127), *map(ord, "éΩß北京🙂")))),

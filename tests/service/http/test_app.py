@@ -23,7 +23,7 @@ def error(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
     """The body of an error, after checking its shape."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.json()
-    assert set(body) <= {"error", "code", "index", "request_id"}
+    assert set(body) <= {"error", "error_type", "code", "index", "request_id"}
     assert body["code"] == code
     assert body["request_id"] == response.headers["x-request-id"]
     assert len(body["error"]) > 20
@@ -277,7 +277,10 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp predict tag embeddings health ready info metrics"
+        "embed fill_mask nsp predict tag embeddings embeddings_of_infinity similarity rerank rerank_v1 rerank_v2 root "
+        "classify score pooling infer infer_by_version health ready info metrics "
+        "server_metadata server_live server_ready model_metadata model_ready model_metadata_by_version "
+        "model_ready_by_version ping models retrieve_model models_of_infinity"
     )
     for path, operation in operations.items():
         content = operation["responses"]["200"]["content"]

@@ -36,7 +36,7 @@ def test_options_and_a_wrong_method_name_the_allowed_ones(server: httpx.Client, 
 
 @pytest.mark.parametrize(
     ("path", "nearest"),
-    [("/embedding", "/v1/embeddings"), ("/fill_mask", "/fill-mask"), ("/v1/embedding", "/v1/embeddings")],
+    [("/embedding", "/embeddings"), ("/fill_mask", "/fill-mask"), ("/v1/embedding", "/v1/embeddings")],
 )
 def test_an_unknown_path_names_the_nearest_one(server: httpx.Client, path: str, nearest: str) -> None:
     response = server.post(path, json=BODY)

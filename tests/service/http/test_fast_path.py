@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,16 @@ def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, me
     assert FakeApps(path, method).called == called
 
 
+MANIFEST = SimpleNamespace(  # what the dialects read when the application is made
+    name="sample",
+    heads=("cls",),
+    labels=(),
+    max_tokens=512,
+    outputs={"cls": SimpleNamespace(shape=("n", 32))},
+    embedding=SimpleNamespace(pooling="cls", normalize=False),
+)
+
+
 class FakeBackend:
     """Admits every request; `TASKS` with `run` replaced need no more."""
 
@@ -78,12 +89,21 @@ class FakeBackend:
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
+        self.artifact = SimpleNamespace(manifest=MANIFEST)
 
     def admit(self, _: int) -> "FakeBackend":
         return self
 
 
-BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embeddings": b'{"input": "a"}'}
+BODIES = {
+    "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
+    "/score": b'{"text_1": "a", "text_2": "b"}',
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling"), b'{"input": "a"}'),
+    "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
+    "/rerank": b'{"query": "a", "texts": ["b"]}',
+    "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+}
 
 
 @pytest.mark.parametrize("path", TASKS)
@@ -94,11 +114,11 @@ BODIES = {"/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}', "/v1/embedding
         (None, {b"accept": b"application/x-npy"}, 200),
         (None, {b"content-type": b"text/plain"}, 200),
         (b"{", {}, 400),
-        (b"{}", {}, 422),
+        (b"[]", {}, 422),
         (None, {b"x-request-timeout-ms": b"0"}, 422),
         (b"x" * 1001, {}, 413),
     ],
-    ids=["valid", "npy", "no content type", "not JSON", "missing field", "timeout", "too large"],
+    ids=["valid", "npy", "no content type", "not JSON", "not an object", "timeout", "too large"],
 )
 def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
     path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +127,7 @@ def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
         """A value that none of the response models accepts: they must not validate it."""
         seconds = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}
         value = np.full((2, 3), 0.5, np.float32)
-        return TaskResult(value=value, sequences=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
+        return TaskResult(value=value, sequences=(), owners=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
 
     monkeypatch.setitem(TASKS, path, replace(TASKS[path], run=run))
     app = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members

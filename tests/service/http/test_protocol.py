@@ -100,7 +100,7 @@ class Connection:
 
     def error(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.transport.written.rpartition(b"\r\n\r\n")[2])
-        assert set(content) == {"error", "code", "request_id"}
+        assert set(content) == {"error", "error_type", "code", "request_id"}
         return content
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.http.dialects.errors import error_shape_of
+from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.openai import build_response
+from service.http.dialects.table import error_shape_of
 from service.http.responses import ROWS_PER_CHUNK, json_bytes
 
 VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
@@ -50,8 +51,24 @@ def test_many_vectors_in_openais_format_are_encoded_in_chunks(as_base64: bool) -
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(422, "invalid_request_error"), (429, "invalid_request_error"), (500, "server_error"), (503, "server_error")],
+    [
+        *((401, "authentication_error"), (404, "not_found_error"), (422, "invalid_request_error")),
+        *((429, "rate_limit_error"), (500, "server_error"), (501, "server_error"), (503, "server_error")),
+    ],
 )
 def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
     content = json.loads(error_shape_of("/v1/embeddings").write("mine", status, "a sentence", "code", 3))
-    assert content == {"error": {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}}
+    error = {"message": "a sentence", "type": kind, "param": "input.3", "code": "code"}
+    assert content == {"error": error, "detail": "a sentence"}
+
+
+@pytest.mark.parametrize(
+    ("path", "has_openais"),
+    [
+        *(("/v1/nothing", True), ("/embeddings", True), ("/openai/deployments/x/embeddings", True)),
+        *(("/chat/completions", True), ("/api/v1/embeddings", True), ("/models/x", True), ("/pooling", True)),
+        *(("/embed", False), ("/nothing", False), ("/", False), ("/v2/models/x", False), ("/v2/rerank", False)),
+    ],
+)
+def test_a_path_that_openais_clients_reach_has_openais_errors(path: str, has_openais: bool) -> None:
+    assert (error_shape_of(path) is OPENAI_ERROR) is has_openais

@@ -5,7 +5,15 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
+from service.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    TooMuchForDeadline,
+    Unavailable,
+)
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult, RequestInParts
@@ -61,10 +69,10 @@ def test_the_first_part_runs_before_the_last_is_there_and_rows_keep_their_order(
 
 def test_expected_tokens_count_as_waiting_until_they_are_there() -> None:
     async def story(batcher: Batcher, _: FakeRunner) -> None:
-        queue, empty = batcher.queue, batcher.queue.wait_seconds(100)
+        queue, empty = batcher.queue, batcher.queue.wait_seconds(700, 0.0)
         request = begin(batcher, 10, 600)
         assert (queue.tokens, queue.reserved) == (0, 600)
-        assert queue.wait_seconds(100) > empty
+        assert queue.wait_seconds(700, 0.0) > empty
         with pytest.raises(Overloaded):
             batcher.check_admission(500)
         request.append([sequence(1, 40)] * 5, 200)
@@ -72,7 +80,7 @@ def test_expected_tokens_count_as_waiting_until_they_are_there() -> None:
         request.append([sequence(1, 40)] * 5, 7)  # no sequence is missing: nothing more can come
         assert (queue.tokens, queue.reserved) == (400, 0)
         request.withdraw()
-        assert (queue.tokens, queue.reserved, queue.wait_seconds(100)) == (0, 0, empty)
+        assert (queue.tokens, queue.reserved, queue.wait_seconds(700, 0.0)) == (0, 0, empty)
         assert batcher.counts == RequestCounts(received=2, refused=1, cancelled=1)
         request.withdraw()
         assert batcher.counts.cancelled == 1
@@ -95,9 +103,9 @@ def test_a_request_for_which_there_is_no_room_is_refused_before_it_has_a_sequenc
 
 def test_a_request_that_needs_longer_than_its_deadline_is_refused_with_a_size_that_fits() -> None:
     async def story(batcher: Batcher, _: FakeRunner) -> None:
-        with pytest.raises(TooLarge) as caught:
+        with pytest.raises(TooMuchForDeadline) as caught:
             begin(batcher, 80, 800, timeout=4.0)
-        assert caught.value.code == "deadline_too_short"
+        assert caught.value.code == "too_much_for_deadline"
         assert "about 800 tokens, which take about 8.0 s here, and its deadline is in 4.0 s" in caught.value.message
         assert "send at most 36 inputs like these at once, or a longer x-request-timeout-ms" in caught.value.message
         begin(batcher, 36, 360, timeout=4.0).withdraw()

@@ -23,7 +23,8 @@ from service.errors import (
 )
 from service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from service.scheduling.concurrency import Concurrency
-from service.scheduling.queue import NextBatch, RequestQueue
+from service.scheduling.queue import RequestQueue
+from service.scheduling.request import NextBatch
 from service.scheduling.results import InferenceResult
 from service.scheduling.stats import BatchReport
 from service.scheduling.watchdog import Watchdog

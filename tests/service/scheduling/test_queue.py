@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.errors import Overloaded, TooLarge
-from service.scheduling.queue import RECENT_BATCHES, NextBatch, RequestQueue
-from service.scheduling.request import QueuedRequest
+from service.errors import DeadlineTooShort, Overloaded, TooLarge
+from service.scheduling.queue import RECENT_BATCHES, RequestQueue
+from service.scheduling.request import NextBatch, QueuedRequest
 from tests.service.fakes import make_queue, sequence
 
 FOREVER = 1e9
@@ -39,7 +39,7 @@ def test_a_batch_stays_within_the_token_budget() -> None:
 
 def test_a_sequence_longer_than_the_budget_is_dispatched_alone() -> None:
     queue = make_queue(token_budget=10)
-    admit(queue, request_of(50, number=1), request_of(3, number=2))
+    admit(queue, request_of(50, number=1), request_of(51, number=2))
     assert numbers(queue.next_batch(0)) == [1]
     assert numbers(queue.next_batch(0)) == [2]
 
@@ -106,24 +106,23 @@ def test_the_tail_of_a_bulk_request_is_still_bulk() -> None:
     assert [len(numbers(queue.next_batch(0))) for _ in range(8)] == [12] * 8
 
 
-def test_requests_of_long_and_of_short_sequences_get_the_same_share_in_tokens() -> None:
+def test_requests_of_the_same_size_are_served_as_they_came_however_long_their_sequences() -> None:
     queue = make_queue(token_budget=128, max_tokens=100_000)
-    admit(queue, request_of(*[256] * 100, number=1), request_of(*[8] * 3000, number=2))
-    sent = {1: 0, 2: 0}
-    for _ in range(60):
-        for one, index in queue.next_batch(0).jobs:
-            sent[int(one.work[index].ids[0])] += one.lengths[index]
-    assert 0.8 < sent[1] / sent[2] < 1.25
+    admit(queue, request_of(*[256] * 10, number=1), request_of(*[8] * 320, number=2), request_of(2560, number=3))
+    order = [number for _ in range(32) for number in numbers(queue.next_batch(0))]
+    assert order == sorted(order)
+    assert set(order) == {1, 2, 3}
 
 
-def test_a_long_sequence_is_dispatched_though_short_ones_keep_arriving() -> None:
-    queue = make_queue(token_budget=32)
+def test_a_long_sequence_is_dispatched_after_the_longest_wait_though_short_ones_keep_arriving() -> None:
+    queue = make_queue(token_budget=4, max_wait_seconds=50.0, tokens_per_second=100.0)
     admit(queue, request_of(512, number=1))
-    for n in range(2, 30):
-        admit(queue, request_of(4, number=n))
-        if 1 in numbers(queue.next_batch(0)):
+    for batch in range(1260):
+        admit(queue, request_of(4, number=2, arrived=batch * 0.04))
+        if 1 in numbers(queue.next_batch(batch * 0.04)):
+            assert batch <= 1250
             return
-    pytest.fail("the long text never left")
+    pytest.fail("the long text was never dispatched")
 
 
 def test_a_request_larger_than_the_queue_is_too_large_even_when_the_queue_is_empty() -> None:
@@ -152,7 +151,8 @@ def test_bulk_requests_leave_room_in_the_queue_for_small_ones() -> None:
 def test_a_queued_bulk_request_does_not_block_admission() -> None:
     queue = make_queue(token_budget=256, max_tokens=100_000, max_wait_seconds=1.0, tokens_per_second=1000)
     admit(queue, request_of(*[30] * 2000))
-    assert queue.wait_seconds(1) == pytest.approx(0.064)
+    assert queue.wait_seconds(1, 0.0) == 0.0
+    assert queue.drain_seconds == pytest.approx(60.0)
     queue.admit(request_of(30))
 
 
@@ -168,12 +168,20 @@ def test_many_medium_requests_count_towards_the_wait_and_one_huge_one_does_not()
         medium.admit(request_of(*[30] * 60))
 
 
-def test_a_request_is_rejected_when_its_turn_would_come_after_its_own_deadline() -> None:
+def test_a_request_that_would_wait_beyond_its_own_deadline_is_refused_with_a_code_of_its_own() -> None:
     queue = make_queue(tokens_per_second=10)
     admit(queue, *(request_of(20) for _ in range(4)))
-    with pytest.raises(Overloaded):
-        queue.admit(request_of(1, deadline=7.9))
-    queue.admit(request_of(1, deadline=8.1))
+    with pytest.raises(DeadlineTooShort, match=r"wait about 8\.0 s, and its deadline is in 7\.9 s") as refusal:
+        queue.admit(request_of(20, deadline=7.9))
+    assert (refusal.value.status, refusal.value.code) == (429, "deadline_too_short")
+    queue.admit(request_of(20, deadline=8.1))
+
+
+def test_a_deadline_that_is_too_short_reserves_no_time_for_a_return() -> None:
+    queue = make_queue(tokens_per_second=10, max_wait_seconds=10.0)
+    admit(queue, *(request_of(20) for _ in range(5)))
+    retries = {retry_seconds(queue, request_of(20, deadline=1.0)) for _ in range(10)}
+    assert len(retries) == 1
 
 
 def test_rejected_requests_get_different_retry_times() -> None:
@@ -199,10 +207,10 @@ def test_a_request_is_admitted_after_the_earliest_of_many_retry_times() -> None:
 
 def test_check_admission_rejects_exactly_when_the_smallest_request_is_rejected() -> None:
     queue = make_queue(max_tokens=100, max_wait_seconds=1.0, tokens_per_second=50)
-    queue.check_admission(1)
-    admit(queue, request_of(50), request_of(1))
+    queue.check_admission(1, 0.0)
+    admit(queue, *(request_of(8) for _ in range(7)))
     with pytest.raises(Overloaded):
-        queue.check_admission(1)
+        queue.check_admission(1, 0.0)
     with pytest.raises(Overloaded):
         queue.admit(request_of(1))
 
@@ -224,14 +232,45 @@ def test_expired_requests_are_returned_separately_and_never_dispatched() -> None
     assert queue.tokens == 0
 
 
+def test_a_request_in_parts_keeps_its_place_while_it_waits_for_sequences() -> None:
+    queue = make_queue(token_budget=10)
+    early = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=2, reserved=8)
+    admit(queue, early, request_of(9, number=2), request_of(9, number=3))
+    assert numbers(queue.next_batch(0)) == [2]
+    queue.extend(early, [sequence(1, 8)], 4)
+    assert numbers(queue.next_batch(0)) == [1]
+    queue.extend(early, [sequence(1, 4)], 0)
+    assert [numbers(queue.next_batch(0)) for _ in range(2)] == [[1], [3]]
+    assert (len(queue), queue.expected) == (0, 0)
+
+
+def test_a_late_request_that_waits_for_sequences_holds_up_no_other_late_one() -> None:
+    queue = make_queue(token_budget=16, max_wait_seconds=1.0, tokens_per_second=1000.0)
+    waiting = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=1, reserved=100)
+    admit(queue, waiting, request_of(*[4] * 30, number=1), request_of(8, 8, number=2, arrived=1.0))
+    assert numbers(queue.next_batch(2.0)) == [1, 1, 2]
+    queue.extend(waiting, [sequence(0, 8)], 0)
+    assert numbers(queue.next_batch(2.0)) == [0, 2]
+
+
+def test_exclusive_requests_are_first_one_after_another() -> None:
+    queue = make_queue(token_budget=16)
+    admit(queue, request_of(4, 4, number=1))
+    gone = request_of(4, number=2)
+    for one in (gone, request_of(4, number=3), request_of(4, number=4)):
+        queue.admit_exclusive(one)
+    assert queue.remove(gone)
+    assert [numbers(queue.next_batch(0)) for _ in range(3)] == [[3], [4], [1, 1]]
+
+
 def test_removing_a_request_drops_its_queued_sequences() -> None:
     queue = make_queue(token_budget=4)
     gone = request_of(4, 4, 4, number=1)
-    admit(queue, gone, request_of(4, number=2))
-    queue.next_batch(0)
+    admit(queue, gone, request_of(4, 4, 4, 4, number=2))
+    assert numbers(queue.next_batch(0)) == [1]
     assert queue.remove(gone)
     assert not queue.remove(gone)
-    assert queue.tokens == 4
+    assert queue.tokens == 16
 
 
 def test_shrink_halves_the_batch_that_did_not_fit_the_memory() -> None:
@@ -263,6 +302,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queued: list[QueuedRequest] = []
         self.now = 0.0
         self.turns: dict[QueuedRequest, int] = {}
+        self.missing: dict[QueuedRequest, list[int]] = {}  # the lengths that requests in parts are still to bring
 
     @rule(sizes=lengths, patience=st.floats(0.1, 20))
     def admit(self, sizes: Sequence[int], patience: float) -> None:
@@ -270,6 +310,23 @@ class QueueModel(RuleBasedStateMachine):
         if retry_seconds(self.queue, one) is None:
             self.queued.append(one)
             self.turns[one] = 0
+
+    @rule(sizes=lengths, patience=st.floats(0.1, 20), expected=st.integers(1, 800))
+    def admit_in_parts(self, sizes: list[int], patience: float, expected: int) -> None:
+        deadline = self.now + patience
+        one = QueuedRequest([], arrived=self.now, deadline=deadline, missing=len(sizes), reserved=expected)
+        if expected <= self.queue.capacity(expected) and retry_seconds(self.queue, one) is None:
+            self.queued.append(one)
+            self.turns[one] = 0
+            self.missing[one] = sizes
+
+    @precondition(lambda self: any(one.missing for one in self.queued))
+    @rule(data=st.data(), count=st.integers(1, 12), expected=st.integers(0, 800))
+    def bring_part(self, data: st.DataObject, count: int, expected: int) -> None:
+        one = data.draw(st.sampled_from([one for one in self.queued if one.missing]))
+        part, self.missing[one] = self.missing[one][:count], self.missing[one][count:]
+        self.queue.extend(one, [sequence(0, length) for length in part], expected)
+        assert one.missing == len(self.missing[one])
 
     @rule()
     def dispatch(self) -> None:
@@ -281,12 +338,12 @@ class QueueModel(RuleBasedStateMachine):
         assert all(request.deadline <= self.now for request in batch.expired)
         size = dispatched_tokens(batch)
         assert size <= self.queue.token_budget or len(batch.jobs) == 1
-        assert batch.jobs or all(one.deadline <= self.now for one in before)
+        assert batch.jobs or all(one.deadline <= self.now or not one.queued_tokens for one in before)
         self.now += size / self.queue.tokens_per_second
-        self.queued = [one for one in before if one not in batch.expired and one.dispatched < len(one.work)]
+        self.queued = [one for one in before if one not in batch.expired and not one.dispatched_all]
         sent = {request for request, _ in batch.jobs}
         for one in self.queued:
-            self.turns[one] = 0 if one in sent else self.turns[one] + 1
+            self.turns[one] = 0 if one in sent or not one.queued_tokens else self.turns[one] + 1
             assert self.turns[one] <= 60, "starved"
 
     @precondition(lambda self: self.queued)
@@ -304,7 +361,10 @@ class QueueModel(RuleBasedStateMachine):
     def the_waiting_tokens_are_the_sum_of_what_waits(self) -> None:
         assert self.queue.tokens == sum(sum(map(len, one.work[one.dispatched :])) for one in self.queued)
         assert len(self.queue) == len(self.queued)
-        assert (self.queue.wait_seconds(1) == 0) == (not self.queued)
+        assert self.queue.reserved == sum(one.reserved for one in self.queued)
+        assert all(one.reserved > 0 for one in self.queued if one.missing)
+        assert self.queue.drain_seconds == self.queue.expected / self.queue.tokens_per_second
+        assert self.queue.wait_seconds(800, self.now) >= self.queue.drain_seconds
 
 
 TestQueue = QueueModel.TestCase
@@ -316,21 +376,24 @@ class Retry(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=2.0, tokens_per_second=100.0)
+        self.now = 0.0
 
     @rule(sizes=lengths)
     def admit(self, sizes: Sequence[int]) -> None:
-        seconds = retry_seconds(self.queue, request_of(*sizes))
+        seconds = retry_seconds(self.queue, request_of(*sizes, arrived=self.now))
         if seconds is not None:
             self.work_for(seconds)
-            self.queue.admit(request_of(*sizes))
+            self.queue.admit(request_of(*sizes, arrived=self.now))
 
     @rule()
     def dispatch(self) -> None:
-        self.queue.next_batch(0)
+        self.now += dispatched_tokens(self.queue.next_batch(self.now)) / self.queue.tokens_per_second
 
     def work_for(self, seconds: float) -> None:
-        while seconds > 0 and len(self.queue):
-            seconds -= dispatched_tokens(self.queue.next_batch(0)) / self.queue.tokens_per_second
+        end = self.now + seconds
+        while self.now < end and len(self.queue):
+            self.dispatch()
+        self.now = max(self.now, end)
 
 
 TestRetry = Retry.TestCase

@@ -2,40 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.batch import Tokens
 from service.artifact import open_artifact
+from service.errors import InferenceFailed
 from service.scheduling.results import InferenceResult
 from service.settings import Settings
-from service.tasks.base import Limits, Tasks
+from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 from tests.service.fakes import WholeQueue
-
-
-def serve(artifact: Artifact) -> Iterator[httpx.Client]:
-    settings = {"BERT_ARTIFACT": str(artifact.root), "BERT_TOKEN_BUDGET": "256"}
-    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def classifier(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-labels"))
-
-
-@pytest.fixture(scope="module")
-def tagger(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-tags"))
 
 
 def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
@@ -108,18 +93,23 @@ class ImmediateQueue(WholeQueue):
         )
 
 
-def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., Artifact]) -> None:
-    artifact = open_artifact(exported("bert-tags").root)
-    tokenizer = Tokenizer(artifact, max_characters=1000)
-    tasks = Tasks(
+@contextmanager
+def open_tasks(exported: Artifact, queue: InferenceQueue) -> Iterator[Tasks]:
+    artifact = open_artifact(exported.root)
+    tokenizer = Tokenizer(artifact, max_characters=10_000)
+    tokenizer.open()
+    yield Tasks(
         manifest=artifact.manifest,
         tokenizer=tokenizer,
-        queue=ImmediateQueue(),
+        queue=queue,
         limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
     )
+    tokenizer.close()
 
-    async def count_turns() -> int:
+
+def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., Artifact]) -> None:
+    async def count_turns(tasks: Tasks) -> int:
         task, turns = asyncio.create_task(tag(tasks, TagRequest(inputs=["cat"] * 100), timeout_seconds=1.0)), 0
         while not task.done():
             await asyncio.sleep(0)
@@ -127,9 +117,8 @@ def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., 
         assert len((await task).value) == 100
         return turns
 
-    tokenizer.open()
-    assert asyncio.run(count_turns()) >= 99
-    tokenizer.close()
+    with open_tasks(exported("bert-tags"), ImmediateQueue()) as tasks:
+        assert asyncio.run(count_turns(tasks)) >= 99
 
 
 def test_an_unknown_aggregation_strategy_is_an_error(tagger: httpx.Client) -> None:
@@ -145,6 +134,49 @@ def test_labels_to_ignore_are_taken_from_either_place_and_from_both_is_an_error(
     assert tagger.post("/tag", json=body | {"parameters": {"ignore_labels": []}}).json() == every
     twice = tagger.post("/tag", json=body | {"ignore_labels": [], "parameters": {"aggregation_strategy": "max"}})
     assert (twice.status_code, twice.json()["code"]) == (422, "parameters")
+
+
+def test_stride_is_taken_from_either_place_and_tags_the_whole_of_a_long_text(tagger: httpx.Client) -> None:
+    text = "The cat sat in Paris. " * 60
+    assert tagger.post("/tag", json={"inputs": text}).json()["code"] == "too_long"
+    body = {"inputs": [text, "The cat"], "aggregation_strategy": "first", "ignore_labels": []}
+    found = tagger.post("/tag", json=body | {"stride": 20})
+    assert found.status_code == 200
+    assert found.json()[0][-1]["end"] == len(text.rstrip())
+    assert found.json()[1] == tagger.post("/tag", json=body | {"inputs": "The cat"}).json()
+    nested = {"inputs": [text, "The cat"], "parameters": {key: body[key] for key in list(body)[1:]} | {"stride": 20}}
+    assert tagger.post("/tag", json=nested).json() == found.json()
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"stride": 5}, "stride joins the groups of windows, and aggregation_strategy none makes no groups: send"),
+        ({"parameters": {"stride": 5, "aggregation_strategy": "none"}}, "aggregation_strategy none makes no groups"),
+        ({"stride": 142, "aggregation_strategy": "max"}, "stride is 142; it must be less than 142"),
+        ({"stride": -1, "aggregation_strategy": "max"}, "stride: Input should be greater than or equal to 0"),
+        ({"stride": 5, "parameters": {"aggregation_strategy": "max"}}, "given twice: at the top level and under"),
+    ],
+)
+def test_a_stride_that_is_not_allowed_is_refused(tagger: httpx.Client, fields: Any, sentence: str) -> None:
+    response = tagger.post("/tag", json={"inputs": "The cat."} | fields)
+    assert (response.status_code, sentence in response.json()["error"]) == (422, True), response.text
+
+
+def test_an_error_in_a_window_has_the_index_of_its_text(exported: Callable[..., Artifact]) -> None:
+    """The third text has three windows: they are the sequences 2, 3 and 4 of the request, and the last one fails."""
+
+    class FailingQueue(WholeQueue):
+        async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+            assert len(work) == 5
+            assert timeout_seconds < 1
+            raise InferenceFailed("the model failed", index=4)
+
+    texts = ["cat", "dog", "cat " * 400]
+    request = TagRequest(inputs=texts, aggregation_strategy="simple", stride=0)
+    with open_tasks(exported("bert-tags"), FailingQueue()) as tasks, pytest.raises(InferenceFailed) as caught:
+        asyncio.run(tag(tasks, request, timeout_seconds=1.0))
+    assert caught.value.index == 2
 
 
 def test_a_model_without_a_classifier_returns_501_with_the_reason(server: httpx.Client, tagger: httpx.Client) -> None:

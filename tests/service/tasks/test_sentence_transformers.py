@@ -1,7 +1,7 @@
 """/embed gives the vectors of sentence-transformers' encode for each golden checkpoint: short and over-long texts."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,58 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
 from model_export.export import export
 from service.artifact import open_artifact
-from service.engine.runner import ModelRunner
 from service.errors import Invalid, NoSuchHead
-from service.scheduling.results import InferenceResult
 from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
-from service.tokenization.tokenizer import Tokenizer
 from tests import sentence_transformers
 from tests.paths import GOLDEN
-from tests.service.fakes import WholeQueue
+from tests.service.in_process import open_tasks
 
 SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
 Ask = Callable[..., Any]
 
 
-class RunnerQueue(WholeQueue):
-    """Runs all texts of a request in one batch."""
-
-    def __init__(self, runner: ModelRunner) -> None:
-        self.runner = runner
-
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        rows, _ = self.runner.run_sync(work)
-        assert all(rows)
-        return InferenceResult(
-            rows=[row for row in rows if row is not None], queue_seconds=0.0, forward_seconds=timeout_seconds
-        )
-
-
 @contextmanager
 def served(folder: Path, **settings: str) -> Iterator[Ask]:
     """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
-    artifact = open_artifact(folder)
-    runner, tokenizer = ModelRunner(artifact, threads=1), Tokenizer(artifact, 100_000)
-    runner.open()
-    tokenizer.open()
-    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
-    tasks = Tasks(
-        manifest=artifact.manifest,
-        tokenizer=tokenizer,
-        queue=RunnerQueue(runner),
-        limits=Limits(max_inputs=100, max_top_k=1, truncate=True),
-        embedding=embedding_defaults(artifact.manifest, chosen),
-    )
-    yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body), timeout_seconds=60.0)).value
-    tokenizer.close()
-    runner.close()
+    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder), "BERT_TRUNCATE": "true"} | settings)
+    with open_tasks(open_artifact(folder), chosen) as tasks:
+        yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body), timeout_seconds=60.0)).value
 
 
 def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
@@ -75,6 +43,8 @@ def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: 
     folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
     manifest = export(folder, tmp_path / "artifact", precision=precision)
     assert manifest.embedding.similarity == answers["similarity"]
+    recorded = manifest.verification[f"{manifest.embedding.pooling}_smallest_cosine"]
+    assert SMALLEST_COSINE[precision] <= recorded <= 1.000001
     with served(tmp_path / "artifact") as ask:
         for call in answers["calls"]:
             got, want = ask(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])

@@ -22,8 +22,8 @@ from service.tokenization.tokenizer import Tokenizer
 from service.tokenization.tokenizer_check import guard
 
 PLAIN = EncodeOptions(outputs=frozenset({"cls"}))
-HIDDEN_FAULT = r"(\x{2d63}+)+$"  # exponential for ⵣ, which is neither in the check's texts nor in the pattern
-FAILING = "ⵣ" * 40 + "!"
+HIDDEN_FAULT = "((ⵣ.ⵥ)+)+$"  # exponential for texts that the check does not find in the pattern
+FAILING = "ⵣxⵥ" * 40 + "!"
 
 
 def with_tokenizer(artifact: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:

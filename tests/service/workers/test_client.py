@@ -16,12 +16,20 @@ import numpy as np
 import pytest
 
 from model_export.artifact.batch import Tokens
-from service.errors import DeadlineExceeded, InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
+from model_export.artifact.manifest import ModelBounds
+from service.errors import (
+    DeadlineExceeded,
+    DeadlineTooShort,
+    InferenceFailed,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    Unavailable,
+)
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
 from service.scheduling.results import InferenceResult, RequestInParts
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.client import EngineClient
 from service.workers.connection import outbox
 from service.workers.engine_worker import EngineWorker
@@ -36,7 +44,7 @@ class FakeEngine:
     """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        manifest = SimpleNamespace(sizes={"vocabulary": 1000, "segments": 2}, max_tokens=1000)
+        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000))
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
         self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
@@ -214,9 +222,12 @@ def test_after_a_full_queue_requests_are_rejected_locally_for_a_moment(tmp_path:
             client.check_admission(4)
             await error_of(submit(client, 50), Overloaded)
             client.check_admission(3)
+            retries = set()
             for tokens in (4, 5, 1000):
-                with pytest.raises(Overloaded):
+                with pytest.raises(Overloaded) as refusal:
                     client.check_admission(tokens)
+                retries.add(refusal.value.retry_after)
+            assert len(retries) == 3
             assert adds_up(processes.batcher)
             await client.query("metrics")
             assert (processes.batcher.counts.received, processes.batcher.counts.refused) == (15, 4)
@@ -250,6 +261,23 @@ def test_an_oversized_request_does_not_cause_local_rejection_of_others(tmp_path:
             client.check_admission(4)
             runner.release()
             await first
+
+    play(story)
+
+
+def test_a_deadline_that_is_too_short_does_not_cause_local_rejection_of_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        runner = FakeRunner(held=True)
+        async with start(tmp_path, runner, make_queue(token_budget=4, tokens_per_second=0.1)) as processes:
+            client = await processes.connected()
+            requests = [submit(client, 1)]
+            await until(lambda: bool(runner.batches))
+            requests.append(submit(client, 2))
+            await until(lambda: processes.batcher.queue.tokens == 4)
+            await error_of(submit(client, 3, timeout=5.0), DeadlineTooShort)
+            client.check_admission(4)
+            runner.release()
+            await asyncio.gather(*requests)
 
     play(story)
 

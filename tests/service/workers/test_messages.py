@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Tokens
+from model_export.artifact.manifest import ModelBounds
 from service import errors
 from service.workers import messages
-from service.workers.bounds import ModelBounds
 from service.workers.codec import (
     MESSAGE_BYTES,
     RemoteRequest,

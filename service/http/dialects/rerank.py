@@ -1,0 +1,146 @@
+"""The rerank routes of other servers: text-embeddings-inference by `texts`, all others by `documents`.
+
+Cohere, Jina, Voyage, infinity and vLLM share paths and fields, but not the form of `document` in the response: an
+object, or a string. Their clients send `return_documents: true` unasked and fail on the other form, and all of them do
+without. So `true` adds no document; a request that names the form gets it.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, Field
+
+from service.errors import Invalid
+from service.http.dialects.errors import ErrorShape, service_error
+from service.http.dialects.spec import TaskSpec
+from service.tasks import rerank
+from service.tasks.base import TaskResult, Tasks
+from service.tasks.schemas import Body, ClientFields, ErrorBody, FailFastList, RerankFields
+
+
+class Document(Body):
+    text: str
+
+
+class RerankRequest(ClientFields, RerankFields):
+    """TEI's request (`texts`), or that of Cohere, Jina, Voyage, infinity and vLLM (`documents`)."""
+
+    texts: FailFastList[str] | None = Field(None, description="as in text-embeddings-inference", examples=[None])
+    documents: FailFastList[str | Document] | None = Field(
+        None, description="as in all others", examples=[["a bear", "it rains"]]
+    )
+    top_n: int | None = Field(None, ge=0, description="number of results, best first; 0 or null: all")
+    top_k: int | None = Field(None, ge=0, description="Voyage's name of top_n")
+    return_text: bool | None = Field(None, description="with texts: each result has its text")
+    return_documents: bool | Literal["object", "string"] | None = Field(
+        None,
+        description='with documents: "object": each result has `document: {"text"}`, "string": the text itself; true: '
+        "none, because clients disagree on the form (`index` names the document)",
+    )
+    truncation: bool | None = Field(None, description="Voyage's name of truncate")
+
+
+class TextScore(BaseModel):
+    index: int = Field(examples=[0])
+    score: float = Field(examples=[0.98])
+    text: str = Field("", description="with return_text", examples=["a bear"])
+
+
+class Result(BaseModel):
+    index: int = Field(description="of the document in the request", examples=[0])
+    relevance_score: float = Field(examples=[0.98])
+    document: Document | str = Field("", description="with return_documents object or string")
+
+
+class RerankUsage(BaseModel):
+    prompt_tokens: int = Field(examples=[12])
+    total_tokens: int = Field(examples=[12])
+
+
+class RerankResponse(BaseModel):
+    """Best first; `data` is `results` again, for Voyage's client."""
+
+    object: Literal["rerank"]
+    id: str = Field(examples=["rerank-5f2c0f9e1d3a4b7c"])
+    model: str = Field(examples=["sample"])
+    results: list[Result]
+    data: list[Result]
+    usage: RerankUsage
+    meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
+
+
+class RerankErrorBody(ErrorBody):
+    message: str = Field(description="the same sentence, where Cohere's clients look for it")
+    detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
+
+
+def _write_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+    return orjson.dumps(
+        service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
+    )
+
+
+async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
+    texts = _texts(request)
+    if request.truncation is not None and request.truncate is None:
+        request = request.model_copy(update={"truncate": request.truncation})
+    result = await rerank.rerank(tasks, request, texts, timeout_seconds=timeout_seconds)
+    most = request.top_k if request.top_n is None else request.top_n
+    ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
+    ranked = ranked[:most] if most else ranked
+    if request.texts is None:
+        return result.finish(_build_response(tasks.manifest.name, request, texts, ranked, result.tokens))
+    scores: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranked]
+    if request.return_text:
+        scores = [one | {"text": texts[one["index"]]} for one in scores]
+    return result.finish(scores)
+
+
+def _texts(request: RerankRequest) -> Sequence[str]:
+    """Raises Invalid for both dialects' field, or none, and for two different numbers of results."""
+    if (request.texts is None) == (request.documents is None):
+        state = "neither texts nor documents is set" if request.texts is None else "texts and documents are both set"
+        raise Invalid(f"{state}: send one of them, a list of strings", code="documents")
+    if request.top_n is not None and request.top_k is not None and request.top_n != request.top_k:
+        raise Invalid(f"top_n is {request.top_n} and top_k is {request.top_k}: send one of them", code="top_k")
+    if request.texts is not None:
+        return request.texts
+    return [one if isinstance(one, str) else one.text for one in request.documents or ()]
+
+
+def _build_response(
+    model: str, request: RerankRequest, texts: Sequence[str], ranked: Sequence[tuple[int, float]], tokens: int
+) -> dict[str, Any]:
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in ranked]
+    if request.return_documents == "object":
+        results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
+    elif request.return_documents == "string":
+        results = [one | {"document": texts[one["index"]]} for one in results]
+    return {
+        "object": "rerank",
+        "id": f"rerank-{random.getrandbits(64):016x}",  # names the response, no secret
+        "model": model,
+        "results": results,
+        "data": results,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "meta": {"tokens": {"input_tokens": tokens}},
+    }
+
+
+def _route(operation: str) -> TaskSpec:
+    return TaskSpec(
+        "rerank",
+        _rerank,
+        RerankRequest,
+        list[TextScore] | RerankResponse,
+        "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
+        "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
+        error_shape=ErrorShape(_write_error, RerankErrorBody),
+        operation=operation,
+    )
+
+
+ROUTES = {"/rerank": _route(""), "/v1/rerank": _route("rerank_v1"), "/v2/rerank": _route("rerank_v2")}

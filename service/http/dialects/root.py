@@ -1,0 +1,156 @@
+"""`POST /`, the artifact's own task as text-embeddings-inference and hosted endpoints run it; `GET /` and `/ping`.
+
+Labels are answered as a list of lists also for one text, and tags are grouped (aggregation simple): that is what the
+clients of hosted endpoints read. Everything else is as on the task's own route.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.backend import Backend
+from service.errors import ServiceError
+from service.http.dialects import native, rerank, tei
+from service.http.dialects.spec import TaskSpec
+from service.http.responses import JSON
+from service.http.validation import validate
+from service.settings import RootTask
+from service.tasks.base import TaskResult, Tasks
+from service.tasks.schemas import (
+    Body,
+    EmbedResponse,
+    FailFastList,
+    FillMaskParameters,
+    FillMaskResponse,
+    NspResponse,
+    Pair,
+    PredictResponse,
+    SimilarityInputs,
+    SimilarityResponse,
+    Status,
+    TagResponse,
+)
+
+SPECS: dict[RootTask, TaskSpec] = {
+    "embed": native.ROUTES["/embed"],
+    "fill-mask": native.ROUTES["/fill-mask"],
+    "nsp": native.ROUTES["/nsp"],
+    "predict": native.ROUTES["/predict"],
+    "rerank": rerank.ROUTES["/rerank"],
+    "similarity": tei.ROUTES["/similarity"],
+    "tag": native.ROUTES["/tag"],
+}
+
+
+class RootRequest(Body):
+    """The request of the task that answers it (BERT_ROOT_TASK, or by heads and fields); /rerank's has no `inputs`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    inputs: str | Pair | SimilarityInputs | FailFastList[str | Pair | FailFastList[str]] | None = Field(
+        None, examples=["my dog is hairy"], description="the texts: as on the route of the task"
+    )
+    parameters: dict[str, Any] | None = Field(None, description="as on the route of the task")
+
+    @model_validator(mode="after")
+    def _require_inputs(self) -> Self:
+        if self.inputs is None and (self.model_extra or {}).get("query") is None:
+            raise PydanticCustomError("missing", "send inputs, a text or a list of texts; or query and texts to rank")
+        return self
+
+
+async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -> TaskResult:
+    fields = set_fields(request)
+    task = choose_task(tasks, fields)
+    if task == "predict":
+        fields.setdefault("parameters", {})
+    elif task == "tag":
+        _set_strategy(fields)
+    spec = SPECS[task]
+    try:
+        parsed = validate(spec.request_model, fields)
+    except ServiceError as error:
+        error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
+        raise
+    return await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+
+
+def set_fields(request: RootRequest) -> dict[str, Any]:
+    """The fields that are not null, also of those under `parameters`."""
+    fields = {name: value for name, value in request if value is not None}
+    if request.parameters is not None:
+        fields["parameters"] = {name: value for name, value in request.parameters.items() if value is not None}
+    return fields
+
+
+def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
+    """By the fields that only one task has, then BERT_ROOT_TASK, then the heads.
+
+    A model with a fill-mask head also gives vectors: there a request whose every text has the mask token, or that has
+    a field of /fill-mask, asks for words.
+    """
+    heads = tasks.manifest.heads
+    if "query" in fields:
+        return "rerank"
+    if isinstance(fields["inputs"], SimilarityInputs):
+        return "similarity"
+    if tasks.root_task is not None:
+        return tasks.root_task
+    if "labels" in heads:
+        return "predict"
+    if "tags" in heads:
+        return "tag"
+    return "fill-mask" if "fill_mask" in heads and _asks_for_words(tasks, fields) else "embed"
+
+
+def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
+    if FillMaskParameters.model_fields.keys() & (fields.keys() | fields.get("parameters", {}).keys()):
+        return True
+    inputs = fields["inputs"]
+    texts = inputs if isinstance(inputs, list) else [inputs]
+    mask = tasks.tokenizer.mask_token
+    return bool(texts) and all(isinstance(text, str) and mask in text for text in texts)
+
+
+def _set_strategy(fields: dict[str, Any]) -> None:
+    """Hosted endpoints group tags by default; the default goes where the request's other parameters are."""
+    nested = fields.get("parameters", {})
+    if fields.get("aggregation_strategy") is None and nested.get("aggregation_strategy") is None:
+        default = {"aggregation_strategy": "simple"}
+        fields.update({"parameters": nested | default} if "parameters" in fields else default)
+
+
+ROUTES = {
+    "/": TaskSpec(
+        "root",
+        _root,
+        RootRequest,
+        EmbedResponse
+        | PredictResponse
+        | TagResponse
+        | FillMaskResponse
+        | NspResponse
+        | SimilarityResponse
+        | list[rerank.TextScore]
+        | rerank.RerankResponse,
+        "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",
+    ),
+}
+
+
+def add_get_routes(app: APIRouter, backend: Backend) -> None:
+    @app.get("/", response_model=Status, summary="The process responds; a browser is sent to /docs")
+    async def home(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path
+        return Response(orjson.dumps({"status": "ok"}), media_type=JSON, headers={"vary": "accept"})
+
+    @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
+    async def ping() -> Response:
+        reason = await backend.ready()
+        return Response(orjson.dumps({"status": reason or "ready"}), 503 if reason else 200, media_type=JSON)

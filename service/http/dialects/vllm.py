@@ -1,0 +1,155 @@
+"""vLLM's /score and /pooling.
+
+/score is a pair's score by `text_1` and `text_2` (or the other names that vLLM has for them). A body with `inputs`
+is not of vLLM: that field is kept for another task on this path.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from service.errors import Invalid
+from service.http.dialects.errors import OPENAI_ERROR
+from service.http.dialects.openai import NO_EFFECT, Usage, VllmFields, new_id, truncation_fields, usage
+from service.http.dialects.spec import TaskSpec
+from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.embed import embed_texts
+from service.tasks.schemas import EmbeddingFields, StringOrList
+from service.tasks.score import score_labels, score_pairs
+
+SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+
+
+class ScoreRequest(VllmFields):
+    """One text of the first side against each of the second, or as many against as many."""
+
+    text_1: StringOrList | None = Field(None, examples=["what is a panda?"])
+    text_2: StringOrList | None = Field(None, examples=[["an animal", "a river"]])
+    queries: StringOrList | None = Field(None, description="as text_1, with documents or items")
+    documents: StringOrList | None = None
+    items: StringOrList | None = None
+    data_1: StringOrList | None = Field(None, description="as text_1, with data_2")
+    data_2: StringOrList | None = None
+    model: str | None = Field(None, description=NO_EFFECT)
+    user: str | None = Field(None, description=NO_EFFECT)
+
+
+class Score(BaseModel):
+    index: int = Field(examples=[0])
+    object: str = Field(examples=["score"])
+    score: float = Field(examples=[0.93])
+
+
+class ScoreResponse(BaseModel):
+    """vLLM's response; the score of a cross-encoder, or of a plain encoder the cosine of two vectors."""
+
+    id: str = Field(examples=["score-5f2c0f9e1d3a4b7c"])
+    created: int = Field(examples=[1790000000])
+    object: str = Field(examples=["list"])
+    model: str = Field(examples=["sample"])
+    data: list[Score]
+    usage: Usage
+
+
+class PoolingRequest(EmbeddingFields, VllmFields):
+    """vLLM's request for a vector or for a classifier's scores; vectors have unit length unless it says otherwise."""
+
+    input: StringOrList = Field(examples=["my dog is hairy"])
+    model: str | None = Field(None, description=NO_EFFECT)
+    user: str | None = Field(None, description=NO_EFFECT)
+    task: Literal["embed", "classify"] | None = Field(
+        None, description="null: classify where the model has a classifier of texts, else embed"
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
+
+
+class Pooled(BaseModel):
+    index: int = Field(examples=[0])
+    object: str = Field(examples=["pooling"])
+    data: list[float] | str = Field(description="base64: of little-endian float32", examples=[[0.1, -0.2, 0.3]])
+
+
+class PoolingResponse(BaseModel):
+    """vLLM's response."""
+
+    id: str = Field(examples=["pooling-5f2c0f9e1d3a4b7c"])
+    created: int = Field(examples=[1790000000])
+    object: str = Field(examples=["list"])
+    model: str = Field(examples=["sample"])
+    data: list[Pooled]
+    usage: Usage
+
+
+async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float) -> TaskResult:
+    first, second = _find_sides(request)
+    fields = request.model_copy(update=truncation_fields(tasks, request))
+    raw = request.use_activation is False
+    result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
+    data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
+    return _finish(tasks, result, "score", data)
+
+
+def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
+    """Raises Invalid where not exactly two fields hold texts, or these two do not belong together."""
+    texts = {name: getattr(request, name) for side in SIDES for name in side}
+    given = {name: value for name, value in texts.items() if value is not None}
+    for first, second in SIDES:
+        if given.keys() == {first, second}:
+            return as_list(given[first]), as_list(given[second])
+    found = ", ".join(given) or "none of them"
+    raise Invalid(
+        f"a score needs two fields: {' or '.join(map(' and '.join, SIDES))}; the body has {found}", code="pair"
+    )
+
+
+async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: float) -> TaskResult:
+    fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
+    task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
+    if task == "embed":
+        result = await embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
+    elif fields.dimensions is not None:
+        raise Invalid("dimensions applies to vectors, and task is classify: leave it out", code="dimensions")
+    else:
+        raw = request.use_activation is False
+        result = await score_labels(tasks, texts, fields, raw=raw, timeout_seconds=timeout_seconds)
+    rows: Sequence[Any] = result.value.astype("<f4")
+    if request.encoding_format == "base64":
+        rows = [base64.b64encode(row.tobytes()).decode() for row in rows]
+    data = [{"index": i, "object": "pooling", "data": row} for i, row in enumerate(rows)]
+    return _finish(tasks, result, "pooling", data)
+
+
+def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
+    """The request's fields of /embed that vLLM names otherwise, or whose default is another."""
+    fields = truncation_fields(tasks, request) | {"dimensions": request.dimensions or None}
+    stated = request.normalize if request.use_activation is None else request.use_activation
+    return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
+
+
+def _finish(tasks: Tasks, result: TaskResult, kind: str, data: list[dict[str, Any]]) -> TaskResult:
+    result.value = new_id(kind) | {"object": "list", "model": tasks.manifest.name, "data": data}
+    result.value["usage"] = usage(result.tokens)
+    return result
+
+
+ROUTES = {
+    "/score": TaskSpec(
+        "score",
+        _score,
+        ScoreRequest,
+        ScoreResponse,
+        "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors",
+        error_shape=OPENAI_ERROR,
+    ),
+    "/pooling": TaskSpec(
+        "pooling",
+        _pooling,
+        PoolingRequest,
+        PoolingResponse,
+        "A vector or a classifier's scores for each text, in the format of vLLM",
+        error_shape=OPENAI_ERROR,
+    ),
+}

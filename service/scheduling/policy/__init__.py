@@ -1,0 +1,1 @@
+"""The arithmetic of the queue's policy: the order, the estimated wait, the return of refused requests."""

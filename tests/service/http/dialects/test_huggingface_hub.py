@@ -1,0 +1,108 @@
+"""huggingface_hub's own client, with nothing but the URL of the service: every method that has a route here."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+
+
+@pytest.fixture(autouse=True)
+def _without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+
+
+def client_of(server: httpx.Client, path: str = "") -> InferenceClient:
+    return InferenceClient(model=str(server.base_url).rstrip("/") + path)
+
+
+@pytest.mark.parametrize("path", ["", "/embed"])
+def test_feature_extraction(server: httpx.Client, path: str) -> None:
+    client = client_of(server, path)
+    expected = server.post("/embed", json={"inputs": ["the cat", "a dog"]}).json()
+    np.testing.assert_array_equal(client.feature_extraction("the cat"), np.array(expected[:1], np.float32))
+    np.testing.assert_array_equal(client.feature_extraction(["the cat", "a dog"]), np.array(expected, np.float32))
+    short = client.feature_extraction(
+        "cat " * 600, normalize=True, truncate=True, truncation_direction="left", dimensions=4, encoding_format="float"
+    )
+    assert short.shape == (1, 4)
+    assert np.linalg.norm(short) == pytest.approx(1.0)
+    with pytest.raises(HfHubHTTPError, match="this model has no prompt 'query'"):
+        client.feature_extraction("the cat", prompt_name="query")
+    with pytest.raises(HfHubHTTPError, match="base64 is not an encoding of this route"):
+        client.feature_extraction("the cat", encoding_format="base64")
+
+
+@pytest.mark.parametrize("path", ["", "/fill-mask"])
+def test_fill_mask(server: httpx.Client, path: str) -> None:
+    client = client_of(server, path)
+    expected = server.post("/fill-mask", json={"inputs": "the [MASK] is big"}).json()
+    found = client.fill_mask("the [MASK] is big")
+    assert [(one.score, one.token, one.token_str, one.sequence) for one in found] == [
+        (one["score"], one["token"], one["token_str"], one["sequence"]) for one in expected
+    ]
+    assert [one.token_str for one in client.fill_mask("the [MASK]", targets=["dog", "cat"], top_k=1)] in (
+        ["dog"],
+        ["cat"],
+    )
+    with pytest.raises(HfHubHTTPError, match="the mask token"):
+        client.fill_mask("no mask", top_k=3)
+
+
+@pytest.mark.parametrize("path", ["", "/predict"])
+def test_text_classification(classifier: httpx.Client, path: str) -> None:
+    client = client_of(classifier, path)
+    expected = classifier.post("/predict", json={"inputs": "the cat"}).json()
+    assert [{"label": one.label, "score": one.score} for one in client.text_classification("the cat")] == expected
+    (best,) = client.text_classification("the cat", top_k=1, function_to_apply="none")
+    raw = classifier.post("/predict", json={"inputs": "the cat", "raw_scores": True}).json()
+    assert {"label": best.label, "score": best.score} == raw[0]
+
+
+@pytest.mark.parametrize(("path", "strategy"), [("", None), ("", "none"), ("/tag", "max"), ("/tag", "simple")])
+def test_token_classification(tagger: httpx.Client, path: str, strategy: Any) -> None:
+    client, text = client_of(tagger, path), "The cat sat in Paris."
+    expected = tagger.post("/tag", json={"inputs": text, "aggregation_strategy": strategy or "simple"}).json()
+    found = client.token_classification(text, aggregation_strategy=strategy)
+    name = "entity" if strategy == "none" else "entity_group"
+    assert [(getattr(one, name), one.word, one.start, one.end, one.score) for one in found] == [
+        (one[name], one["word"], one["start"], one["end"], one["score"]) for one in expected
+    ]
+    everything = {one[name] for one in expected}
+    assert client.token_classification(text, aggregation_strategy=strategy, ignore_labels=[*everything, "O"]) == []
+
+
+@pytest.mark.parametrize("path", ["", "/similarity"])
+def test_sentence_similarity(server: httpx.Client, path: str) -> None:
+    found = client_of(server, path).sentence_similarity("the cat", ["the cat", "a dog"])
+    assert found[0] == pytest.approx(1.0)
+    assert -1 <= found[1] < 1
+
+
+def test_the_state_of_the_endpoint(classifier: httpx.Client) -> None:
+    client = InferenceClient(model=str(classifier.base_url), provider="hf-inference")
+    assert client.health_check()
+    assert client.get_endpoint_info()["model_type"]["classifier"]["id2label"]["0"] == "bad"
+
+
+def test_a_method_without_a_route_here_gets_an_error_with_a_reason(classifier: httpx.Client) -> None:
+    with pytest.raises(HfHubHTTPError, match="candidate_labels: Extra inputs are not permitted"):
+        client_of(classifier).zero_shot_classification("the cat", ["animal", "plant"])
+
+
+def test_the_asynchronous_client_does_the_same(
+    server: httpx.Client, classifier: httpx.Client, tagger: httpx.Client
+) -> None:
+    async def ask() -> None:
+        general, labels, tags = (AsyncInferenceClient(model=str(one.base_url)) for one in (server, classifier, tagger))
+        async with general, labels, tags:
+            assert (await general.feature_extraction("the cat")).shape == (1, 32)
+            assert len(await general.fill_mask("the [MASK]", top_k=2)) == 2
+            assert await general.sentence_similarity("the cat", ["the cat"]) == [pytest.approx(1.0)]
+            assert len(await labels.text_classification("the cat")) == 3
+            assert (await tags.token_classification("The cat sat in Paris."))[0].entity_group in ("PER", "LOC")
+
+    asyncio.run(ask())

@@ -1,0 +1,275 @@
+"""OpenAI's own client against the service, with only its base URL set; and what else its dialect accepts."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import httpx2
+import numpy as np
+import openai
+import pytest
+from tokenizers import Tokenizer
+
+from model_export.export import export
+from service.errors import Overloaded
+from tests import sentence_transformers
+from tests.export.goldens import Artifact
+from tests.service.in_process import InProcessClient, serve_in_process
+
+TEXTS = ["the cat sat", "我爱北京。", "it was warm"]
+
+
+@pytest.fixture(scope="module")
+def client(server: httpx.Client) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def in_process(bert_artifact: Path) -> Iterator[InProcessClient]:
+    with serve_in_process(bert_artifact, BERT_API_KEY="secret") as client:
+        yield client
+
+
+def embed(server: httpx.Client, **body: Any) -> np.ndarray:
+    return np.array(server.post("/embed", json=body).raise_for_status().json(), np.float32)
+
+
+def as_array(found: openai.types.CreateEmbeddingResponse) -> np.ndarray:
+    assert [one.index for one in found.data] == list(range(len(found.data)))
+    return np.array([one.embedding for one in found.data], np.float32)
+
+
+def test_vectors_equal_those_of_embed_as_base64_and_as_floats(server: httpx.Client, client: openai.OpenAI) -> None:
+    expected = embed(server, inputs=TEXTS, normalize=True)
+    by_default = client.embeddings.create(model="any", input=TEXTS)
+    assert np.array_equal(as_array(by_default), expected)  # the client asks for base64
+    assert np.array_equal(
+        as_array(client.embeddings.create(model="any", input=TEXTS, encoding_format="float")), expected
+    )
+    short = client.embeddings.create(model="any", input=TEXTS[0], dimensions=8, user="me")
+    assert np.array_equal(as_array(short), embed(server, inputs=TEXTS[0], normalize=True, dimensions=8))
+    assert by_default.usage.total_tokens > len(TEXTS)
+
+
+def test_the_asynchronous_client_gets_the_same_vectors_at_once(server: httpx.Client) -> None:
+    async def story() -> list[np.ndarray]:
+        async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key="any") as client:
+            found = await asyncio.gather(*[client.embeddings.create(model="any", input=text) for text in TEXTS * 8])
+        return [as_array(one)[0] for one in found]
+
+    expected = embed(server, inputs=TEXTS * 8, normalize=True)
+    assert np.array_equal(np.stack(asyncio.run(story())), expected)
+
+
+def test_a_base_url_without_v1_works_for_embeddings_and_the_list_of_models(server: httpx.Client) -> None:
+    with openai.OpenAI(base_url=str(server.base_url), api_key="any") as client:
+        vectors = as_array(client.embeddings.create(model="any", input=TEXTS))
+        assert np.array_equal(vectors, embed(server, inputs=TEXTS, normalize=True))
+        assert [one.id for one in client.models.list()] == ["bert"]
+
+
+def test_the_model_is_listed_and_described(client: openai.OpenAI) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.object, model.owned_by) == ("bert", "model", "bert-service")
+    assert client.models.retrieve("bert") == model
+    with pytest.raises(openai.NotFoundError, match="no model 'org/other': this server runs bert") as caught:
+        client.models.retrieve("org/other")
+    assert (caught.value.type, caught.value.code) == ("not_found_error", "model_not_found")
+
+
+@pytest.mark.parametrize("base", ["/v1", "", "/openai", "/api/v1"])
+def test_an_unknown_path_gets_a_message_that_the_client_shows(server: httpx.Client, base: str) -> None:
+    with (
+        openai.OpenAI(base_url=f"{server.base_url}{base}", api_key="any", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="this server has /") as caught,
+    ):
+        client.chat.completions.create(model="any", messages=[])
+    assert caught.value.type == "not_found_error"
+
+
+def test_azures_client_gets_a_message_that_it_shows(server: httpx.Client) -> None:
+    address = {"azure_endpoint": str(server.base_url), "api_version": "2024-10-21"}
+    with (
+        openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="POST /openai/deployments/any/embeddings"),
+    ):
+        client.embeddings.create(model="any", input="a")
+
+
+def test_an_input_that_cannot_be_processed_is_named(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.embeddings.create(model="any", input=["a", "cat " * 600])
+    assert (caught.value.type, caught.value.param, caught.value.code) == (
+        "invalid_request_error",
+        "input.1",
+        "too_long",
+    )
+    found = client.embeddings.create(model="any", input="cat " * 600, extra_body={"truncate": True})
+    assert len(found.data) == 1
+
+
+async def call(in_process: InProcessClient, key: str) -> Any:
+    """The client's own list of models and one embedding, through the application without a socket."""
+    transport = httpx2.ASGITransport(in_process.app)
+    http_client = httpx2.AsyncClient(transport=transport)
+    async with openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, http_client=http_client) as client:
+        found = await client.embeddings.create(model="any", input="the cat")
+        return found, await client.models.list()
+
+
+def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_accepted(in_process: InProcessClient) -> None:
+    with pytest.raises(openai.AuthenticationError, match="missing or wrong") as caught:
+        asyncio.run(call(in_process, "wrong"))
+    assert caught.value.type == "authentication_error"
+    assert in_process.get("/v1/models").status_code == 401
+    found, models = asyncio.run(call(in_process, "secret"))
+    assert len(found.data) == 1
+    assert models.data[0].id == "bert"
+
+
+def test_a_full_queue_is_a_rate_limit_error_that_the_client_retries_after_the_stated_time(
+    in_process: InProcessClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def record(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(anyio, "sleep", record)
+    in_process.backend.refusals = [Overloaded("the queue is full", retry_after=6.2)]
+    found, _ = asyncio.run(call(in_process, "secret"))
+    assert len(found.data) == 1
+    assert waits == [7.0]
+    in_process.backend.refusals = [Overloaded("the queue is full", retry_after=1.0)] * 3
+    with pytest.raises(openai.RateLimitError, match="the queue is full") as caught:
+        asyncio.run(call(in_process, "secret"))
+    assert caught.value.type == "rate_limit_error"
+
+
+def test_token_ids_are_refused_with_the_way_out(client: openai.OpenAI) -> None:
+    for ids in ([5, 6], [[5, 6], [7]]):
+        with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False") as caught:
+            client.embeddings.create(model="any", input=ids)
+        assert caught.value.code == "token_ids"
+    with pytest.raises(openai.UnprocessableEntityError, match="the tokenizer is 'cl100k_base'"):
+        client.embeddings.create(model="any", input=[5, 6], extra_body={"tokenizer": "cl100k_base"})
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("special", [True, False])
+def test_token_ids_of_this_models_tokenizer_give_the_vectors_of_the_texts(
+    name: str, special: bool, exported: Callable[..., Artifact]
+) -> None:
+    artifact = exported(name)
+    tokenizer = Tokenizer.from_file(str(artifact.folder / "tokenizer.json"))
+    ids = [tokenizer.encode(text, add_special_tokens=special).ids for text in TEXTS]
+    with serve_in_process(artifact.root) as client:
+        by_text = client.post("/v1/embeddings", json={"input": TEXTS})
+        by_ids = client.post("/v1/embeddings", json={"input": ids, "tokenizer": name})
+        assert by_ids.json() == by_text.json()
+        one = client.post("/v1/embeddings", json={"input": ids[0], "tokenizer": name}).json()
+        assert one["data"] == by_text.json()["data"][:1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[5], [5, 99999]], "token id 99999; the vocabulary of this model has the ids 0 to"),
+        ([[5], [-1]], "token id -1"),
+        ([[5], [5, 10**30]], "token id 1000"),
+        ([[5], []], "input has no tokens"),
+        ([[5], [6, 0]], "the pad token"),
+        ([[5], [6] * 600], "600 tokens"),
+    ],
+)
+def test_token_ids_that_are_no_text_are_refused_with_their_index(
+    ids: list[list[int]], message: str, server: httpx.Client
+) -> None:
+    response = server.post("/v1/embeddings", json={"input": ids, "tokenizer": "bert"})
+    assert response.status_code == 422
+    assert message.replace("600 tokens", "602 tokens") in response.json()["error"]["message"]
+    assert response.json()["error"]["param"] == "input.1"
+
+
+def test_token_ids_are_truncated_if_requested(server: httpx.Client) -> None:
+    limit = server.get("/info").json()["limits"]["tokens"]
+    body = {"input": [*[6] * 600, 7], "tokenizer": "bert", "truncate": True}
+    right, left = (
+        server.post("/v1/embeddings", json=body | {"truncation_direction": side}) for side in ("right", "left")
+    )
+    assert right.headers["x-truncated-inputs"] == left.headers["x-truncated-inputs"] == "1"
+    assert right.json()["usage"]["total_tokens"] == limit
+    expected = [
+        server.post("/v1/embeddings", json=body | {"input": ids})
+        for ids in ([6] * (limit - 2), [*[6] * (limit - 3), 7])
+    ]
+    assert [right.json()["data"], left.json()["data"]] == [one.json()["data"] for one in expected]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"dimensions": 0, "modality": "text"},  # infinity
+        {"input_type": None, "truncation": False, "output_dtype": None},  # Voyage
+        {"input_type": "query", "output_dtype": "float"},
+        {"task": "retrieval.query", "late_chunking": False},  # Jina
+        {"add_special_tokens": True, "embed_dtype": "float32", "endianness": "native", "priority": 0},  # vLLM
+        {"truncate_prompt_tokens": -1, "request_id": "a", "use_activation": True},
+    ],
+)
+def test_fields_of_other_clients_that_change_nothing_are_let_pass(server: httpx.Client, extra: dict[str, Any]) -> None:
+    plain = server.post("/v1/embeddings", json={"input": TEXTS}).json()
+    assert server.post("/v1/embeddings", json={"input": TEXTS} | extra).json() == plain
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("modality", "image"), ("output_dtype", "int8"), ("late_chunking", True), ("embed_dtype", "float16")),
+        *(("add_special_tokens", False), ("truncate_prompt_tokens", 5), ("endianness", "big"), ("dimension", 8)),
+    ],
+)
+def test_fields_of_other_clients_that_would_change_the_answer_are_refused_by_name(
+    server: httpx.Client, field: str, value: Any
+) -> None:
+    response = server.post("/embeddings", json={"input": TEXTS, field: value})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"].startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("extra", "same"),
+    [
+        ({"output_dimension": 8}, {"dimensions": 8}),
+        ({"use_activation": False}, {"normalize": False}),
+        ({"truncation": True, "truncation_side": "left"}, {"truncate": True, "truncation_direction": "left"}),
+        ({"truncate_prompt_tokens": -1}, {"truncate": True}),
+        ({"truncate_prompt_tokens": 4096}, {"truncate": True}),
+    ],
+)
+def test_fields_of_other_clients_stand_for_those_of_embed(
+    server: httpx.Client, extra: dict[str, Any], same: dict[str, Any]
+) -> None:
+    texts = ["the cat " * 100] if "truncate" in same else TEXTS
+    expected = server.post("/v1/embeddings", json={"input": texts} | same).raise_for_status()
+    assert server.post("/v1/embeddings", json={"input": texts} | extra).json() == expected.json()
+
+
+def test_an_input_type_or_task_is_the_prompt_of_that_name(tmp_path: Path) -> None:
+    export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
+    with serve_in_process(tmp_path / "artifact") as client:
+
+        def ask(**extra: Any) -> Any:
+            return client.post("/v1/embeddings", json={"input": TEXTS[:1]} | extra).json()
+
+        by_name = ask(prompt_name="passage")
+        assert by_name != ask()
+        assert ask(input_type="passage") == ask(task="passage") == by_name
+        assert "input_type is 'classification'; the prompts" in ask(input_type="classification")["error"]["message"]
+        with_ids = ask(input=[5, 6], tokenizer=client.backend.artifact.manifest.name)
+        assert "this request has a prompt" in with_ids["error"]["message"]
+        assert "data" in ask(input=[5, 6], tokenizer=client.backend.artifact.manifest.name, prompt="")

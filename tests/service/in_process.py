@@ -1,0 +1,104 @@
+"""The tasks of an artifact, and the HTTP application over them, in the test's own process: no start of a service."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from model_export.artifact.batch import Tokens
+from service.artifact import Artifact, open_artifact
+from service.engine.runner import ModelRunner
+from service.errors import ServiceError
+from service.http.app import create_app
+from service.metrics import Metrics
+from service.scheduling.results import InferenceResult
+from service.settings import Settings
+from service.tasks.base import Limits, Tasks
+from service.tasks.defaults import embedding_defaults, root_task
+from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import WholeQueue
+
+
+class RunnerQueue(WholeQueue):
+    """Runs all texts of a request in one batch."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        rows, _ = self.runner.run_sync(work)
+        assert all(rows)
+        return InferenceResult(
+            rows=[row for row in rows if row is not None], queue_seconds=0.0, forward_seconds=timeout_seconds
+        )
+
+
+@contextmanager
+def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
+    runner, tokenizer = ModelRunner(artifact, threads=1), Tokenizer(artifact, 100_000)
+    runner.open()
+    tokenizer.open()
+    yield Tasks(
+        manifest=artifact.manifest,
+        tokenizer=tokenizer,
+        queue=RunnerQueue(runner),
+        limits=Limits(max_inputs=100, max_top_k=1, truncate=settings.truncate),
+        embedding=embedding_defaults(artifact.manifest, settings),
+        rerank_by_cosine=settings.rerank == "cosine",
+        root_task=root_task(artifact.manifest, settings),
+    )
+    tokenizer.close()
+    runner.close()
+
+
+class InProcessBackend:
+    """Admits every request, except for `refusals`, each of which one request gets."""
+
+    draining = False
+    why_not_ready = ""
+
+    def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
+        self.artifact, self.settings, self.tasks = artifact, settings, tasks
+        self.metrics = Metrics()
+        self.refusals: list[ServiceError] = []
+
+    def admit(self, _: int) -> Tasks:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return self.tasks
+
+    async def ready(self) -> str:
+        return self.why_not_ready
+
+
+class InProcessClient:
+    """Sends requests to the application, each on an event loop of its own."""
+
+    def __init__(self, backend: InProcessBackend) -> None:
+        self.backend = backend
+        self.app: Any = create_app(backend)  # type: ignore[arg-type]  # a backend has more members
+        self.transport = httpx.ASGITransport(self.app)
+
+    def send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        async def story() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self.transport, base_url="http://test") as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(story())
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.send("GET", path, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return self.send("POST", path, **more)
+
+
+@contextmanager
+def serve_in_process(folder: Path, **settings: str) -> Iterator[InProcessClient]:
+    artifact = open_artifact(folder)
+    chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
+    with open_tasks(artifact, chosen) as tasks:
+        yield InProcessClient(InProcessBackend(artifact, chosen, tasks))

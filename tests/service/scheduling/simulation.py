@@ -1,0 +1,109 @@
+"""A discrete simulation of a device behind the real queue: time in seconds, no event loop."""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model_export.artifact.batch import Tokens
+from service.errors import Overloaded
+from service.scheduling.queue import RequestQueue
+from service.scheduling.request import QueuedRequest
+
+FOREVER = 1e9
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """One request as a client sends it, and what became of it."""
+
+    at: float
+    lengths: list[int]
+    patience: float = FOREVER  # seconds to its deadline
+    part: int = 0  # sequences that it brings before each batch; 0: all when it arrives
+    expected: float = 1.0  # its expected size, in parts of its size
+    promised: float | None = None  # seconds that the queue estimated when it was admitted
+    retry_at: float | None = None  # of the first refusal
+    ended: float | None = None  # when its last sequence had been computed
+    expired: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def seconds(self) -> float:
+        assert self.ended is not None
+        return self.ended - self.at
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One device that computes `rate` tokens a second, a batch at a time, while something is queued."""
+
+    queue: RequestQueue
+    rate: float
+    now: float = 0.0
+    busy_seconds: float = 0.0
+    requests: dict[QueuedRequest, Arrival] = field(default_factory=dict)
+
+    def run(self, arrivals: Iterable[Arrival], *, until: float = FOREVER) -> None:
+        """To the last answer, or to `until`. An arrival during a batch is admitted before the next batch forms."""
+        todo = [(one.at, number, one) for number, one in enumerate(arrivals)]
+        heapq.heapify(todo)
+        while (todo or len(self.queue)) and self.now < until:
+            if not len(self.queue):
+                self.now = max(self.now, todo[0][0])
+            while todo and todo[0][0] <= self.now:
+                self.admit(heapq.heappop(todo)[2])
+            self.run_batch()
+
+    def admit(self, one: Arrival) -> bool:
+        promised = self.queue.wait_seconds(one.size, one.at)
+        request = QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=one.at + one.patience)
+        if one.part:
+            expected = max(1, int(one.expected * one.size))
+            request = QueuedRequest(
+                [], arrived=one.at, deadline=request.deadline, missing=len(one.lengths), reserved=expected
+            )
+        try:
+            self.queue.admit(request)
+        except Overloaded as refusal:
+            one.retry_at = one.at + (refusal.retry_after or 0.0)
+            return False
+        one.promised = promised
+        self.requests[request] = one
+        return True
+
+    def run_batch(self) -> int:
+        for request, one in self.requests.items():
+            if request.missing:
+                self.bring_part(request, one)
+        batch = self.queue.next_batch(self.now)
+        for request in batch.expired:
+            self.requests.pop(request).expired = True
+        tokens = sum(request.lengths[index] for request, index in batch.jobs)
+        self.now += tokens / self.rate
+        self.busy_seconds += tokens / self.rate
+        for request in {request for request, _ in batch.jobs}:
+            if request.dispatched_all:
+                self.requests.pop(request).ended = self.now
+        return tokens
+
+    def bring_part(self, request: QueuedRequest, one: Arrival) -> None:
+        begin = len(request.work)
+        part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
+        self.queue.extend(request, [tokens_of(n) for n in part], int(one.expected * sum(rest)))
+
+
+def tokens_of(length: int) -> Tokens:
+    return Tokens(ids=np.zeros(length, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
+
+
+def poisson(
+    draw: np.random.Generator, *, tokens_per_second: float, lengths: list[int], seconds: float
+) -> list[Arrival]:
+    """Requests of these lengths that together offer `tokens_per_second`."""
+    gaps = draw.exponential(sum(lengths) / tokens_per_second, int(2 * seconds * tokens_per_second / sum(lengths)) + 50)
+    return [Arrival(float(at), lengths) for at in np.cumsum(gaps) if at < seconds]

@@ -1,0 +1,126 @@
+"""The arithmetic of the queue's policy, without a queue."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from service.scheduling.policy.estimate import RecentLoad
+from service.scheduling.policy.fair_order import FairOrder
+from service.scheduling.policy.returns import MAX_BACKLOG_SECONDS, ReturnSchedule
+
+MINIMUM = 8
+
+
+@dataclass(slots=True, eq=False)
+class Joined:
+    number: int
+    size: int
+    finish: float
+    unserved: int  # tokens
+
+    @property
+    def cost(self) -> int:
+        return self.unserved + max(0, MINIMUM - self.size)
+
+
+class FairOrderModel(RuleBasedStateMachine):
+    """Requests join, are served in their order or out of it, and leave; equal sharing serves the same cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fair = FairOrder(minimum_cost=MINIMUM)
+        self.joined: list[Joined] = []
+        self.number = 0
+
+    @rule(size=st.integers(1, 100))
+    def join(self, size: int) -> None:
+        self.number += 1
+        finish = self.fair.join(self.number, size)
+        assert all(one.finish <= finish for one in self.joined if one.size <= size)
+        self.joined.append(Joined(self.number, size, finish, size))
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data())
+    def serve(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.joined))
+        tokens = data.draw(st.integers(1, one.unserved))
+        one.unserved -= tokens
+        if not one.unserved:
+            self.joined.remove(one)
+        self.fair.serve(one.finish, tokens, one.size, last=not one.unserved)
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.joined))
+        self.joined.remove(one)
+        self.fair.leave(one.number, one.finish, one.unserved, one.size)
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data(), unserved=st.integers(1, 200))
+    def correct(self, data: st.DataObject, unserved: int) -> None:
+        one = data.draw(st.sampled_from(self.joined))
+        self.fair.correct(one.number, one.finish, unserved - one.unserved)
+        one.unserved = unserved
+
+    @invariant()
+    def equal_sharing_has_as_much_left(self) -> None:
+        shared = sum(max(0.0, finish - self.fair.virtual_time) for finish in self.fair._finishes.values())
+        assert shared == pytest.approx(sum(one.cost for one in self.joined), abs=1e-6)
+
+    @invariant()
+    def the_estimate_counts_all_that_come_first_and_few_others(self) -> None:
+        for size in (1, 30, 1000):
+            finish = self.fair.virtual_time + max(size, MINIMUM)
+            least = sum(one.unserved for one in self.joined if one.finish <= finish)
+            most = sum(one.unserved for one in self.joined if one.finish <= finish + 1.0)
+            assert least <= self.fair.ahead(size) <= most
+
+
+TestFairOrder = FairOrderModel.TestCase
+
+
+def test_a_request_that_arrives_later_comes_first_where_it_would_finish_first() -> None:
+    fair = FairOrder(minimum_cost=MINIMUM)
+    large, small = fair.join(1, 1000), fair.join(2, 100)
+    assert small < large
+    fair.serve(small, 100, 100, last=True)
+    assert fair.join(3, 900) < large  # equal sharing has served 50 of the large one
+
+
+def test_the_recent_load_is_that_of_smaller_requests_and_fades() -> None:
+    recent = RecentLoad()
+    for tenth in range(1000):
+        recent.add(100, 500, tenth / 10)
+        recent.add(5000, 5000, tenth / 10)
+    assert recent.smaller(5000, 100.0) == pytest.approx(5000, rel=0.05)
+    assert recent.smaller(100, 100.0) == 0
+    assert recent.smaller(5000, 130.0) < 1
+    recent.add(100, 3000, 1000.0)  # long after: the old weights are decayed
+    assert recent.smaller(5000, 1000.0) == pytest.approx(1000)
+
+
+def test_each_return_has_a_time_of_its_own_at_nine_tenths_of_the_rate() -> None:
+    returns = ReturnSchedule()
+    assert [round(returns.reserve(0.0, 1.0, 0.9), 6) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert returns.reserve(3.0, 1.0, 0.9) == pytest.approx(2.0)
+
+
+def test_the_backlog_of_returns_expires_as_its_time_passes() -> None:
+    returns = ReturnSchedule()
+    for _ in range(50):
+        returns.reserve(0.0, 1.0, 0.9)
+    assert returns.reserve(49.0, 1.0, 0.9) == pytest.approx(2.0)
+    assert returns.reserve(100.0, 1.0, 0.9) == 1.0
+
+
+def test_beyond_the_longest_backlog_returns_are_spread_over_it() -> None:
+    returns = ReturnSchedule()
+    for _ in range(1000):
+        returns.reserve(0.0, 1.0, 0.9)
+    waits = sorted(returns.reserve(0.0, 1.0, 0.9) - 1.0 for _ in range(100))
+    assert waits[-1] <= MAX_BACKLOG_SECONDS
+    assert all(later - earlier < MAX_BACKLOG_SECONDS / 20 for earlier, later in pairwise(waits))

@@ -1,0 +1,182 @@
+"""What an admitted request was promised and how long it waits, in a simulation of the device behind the queue."""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.service.fakes import make_queue
+from tests.service.scheduling.simulation import FOREVER, Arrival, Simulation, poisson
+
+RATE, BUDGET, LIMIT = 6000.0, 128, 10.0
+BATCH = 2 * BUDGET / RATE  # the batch in progress and the last one of the request, in seconds
+BULK, MEDIUM, SHORT = [22] * 2000, [62] * 32, [12]
+
+
+def simulation(*, rate: float = RATE, max_wait_seconds: float = LIMIT) -> Simulation:
+    """The queue believes RATE; the device computes `rate`."""
+    return Simulation(
+        make_queue(token_budget=BUDGET, max_tokens=200_000, max_wait_seconds=max_wait_seconds, tokens_per_second=RATE),
+        rate,
+    )
+
+
+def stream(lengths: list[int], load: float, seconds: float, *, seed: int = 1, after: float = 0.0) -> list[Arrival]:
+    arrivals = poisson(np.random.default_rng(seed), tokens_per_second=load * RATE, lengths=lengths, seconds=seconds)
+    for one in arrivals:
+        one.at += after
+    return arrivals
+
+
+def waits(arrivals: Sequence[Arrival], lengths: list[int]) -> list[float]:
+    """Seconds that the answered requests of these lengths waited beyond their own runs, in order."""
+    return sorted(one.seconds - one.size / RATE for one in arrivals if one.lengths == lengths and one.ended)
+
+
+@pytest.mark.parametrize("load", [2, 5, 10])
+def test_at_an_overload_of_equal_requests_each_waits_as_long_as_promised(load: float) -> None:
+    device, arrivals = simulation(), stream(MEDIUM, load, 25)
+    device.run(arrivals)
+    answered = [one for one in arrivals if one.ended]
+    assert all(one.seconds - one.size / RATE <= (one.promised or 0.0) + BATCH for one in answered)
+    assert waits(arrivals, MEDIUM)[-1] <= LIMIT + BATCH
+    assert device.busy_seconds >= 0.97 * device.now  # idle only before the queue forms
+
+
+def test_short_requests_stay_fast_beside_ten_times_the_load_in_medium_ones() -> None:
+    device, arrivals = simulation(), stream(MEDIUM, 10, 25) + stream(SHORT, 0.2, 25, seed=2)
+    device.run(arrivals)
+    assert waits(arrivals, SHORT)[-1] <= 0.1
+    assert len(waits(arrivals, SHORT)) == sum(one.lengths == SHORT for one in arrivals)
+    assert waits(arrivals, MEDIUM)[-1] <= 1.2 * LIMIT
+
+
+def test_medium_requests_are_refused_rather_than_kept_waiting_where_short_ones_leave_little() -> None:
+    device = simulation()
+    arrivals = stream(SHORT, 0.9, 50) + stream(MEDIUM, 9, 40, seed=2, after=10)
+    device.run(arrivals)
+    assert waits(arrivals, MEDIUM)[-1] <= 1.2 * LIMIT
+    assert len(waits(arrivals, MEDIUM)) > 5
+    assert waits(arrivals, SHORT)[-1] <= 0.15 * LIMIT
+
+
+def test_a_request_that_has_waited_for_the_limit_gets_half_of_each_batch_though_short_ones_keep_arriving() -> None:
+    device, early = simulation(), [Arrival(0.0, MEDIUM) for _ in range(3)]
+    arrivals = early + stream(SHORT, 3, 20)
+    device.run(arrivals)
+    assert all(one.ended is not None and one.seconds <= 1.3 * LIMIT for one in early)
+    assert waits(arrivals, SHORT)[-1] <= 1.2 * LIMIT
+
+
+def test_short_texts_stay_fast_beside_bulk_requests_that_never_end() -> None:
+    device = simulation()
+    arrivals = [Arrival(7.0 * number, BULK) for number in range(6)] + stream(SHORT, 0.05, 40)
+    device.run(arrivals)
+    assert waits(arrivals, SHORT)[-1] <= 2 * BATCH
+    assert len(waits(arrivals, BULK)) == 6
+
+
+@pytest.mark.parametrize(
+    ("lengths", "at_once"),
+    [(SHORT, 7000), ([60], 2400), ([62] * 8, 800), (MEDIUM, 660)],
+    ids=["12", "60", "496", "1984"],
+)
+@pytest.mark.parametrize("rate", [0.95 * RATE, RATE, 1.2 * RATE])
+def test_most_requests_that_are_refused_at_once_are_admitted_at_their_first_return(
+    lengths: list[int], at_once: int, rate: float
+) -> None:
+    device, first = simulation(rate=rate), [Arrival(0.0, lengths) for _ in range(at_once)]
+    refused = [one for one in first if not device.admit(one)]
+    assert len(refused) >= 600
+    back = [Arrival(math.floor((one.retry_at or 0.0) + 1), lengths) for one in refused]  # whole seconds, as in HTTP
+    device.run(back)
+    assert sum(one.ended is not None for one in back) >= 0.5 * len(refused)
+
+
+requests = st.lists(
+    st.tuples(st.floats(0, 3), st.lists(st.integers(1, 8), min_size=1, max_size=60), st.integers(0, 20)),
+    min_size=1,
+    max_size=25,
+)
+FILL = 64 / 57  # of a batch of 64 at least 57 tokens are used, where no text is longer than 8
+
+
+@given(requests, requests, st.lists(st.integers(1, 8), min_size=1, max_size=60))
+def test_no_later_request_of_its_own_size_or_more_delays_a_request_beyond_its_promise(
+    before: list[tuple[float, list[int], int]], later: list[tuple[float, list[int], int]], lengths: list[int]
+) -> None:
+    """Some of the others bring their sequences in parts, and expect rather too many tokens."""
+    device = Simulation(make_queue(token_budget=64, max_tokens=10**6, tokens_per_second=100.0), 100.0)
+    ours = Arrival(3.0, lengths)
+    others = [Arrival(at, lengths, part=part, expected=1.2) for at, lengths, part in before]
+    others += [Arrival(3.0 + at, lengths + one, part=part) for at, one, part in later]
+    device.run([*others, ours])
+    assert ours.promised is not None
+    assert ours.seconds <= FILL * (ours.promised + ours.size / 100) + 2 * 64 / 100
+
+
+def shared_equally(arrivals: Sequence[Arrival], rate: float) -> dict[Arrival, float]:
+    """When each request would end if all shared the device equally (processor sharing)."""
+    todo = [(one.at, number, one) for number, one in enumerate(arrivals)]
+    heapq.heapify(todo)
+    left: dict[Arrival, float] = {}
+    ends, now = {}, 0.0
+    while todo or left:
+        if not left:
+            now = max(now, todo[0][0])
+        while todo and todo[0][0] <= now:
+            one = heapq.heappop(todo)[2]
+            left[one] = float(one.size)
+        step = min(left.values()) * len(left) / rate
+        if todo:
+            step = min(step, todo[0][0] - now)
+        now += step
+        for one in list(left):
+            left[one] -= step * rate / len(left) if step else 0.0
+        for one in [one for one in left if left[one] <= 1e-6]:
+            ends[one] = now
+            del left[one]
+    return ends
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.integers(0, 8)), min_size=1, max_size=30))
+def test_no_request_starves_each_ends_no_later_than_if_all_shared_the_device_equally(
+    found: list[tuple[float, int, int]],
+) -> None:
+    """But for those that bring their sequences late."""
+    arrivals = [Arrival(at, [1] * size, part=part) for at, size, part in found]
+    ends = shared_equally(arrivals, 10.0)
+    Simulation(make_queue(token_budget=4, max_tokens=10**6, tokens_per_second=10.0), 10.0).run(arrivals)
+    for one in arrivals:
+        assert one.ended is not None
+        assert one.part or one.ended <= ends[one] + 3 * 4 / 10
+
+
+@given(
+    st.lists(
+        st.builds(
+            Arrival,
+            at=st.floats(0, 20),
+            lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+            patience=st.floats(0.1, 30),
+            part=st.integers(0, 3),
+            expected=st.sampled_from([0.0, 0.5, 1.0, 1.1]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(
+    arrivals: list[Arrival],
+) -> None:
+    queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=3.0, tokens_per_second=100.0)
+    device = Simulation(queue, 100.0)
+    device.run(arrivals)
+    for one in arrivals:
+        assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
+    assert (queue.tokens, queue.reserved, len(queue), device.requests) == (0, 0, 0, {})
+    assert FOREVER > device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6

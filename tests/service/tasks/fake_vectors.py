@@ -1,0 +1,41 @@
+"""Tasks over a queue that answers at once: the vector of a text is the number of times that it has each token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from model_export.artifact.batch import Row, Tokens
+from service.artifact import Artifact
+from service.scheduling.results import InferenceResult
+from service.settings import Settings
+from service.tasks.base import Limits, Tasks
+from service.tasks.defaults import embedding_defaults
+from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import WholeQueue
+
+
+class CountingQueue(WholeQueue):
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        counts = [np.bincount(tokens.ids % self._width, minlength=self._width).astype(np.float32) for tokens in work]
+        rows: list[Row] = [
+            dict.fromkeys(tokens.outputs, count[None]) for tokens, count in zip(work, counts, strict=True)
+        ]
+        return InferenceResult(rows=rows, queue_seconds=0.0, forward_seconds=timeout_seconds)
+
+
+def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:
+    """The tasks of the artifact, with its tokenizer and without its model."""
+    tokenizer = Tokenizer(artifact, max_characters=1000)
+    tokenizer.open()
+    return Tasks(
+        manifest=artifact.manifest,
+        tokenizer=tokenizer,
+        queue=CountingQueue(artifact.manifest.sizes["hidden"]),
+        limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
+        embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
+        **fields,
+    )
