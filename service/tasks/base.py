@@ -154,8 +154,9 @@ class Tasks:
             request.ended.remove_done_callback(stop)
         tokenize_seconds = time.perf_counter() - started
         result = await request.finish()
-        waited = max(0.0, result.queue_seconds - tokenize_seconds)  # the model ran beside the tokenizer
-        return _task_result(sequences, range(len(sequences)), replace(result, queue_seconds=waited), tokenize_seconds)
+        tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
+        waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
+        return _task_result(sequences, range(len(sequences)), waited, tokenize_seconds)
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
