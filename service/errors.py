@@ -84,6 +84,12 @@ class Overloaded(ServiceError):
     status, code = 429, "overloaded"
 
 
+class BuffersFull(Overloaded):
+    """The bodies of other requests take all bytes that may be held at a time."""
+
+    code = "buffers_full"
+
+
 class DeadlineTooShort(Overloaded):
     """The deadline would pass while the request waits; one with a longer deadline would be admitted."""
 

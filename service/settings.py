@@ -48,11 +48,23 @@ class Settings(BaseSettings):
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")
+    max_buffered_bytes: int = Field(
+        64 * 2**20,
+        ge=2**20,
+        description="bytes of all bodies that one process holds (429 beyond it), and of all answers that wait for "
+        "their readers (beyond it the slowest reader is disconnected)",
+    )
+    max_connections: int = Field(
+        1024, ge=1, description="open connections of one process; further ones wait until another one ends"
+    )
     max_header_bytes: int = Field(16 * 2**10, ge=256, description="bytes of a request's first line and headers")
     client_timeout_seconds: float = Field(
         20.0,
         gt=0,
         description="timeout for receiving a request (408), and for a client that stops reading its response",
+    )
+    min_read_bytes_per_second: int = Field(
+        10_000, ge=1, description="a client that reads its response more slowly than this is disconnected"
     )
     max_top_k: int = Field(1000, ge=1, description="candidates per mask")
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
@@ -144,6 +156,10 @@ class Settings(BaseSettings):
         if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
             fault = "white space at an end, or a control character (a file's last newline?)"
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
+        if self.max_body_bytes > self.max_buffered_bytes:
+            raise SettingsError(
+                "BERT_MAX_BUFFERED_BYTES is below BERT_MAX_BODY_BYTES: the largest body could never be held"
+            )
         if self.api_key and not self.api_keys:
             raise SettingsError("BERT_API_KEY: it has commas and no key")
         if self.api_key_file is not None:

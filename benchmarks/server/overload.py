@@ -10,6 +10,8 @@
     mixups       100,000 concurrent answers against a table computed alone
     disconnects  half of the clients disconnect at random times
     memory       mixed lengths for minutes
+    large-requests  each kind of 8 MB body: how long a second client waits
+    peak-memory  unfinished bodies, slow readers, nested lists: resident memory at the peak and after
     poison       one poisoned text among 10,000
     sigterm      SIGTERM under load: every request that arrived is answered
     rolling      a rolling restart of two instances behind clients that ask /ready: no request fails
@@ -36,8 +38,10 @@ from benchmarks.server.scenarios.counters import counters
 from benchmarks.server.scenarios.deadline import deadline
 from benchmarks.server.scenarios.disconnects import disconnects
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target
+from benchmarks.server.scenarios.large_requests import large_requests
 from benchmarks.server.scenarios.memory import memory
 from benchmarks.server.scenarios.mixups import mixups
+from benchmarks.server.scenarios.peak_memory import peak_memory
 from benchmarks.server.scenarios.rolling import rolling
 from benchmarks.server.scenarios.saturation import overload
 from benchmarks.server.scenarios.waits import MAX_WAIT_SECONDS, RETURNS_MAX_WAIT_SECONDS, returns, waits
@@ -54,6 +58,8 @@ SCENARIOS = {
     "mixups": mixups,
     "disconnects": disconnects,
     "memory": memory,
+    "large-requests": large_requests,
+    "peak-memory": peak_memory,
 }
 OWN_SERVERS = {"poison": faults.poison, "sigterm": faults.sigterm, "rolling": rolling, "counters": counters}
 NAMES = [*SCENARIOS, *OWN_SERVERS]

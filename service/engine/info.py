@@ -9,6 +9,7 @@ from service.engine.calibration import Calibration
 from service.engine.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks.defaults import embedding_defaults
+from service.tasks.rerank import is_cross_encoder
 
 
 def engine_info(
@@ -33,6 +34,8 @@ def engine_info(
         "labels": manifest.labels,
         "label_scores": manifest.label_scores,
         "sizes": manifest.sizes,
+        "rerank": "cross-encoder" if is_cross_encoder(manifest) else settings.rerank,
+        "root_task": settings.root_task,
         "limits": _limits(artifact, settings),
         "truncate": settings.truncate,
         "mask_token": None,

@@ -1,10 +1,11 @@
 """Cancels a request's work when its client disconnects."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from service.errors import ServiceError
+from service.http.limits.totals import BufferedBytes
 
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the protocol puts its ClientConnection
 
@@ -22,9 +23,11 @@ class ClientDisconnected(ServiceError):
 class ClientConnection:
     """One client connection, with one request at a time. Does not know HTTP.
 
-    The protocol calls `on_disconnect`, so that no second task per request has to wait for a disconnect.
+    The protocol calls `on_disconnect`, so that no second task per request has to wait for a disconnect. `buffered` is
+    shared by all connections of a process.
     """
 
+    buffered: BufferedBytes = field(default_factory=BufferedBytes)
     disconnected: bool = False
     rejected: bool = False  # by the protocol, which counts it: a request whose body the endpoint still reads
     _task: asyncio.Task[Any] | None = None

@@ -2,7 +2,10 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -12,12 +15,23 @@ from service.http.dialects.spec import Content, TaskSpec
 from service.http.headers.accept import accepts_coding, choose_media_type
 from service.http.headers.api_keys import ApiKeys
 from service.http.headers.coding import decode_body, encode_response
+from service.http.limits.large_body import INLINE_BYTES, parse_in_pieces, parse_large
+from service.http.limits.structure import BodyLimits
 from service.http.request import TaskRequest
-from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes
+from service.http.responses import (
+    JSON,
+    NPY,
+    as_one_array,
+    build_timing_headers,
+    describe_result,
+    json_bytes,
+    npy_bytes,
+)
 from service.http.validation import parse
 from service.logs import Fields, log_access
 from service.settings import Settings
 from service.tasks.base import TaskResult
+from service.tasks.schemas import Body
 
 log = logging.getLogger("service")
 
@@ -42,20 +56,22 @@ class TaskEndpoint:
                 if backend.draining:  # the connection closes after the response: an unread body would reset it first
                     await request.read_body(settings.max_body_bytes)
                 raise
+            spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
             if coding := request.headers.get(b"content-encoding"):
                 body = await decode_body(body, coding, settings.max_body_bytes)
+                request.hold_body(len(body))
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                parsed = parse(spec.request_model, body) if spec.read is None else spec.read(request.headers, body)
+                if len(body) <= INLINE_BYTES:
+                    parsed = self._find_parser(request, body)()
+                else:
+                    parsed, timeout_seconds = await parse_large(
+                        self._find_parser(request, body), len(body), timeout_seconds
+                    )
+                del body  # the texts that were parsed from it take as much
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
-                value = result.value
-                if spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-                    value = Content(npy_bytes(value), NPY)
-                content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
-                headers = [*build_timing_headers(result), *more]
-                if settings.compress_bytes:
-                    content, headers = await compress(request, content, headers, settings)
+                content, media_type, headers = await self._write_content(request, result)
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request %s to %s failed", request.id.decode(), request.path)
@@ -68,6 +84,29 @@ class TaskEndpoint:
             metrics.answered(spec.name, seconds=time.perf_counter() - started, truncated=result.truncated)
             await request.respond(200, content, media_type, *headers)
             self._log_access(request, result, started)
+        finally:
+            request.release_body()
+
+    def _find_parser(self, request: TaskRequest, body: bytes) -> Callable[[], Body]:
+        spec = self.spec
+        if spec.read_binary is not None and spec.binary_header in request.headers:
+            return partial(spec.read_binary, request.headers, body)
+        if len(body) <= INLINE_BYTES:
+            return partial(parse, spec.request_model, body)
+        return partial(parse_in_pieces, spec.request_model, body, BodyLimits.of(self.backend.settings))
+
+    async def _write_content(
+        self, request: TaskRequest, result: TaskResult
+    ) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+        """The bytes of the response, their media type, and headers."""
+        value, settings = result.value, self.backend.settings
+        if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
+            value = _encode_array(value)
+        content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
+        headers = [*build_timing_headers(result), *more]
+        if settings.compress_bytes:
+            content, headers = await compress(request, content, headers, settings)
+        return content, media_type, headers
 
     def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
         if not self.backend.settings.access_log:
@@ -86,6 +125,12 @@ def _prefers_npy(accept: bytes) -> bool:
     return (
         accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
     )
+
+
+def _encode_array(value: Any) -> Any:
+    """The value in NPY; as it is where it is no array."""
+    array, headers = as_one_array(value)
+    return value if array is None else Content(npy_bytes(array), NPY, tuple(headers))
 
 
 async def compress(

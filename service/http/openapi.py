@@ -1,7 +1,7 @@
 """What FastAPI documents in /docs and /openapi.json: the task routes with their errors, and the response of /info."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Request
 from fastapi.routing import APIRoute
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from service.http.endpoints import TaskEndpoint
 from service.http.request import MAX_TIMEOUT_MS
 from service.http.responses import NPY
+from service.settings import RootTask
 from service.tasks.schemas import ErrorBody
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
@@ -96,6 +97,8 @@ class InfoResponse(BaseModel):
     pair_labels: list[str] = Field([], description="the two labels of /nsp")
     labels: list[str] = Field([], description="the labels of /predict or the tags of /tag")
     label_scores: str = Field("", description="how /predict turns logits into scores", examples=["softmax"])
+    rerank: Literal["cross-encoder", "cosine"] | None = Field(None, description="how /rerank scores; null: 501")
+    root_task: RootTask | None = Field(None, description="task of `POST /` (BERT_ROOT_TASK); null: by heads and fields")
     sizes: dict[str, int] = Field({}, description="hidden, vocabulary, layers, ...")
     limits: dict[str, int | float] = Field({}, description="of a request, and of the queue")
     truncate: bool = Field(False, description="whether long inputs are cut by default (BERT_TRUNCATE)")

@@ -6,8 +6,6 @@ import fcntl
 import secrets
 import sys
 import termios
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import httptools
@@ -15,13 +13,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from service.http.dialects.errors import SERVICE_ERROR
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
+from service.http.limits.connections import ConnectionLimits
 
 RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
+FREE_CHUNKS, LEAST_CHUNK_BYTES = 1000, 64  # of a body: each chunk takes as long as 64 bytes of another
 REASON_PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 UVICORN_MEMBERS = (  # undocumented ones that are used or overridden below
     *("_start_asgi_task", "_unset_keepalive_if_required", "send_400_response"),
     *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete"),
-    *("loop", "transport", "parser", "pipeline", "headers", "scope", "cycle", "url"),
+    *("loop", "transport", "parser", "pipeline", "headers", "timeout_keep_alive_task", "scope", "cycle", "url"),
     *("disconnected", "keep_alive", "more_body", "response_started", "response_complete"),  # of a cycle
 )
 
@@ -37,16 +38,6 @@ def check_uvicorn() -> None:
 check_uvicorn()
 
 
-@dataclass(slots=True, kw_only=True)
-class ConnectionLimits:
-    """Shared by all connections."""
-
-    client_timeout_seconds: float
-    max_header_bytes: int
-    on_rejected: Callable[[int, str], None] = lambda status, code: None
-    closing: bool = False  # each connection closes after its next response
-
-
 class LimitedHttpProtocol(HttpToolsProtocol):
     limits: ClassVar[ConnectionLimits]
     _in_head = False
@@ -54,6 +45,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _only_head_received = False  # by this data_received, so far: no body, no end of a request
     _receiving = False  # a request has begun and is not complete
     _head_bytes = 0
+    _chunks = 0  # of the body so far
+    _body_bytes = 0  # those in chunks
     _rejected = False
     _read_timer: asyncio.TimerHandle | None = None
     _write_stall_timer: asyncio.TimerHandle | None = None  # while the system accepts no more of a response
@@ -71,7 +64,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.client_connection = ClientConnection()
+        self.client_connection = ClientConnection(self.limits.buffered)
         self._start_read_timer()
 
     def shutdown(self) -> None:
@@ -89,17 +82,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._current_cycle is not None:
             self._current_cycle.disconnected = True  # uvicorn marks the newest request only, and would write this one
         self.client_connection.on_disconnect()
+        self.limits.on_connection_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
-        self._only_head_received = self._in_head or self._in_trailers
         self._unset_keepalive_if_required()
-        self._parse(data)
-        if (self._in_head or self._in_trailers) and not self._rejected:
-            self._head_bytes += len(data) if self._only_head_received else 0
-            self._check_head_size(self._head_bytes)
-        if self._receiving and self._read_timer is None and not self._rejected:
+        for start in range(0, len(data), SLICE_BYTES):
+            self._only_head_received = self._in_head or self._in_trailers
+            piece = memoryview(data)[start : start + SLICE_BYTES]
+            self._parse(piece)
+            if (self._in_head or self._in_trailers) and not self._rejected:
+                self._head_bytes += len(piece) if self._only_head_received else 0
+                self._check_head_size(self._head_bytes)
+            if self._rejected:
+                return
+        if self._receiving and self._read_timer is None:
             self._start_read_timer()  # most requests arrive in one piece and need none
 
     def pause_writing(self) -> None:
@@ -110,21 +108,34 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_write_stall_timer()
         super().resume_writing()
 
-    def _check_write_progress(self, unsent_before: int = -1) -> None:
-        """Aborts the connection if the client has read nothing since the last check: it keeps its response in memory.
+    def idle_since(self) -> float | None:
+        """By the loop's clock; None while a request arrives or is answered."""
+        if self.timeout_keep_alive_task is not None:
+            return self.timeout_keep_alive_task.when() - self.timeout_keep_alive
+        if self.headers is None and self._read_timer is not None and not self._receiving:
+            return self._read_timer.when() - self.limits.client_timeout_seconds
+        return None
+
+    def abort_response(self) -> None:
+        self.transport.abort()
+
+    def _check_write_progress(self, unsent_before: int | None = None) -> None:
+        """Aborts the connection if the client has read too little since the last check: its response is in memory.
         The system's buffer counts as well as the transport's: it holds megabytes for a slow reader."""
+        timeout = self.limits.client_timeout_seconds
         in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         unsent = self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
-        if unsent == unsent_before:
+        if unsent_before is not None and unsent_before - unsent < timeout * self.limits.min_read_bytes_per_second:
             self.transport.abort()
             return
-        timeout = self.limits.client_timeout_seconds
+        self.limits.buffered.wait_for_reader(self, self.transport.get_write_buffer_size())
         self._write_stall_timer = self.loop.call_later(timeout, self._check_write_progress, unsent)
 
     def _stop_write_stall_timer(self) -> None:
         if self._write_stall_timer is not None:
             self._write_stall_timer.cancel()
             self._write_stall_timer = None
+            self.limits.buffered.wait_for_reader(self, 0)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current_cycle = cycle
@@ -134,6 +145,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["state"][CONNECTION_KEY] = self.client_connection
         self._in_head, self._only_head_received, self._receiving, self._head_bytes = True, False, True, 0
+        self._chunks = self._body_bytes = 0
         self._stop_read_timer()
 
     def on_headers_complete(self) -> None:
@@ -148,9 +160,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         self._in_trailers = True
+        self._chunks += 1
+        if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES and not self._rejected:
+            sizes = f"the first {self._chunks - 1} chunks of the body hold {self._body_bytes} bytes"
+            self._reject(400, "malformed", f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
         self._in_trailers = self._only_head_received = False
+        self._body_bytes += len(body)
         if not self._rejected:
             super().on_body(body)
 
@@ -163,29 +180,28 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._reject(400, "malformed", f"{msg.removesuffix('.')}: this is not HTTP/1.1")
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, rest: memoryview) -> None:
         """Parses the head of a request with `upgrade`, as Java's HttpClient sends by default, again without `upgrade`:
         the parser would take its body for the first bytes of the other protocol."""
-        rest = memoryview(data)
         while rest and not self._rejected:
             try:
                 self.parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
-                self._parse_head_without_upgrade()
+                rest = memoryview(self._head_without_upgrade() + rest[upgrade.args[0] :])
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
 
-    def _parse_head_without_upgrade(self) -> None:
+    def _head_without_upgrade(self) -> bytes:
+        """For a new parser; empty if the request is rejected."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
             self._reject(400, "malformed", "CONNECT is not supported: this server is not a proxy")
-            return
+            return b""
         kept = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self.parser.feed_data(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, kept))
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, kept)
 
     def _start_read_timer(self) -> None:
         self._read_timer = self.loop.call_later(self.limits.client_timeout_seconds, self._on_read_timeout)

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 from service.errors import Invalid, ServiceError, TooLarge
 from service.http.dialects.errors import ErrorShape
 from service.http.disconnect import CONNECTION_KEY, ClientConnection, ClientDisconnected
+from service.http.limits.totals import UNCOUNTED_BYTES
 from service.http.responses import JSON
 
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
@@ -19,7 +20,7 @@ MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,
 class TaskRequest:
     """One POST on a task's path, as ASGI."""
 
-    __slots__ = ("_receive", "_send", "connection", "content_length", "headers", "id", "path")
+    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -28,6 +29,7 @@ class TaskRequest:
         self.id = request_id(self.headers)
         stated = self.headers.get(b"content-length", b"")
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
+        self._held = 0  # bytes of the body that are counted
         # a server that does not report disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
@@ -43,8 +45,11 @@ class TaskRequest:
         return int(stated) / 1000
 
     async def read_body(self, limit: int) -> bytes:
-        """Raises TooLarge over `limit` bytes (before reading, if content-length says so), and ClientDisconnected."""
+        """Raises TooLarge over `limit` bytes, BuffersFull where the bodies of all requests hold too many (both before
+        reading, if content-length says so), and ClientDisconnected."""
         parts, size, more = [], 0, self.content_length <= limit
+        if more and self.content_length > UNCOUNTED_BYTES:
+            self.connection.buffered.check_room(self.content_length)
         while more and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -52,10 +57,24 @@ class TaskRequest:
             part, more = message.get("body", b""), message.get("more_body", False)
             parts.append(part)
             size += len(part)
+            if size > UNCOUNTED_BYTES:
+                self.hold_body(size)
         if (size := max(size, self.content_length)) > limit:
             text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
             raise TooLarge(text, code="body_too_large")
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def hold_body(self, size: int) -> None:
+        """Counts the body with `size` bytes until the request ends. Raises BuffersFull."""
+        if size > max(self._held, UNCOUNTED_BYTES):
+            self.connection.buffered.hold(size - self._held)
+            self._held = size
+
+    def release_body(self) -> None:
+        """The request has ended: nothing of its body is held any more."""
+        if self._held:
+            self.connection.buffered.release(self._held)
+            self._held = 0
 
     async def respond(self, status: int, content: bytes, media_type: str, *more: tuple[bytes, bytes]) -> None:
         headers = [

@@ -2,17 +2,22 @@
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
 from service.backend import Backend
 from service.http.app import allow_origins, create_app
-from service.http.protocol import ConnectionLimits, LimitedHttpProtocol
+from service.http.limits.connections import Acceptor, ConnectionLimits
+from service.http.limits.totals import BufferedBytes
+from service.http.protocol import LimitedHttpProtocol
 from service.listening import begin_no_connection
 from service.settings import Settings
 
@@ -21,6 +26,7 @@ LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under w
 FLUSH_SECONDS = 5  # after the drain, for the last responses to be sent
 # While a thread tokenizes, the default of 0.005 delays the inference thread by 3 ms; this value by 1 ms.
 GIL_SWITCH_SECONDS = 0.0005
+MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
 log = logging.getLogger("service")
 
@@ -41,6 +47,31 @@ class Server(uvicorn.Server):
         except SystemExit:  # uvicorn has logged the reason
             log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT)", self.config.host, self.config.port)
             self.fail()
+        if self.started:
+            self._limit_connections()
+
+    def _limit_connections(self) -> None:
+        """Puts an Acceptor on the sockets of asyncio's servers, which accept whatever arrives."""
+        listeners = [socket.socket(fileno=os.dup(one.fileno())) for server in self.servers for one in server.sockets]
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        acceptor = Acceptor(
+            listeners,
+            partial(make, config=self.config, server_state=state, app_state=self.lifespan.state, _loop=self._loop),
+            most=self.backend.settings.max_connections,
+            make_room=self._close_idle_connection,
+        )
+        self.limits.on_connection_lost = acceptor.on_connection_lost
+        self.servers = [acceptor]  # type: ignore[list-item]  # uvicorn closes it at the end, and needs no more of it
+
+    def _close_idle_connection(self) -> None:
+        """The one that has been idle for the longest, so that a full server still answers /health."""
+        connections = [one for one in self.server_state.connections if isinstance(one, LimitedHttpProtocol)]
+        idle = [(since, id(one), one) for one in connections if (since := one.idle_since()) is not None]
+        if idle and min(idle)[0] < self._loop.time() - MIN_IDLE_SECONDS:
+            min(idle)[2].transport.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """The first signal begins to leave, the second one ends the server at once."""
@@ -82,6 +113,8 @@ def build(settings: Settings, backend: Backend) -> Server:
     limits = ConnectionLimits(
         client_timeout_seconds=settings.client_timeout_seconds,
         max_header_bytes=settings.max_header_bytes,
+        min_read_bytes_per_second=settings.min_read_bytes_per_second,
+        buffered=BufferedBytes(settings.max_buffered_bytes),
         on_rejected=backend.metrics.rejected_by_protocol,
     )
     config = uvicorn.Config(

@@ -13,6 +13,7 @@ Path = tuple[int | str, ...]  # from the body down to one value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
+AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 UNION_TAG = re.compile(
     r"str|Pair|Document|SimilarityInputs|list\[.*\]"
 )  # pydantic adds one to the location for each alternative of a union
@@ -23,44 +24,43 @@ def parse(schema: type[Model], body: bytes) -> Model:
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
-        fields = _without_unknown_nulls(body, error)
-        service_error = to_service_error(schema, error)
+        nulls, service_error = _unknown_nulls(error), to_service_error(schema, error)
+    try:
+        fields = orjson.loads(body) if nulls else None
+    except orjson.JSONDecodeError:  # NaN, which pydantic reads
+        fields = None
     if fields is None:
         raise service_error  # outside the except block: otherwise it would keep pydantic's errors, which may be many
     return validate(schema, fields)
 
 
 def validate(schema: type[Model], fields: Any) -> Model:
-    """As `parse`, for JSON that is parsed already."""
+    """As `parse`, for JSON that is parsed already; removes unknown nulls from `fields`."""
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        service_error = to_service_error(schema, error)
-    raise service_error
+        nulls, service_error = _unknown_nulls(error), to_service_error(schema, error)
+    if not nulls:
+        raise service_error
+    for path in nulls:
+        parent = fields
+        for part in path[:-1]:  # None where a part names an alternative of a union
+            parent = parent.get(part) if isinstance(parent, dict) else None
+        if not isinstance(parent, dict) or path[-1] not in parent:
+            raise service_error
+        del parent[path[-1]]
+    return validate(schema, fields)
 
 
-def _without_unknown_nulls(body: bytes, error: ValidationError) -> Any:
-    """The parsed body without the unknown fields that are null, which clients send for what is not set; None if none.
+def _unknown_nulls(error: ValidationError) -> list[Path]:
+    """Where the body has unknown fields that are null, which clients send for what is not set.
 
     Only for a body that did not match: other requests pay nothing for it.
     """
     if error.error_count() > MAX_ERRORS:
-        return None
+        return []
     errors = error.errors(include_url=False, include_context=False)
-    paths = [one["loc"] for one in errors if one["type"] == "extra_forbidden" and one["input"] is None]
-    if not paths:
-        return None
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:  # NaN, which pydantic reads
-        return None
-    for path in paths:
-        parent = fields
-        for part in path[:-1]:  # None where a part names an alternative of a union
-            parent = parent.get(part) if isinstance(parent, dict) else None
-        if isinstance(parent, dict):
-            parent.pop(path[-1], None)
-    return fields
+    return [one["loc"] for one in errors if one["type"] == "extra_forbidden" and one["input"] is None]
 
 
 def to_service_error(schema: type[BaseModel], error: ValidationError) -> ServiceError:
@@ -73,7 +73,9 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
         return BadRequest(f"the body is not valid JSON in UTF-8: {errors[0]['msg']}")
     paths = [_field_path(one["loc"]) for one in errors]
     deepest = max(paths, key=len)
-    first, *others = dict.fromkeys(one["msg"] for one, path in zip(errors, paths, strict=True) if path == deepest)
+    first, *others = dict.fromkeys(
+        AS_IN_JSON.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
+    )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
     unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)

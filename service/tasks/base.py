@@ -182,6 +182,10 @@ class Tasks:
         return request.truncation_direction if truncate else None
 
 
+class LongList(list[Any]):
+    """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+
+
 def check_tokens(sequences: Sequence[EncodedText], first: int = 0) -> None:
     """Raises Invalid with the index of a text without tokens; `first` is the index of the first one."""
     for index, one in enumerate(sequences, first):

@@ -11,7 +11,8 @@ import numpy as np
 from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import FillMaskParameters, FillMaskRequest
+from service.tasks.parameters import merge_parameters
+from service.tasks.schemas import FillMaskRequest
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
@@ -78,10 +79,7 @@ class AnswerSize:
 
 def _parameters(tasks: Tasks, request: FillMaskRequest) -> tuple[int, list[str] | None, bool]:
     """top_k, targets and first_piece, from the top level or from `parameters`; raises Invalid for both."""
-    nested, names = request.parameters, FillMaskParameters.model_fields
-    if nested and any(getattr(request, name) is not None for name in names):
-        raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
-    asked = nested or request
+    asked = request if request.parameters is None else merge_parameters(request)
     top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
     most = min(tasks.limits.max_top_k, tasks.manifest.sizes["vocabulary"])
     if top_k > most:

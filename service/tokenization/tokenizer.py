@@ -1,7 +1,6 @@
 """Turns texts into token ids, and ids back into text. Long work runs on the tokenizer's own thread, off the event loop.
 Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +26,10 @@ from service.tokenization.job import EncodingJob
 from service.tokenization.pieces import Cuts
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
-from service.tokenization.windows import WindowSplitter
-from service.tokenization.windows_job import WindowsJob
+from service.tokenization.windows import WindowsJob, WindowSplitter
 
 T = TypeVar("T")
-CHUNK_CHARACTERS = 20_000  # of targets, about 5 ms of tokenizing
+CHUNK_CHARACTERS = 5000  # 1 to 10 ms of work, as PIECE_CHARACTERS; of decoding as many tokens
 INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 
 
@@ -166,13 +164,24 @@ class Tokenizer:
 
         return await self._run_in_chunks([len(ids) for ids in sequences], INLINE_TOKENS, decode_chunk)
 
+    async def read(self, texts: Texts, masks: bool, work: Callable[[HFTokenizer, Texts], list[T]]) -> list[T]:
+        """What `work` makes of the texts, with the tokenizer that parses the mask token or not. Raises as `measure`."""
+        encoder, sizes = self._masking if masks else self._plain, self.measure(texts)
+        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]))
+
     async def _run_in_chunks(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
-        """The results of `work` for items of these sizes: inline if they are short, else in chunks on the thread."""
+        """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
         if sum(sizes) <= inline:
             return guard(lambda: work(slice(0, len(sizes))))
         results: list[T] = []
-        for chunk in chunk_by_size(sizes):
-            results += await asyncio.get_running_loop().run_in_executor(self._thread, guard, partial(work, chunk))
+        left = sum(sizes)
+        turns = self.scheduler.enter(left)
+        try:
+            for chunk in chunk_by_size(sizes):
+                results += await self.scheduler.run(turns, left, partial(guard, partial(work, chunk)))
+                left -= sum(sizes[chunk])
+        finally:
+            self.scheduler.leave(turns)
         return results
 
     def _word_ids(self, words: Sequence[str]) -> list[list[int]]:

@@ -25,7 +25,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_API_KEY, "),
+        ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_ACCESS_LOG, "),
         ("BERT_API_KEY", ", ,", "it has commas and no key"),
         ("BERT_API_KEY_FILE", "/nowhere", "No such file"),
         ("BERT_API_KEY_FILE", "/dev/null", "holds no key"),
@@ -33,7 +33,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_CORS_ORIGINS", "https://page.example/path", "is no origin"),
         ("BERT_COMPRESS_BYTES", "-1", "greater than or equal to 0"),
         ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
-        ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_API_KEY, "),
+        ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_ACCESS_LOG, "),
         ("BERT_PORT", "http", "BERT_PORT: "),
         ("BERT_PORT", "65536", "BERT_PORT: "),
         ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),

@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-import re
 import time
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.harness.client import Connection, post
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target, random_text
+from benchmarks.server.scenarios.peak_memory import resident_mib
 
 CLIENTS = 8
 SAMPLE_SECONDS = 2.0
@@ -31,7 +30,7 @@ async def memory(target: Target, plan: LoadPlan) -> list[Finding]:
 
     clients = [asyncio.create_task(client()) for _ in range(CLIENTS)]
     while time.monotonic() < end:
-        resident.append(_resident_mib(target.pid))
+        resident.append(resident_mib(target.pid))
         await asyncio.sleep(SAMPLE_SECONDS)
     await asyncio.gather(*clients)
     settled = resident[len(resident) // 6 :]  # without the first 5 of 30 minutes
@@ -42,8 +41,3 @@ async def memory(target: Target, plan: LoadPlan) -> list[Finding]:
         Finding("memory", "resident memory at the end, MiB", resident[-1]),
         Finding("memory", "growth of resident memory after the first sixth, %", growth, "<= 2", growth <= 2),
     ]
-
-
-def _resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")

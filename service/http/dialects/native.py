@@ -1,15 +1,16 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import embed, fill_mask, nsp, predict, schemas, tag
+from service.tasks import fill_mask, nsp, predict, schemas, tag, token_vectors
 
 ROUTES = {
     "/embed": TaskSpec(
         "embed",
-        embed.embed,
+        token_vectors.embed_texts_or_tokens,
         schemas.EmbedRequest,
-        schemas.EmbedResponse,
-        "One vector per text, always as a list of lists; by default as the checkpoint says, else the state of [CLS]",
+        schemas.EmbedResponse | schemas.EmbedAllResponse | list[token_vectors.PiecesAndVectors],
+        "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
+        "or with pooling none one per token",
         npy=True,
     ),
     "/fill-mask": TaskSpec(
@@ -18,6 +19,7 @@ ROUTES = {
         schemas.FillMaskRequest,
         schemas.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
+        head="fill_mask",
     ),
     "/nsp": TaskSpec(
         "nsp",
@@ -25,6 +27,7 @@ ROUTES = {
         schemas.NspRequest,
         schemas.NspResponse,
         "Whether the second text follows the first",
+        head="pair",
     ),
     "/predict": TaskSpec(
         "predict",
@@ -32,6 +35,7 @@ ROUTES = {
         schemas.PredictRequest,
         schemas.PredictResponse,
         "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
+        head="labels",
     ),
     "/tag": TaskSpec(
         "tag",
@@ -39,5 +43,6 @@ ROUTES = {
         schemas.TagRequest,
         schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
+        head="tags",
     ),
 }

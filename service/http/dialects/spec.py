@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from service.http.dialects.errors import SERVICE_ERROR, ErrorShape
-from service.tasks.base import TaskResult
+from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import Body
 
 
@@ -21,7 +21,14 @@ class TaskSpec:
     npy: bool = False  # the value is one array, which is also served as NPY
     error_shape: ErrorShape = SERVICE_ERROR
     operation: str = ""  # the operation id of a further route to the same task
-    read: Callable[[Mapping[bytes, bytes], bytes], Body] | None = None  # of headers and body; None: the body is JSON
+    binary_header: bytes = b""  # its presence means that the body is not only JSON; then `read_binary` reads it
+    read_binary: Callable[[Mapping[bytes, bytes], bytes], Body] | None = None  # of headers and body
+    head: str = ""  # checked before the body is read; empty where it depends on the body
+
+    def check_head(self, tasks: Tasks) -> None:
+        """Raises NoSuchHead."""
+        if self.head:
+            tasks.require_head(self.head)
 
 
 class Content(NamedTuple):

@@ -46,8 +46,15 @@ def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
 def _model_type(info: Mapping[str, Any]) -> dict[str, Any]:
     """A classifier of one label is a reranker, as in TEI."""
     if "labels" not in info["heads"]:
-        return {"embedding": {"pooling": info["pooling"]}}
+        return {"embedding": {"pooling": _pooling(info)}}
     numbered = enumerate(info["labels"])
     labels = {"id2label": {str(i): label for i, label in numbered}}
     labels["label2id"] = {label: i for i, label in enumerate(info["labels"])}
     return {"reranker" if len(info["labels"]) == 1 else "classifier": labels}
+
+
+def _pooling(info: Mapping[str, Any]) -> str:
+    """The nearest of TEI's names: its clients accept no others. Our own key says what it is."""
+    if info["pooling"] == "sentence":
+        return "mean" if any("mean" in module for module in info["embedding"]["modules"]) else "cls"
+    return "mean" if info["pooling"] == "mean" else "cls"

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from service.errors import Overloaded, ServiceError, Unavailable
+from service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
 from service.http.dialects.table import TASKS
 from service.http.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.endpoints import TaskEndpoint, compress
 from service.http.headers.api_keys import ApiKeys
+from service.http.limits.totals import UNCOUNTED_BYTES, BufferedBytes
 from service.http.request import TaskRequest
 from service.metrics import Metrics
 from service.settings import Settings
@@ -35,12 +36,22 @@ class FakeBackend:
             raise self.error
         return self
 
+    def require_head(self, head: str) -> None:
+        raise NoSuchHead(f"no {head} head")
+
 
 class Exchange:
     """One POST to /embed, and its response."""
 
     def __init__(
-        self, backend: FakeBackend, *, parts: Sequence[bytes] = (VALID,), disconnects: bool = False, **headers: Any
+        self,
+        backend: FakeBackend,
+        *,
+        parts: Sequence[bytes] = (VALID,),
+        disconnects: bool = False,
+        path: str = "/embed",
+        room: int = 2**30,
+        **headers: Any,
     ) -> None:
         self.backend = backend
         self.unread = [
@@ -48,13 +59,15 @@ class Exchange:
             for n, part in enumerate(parts)
         ]
         self.sent: list[Any] = []
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/embed"}
-        scope["state"] = {CONNECTION_KEY: ClientConnection()}
+        self.buffered, self.most_held = BufferedBytes(room, lambda: None), 0
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path}
+        scope["state"] = {CONNECTION_KEY: ClientConnection(self.buffered)}
         scope["headers"] = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-        endpoint = TaskEndpoint(backend, TASKS["/embed"], ApiKeys(backend.settings))  # type: ignore[arg-type]  # not all members
+        endpoint = TaskEndpoint(backend, TASKS[path], ApiKeys(backend.settings))  # type: ignore[arg-type]  # not all members
         asyncio.run(endpoint(scope, self.receive, self.send))
 
     async def receive(self) -> Any:
+        self.most_held = max(self.most_held, self.buffered.bodies)
         return self.unread.pop(0) if self.unread else {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
@@ -158,6 +171,38 @@ def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_lo
     assert "FakeBackend" in caplog.text
     assert "mine" in caplog.text
     assert exchange.counted("internal")
+
+
+@pytest.mark.parametrize(("path", "head"), [("/nsp", "pair"), ("/predict", "labels"), ("/tag", "tags")])
+def test_a_model_without_the_head_is_reported_before_the_body_is_read(path: str, head: str) -> None:
+    exchange = Exchange(FakeBackend(), path=path)
+    assert (exchange.status, exchange.error["error"]) == (501, f"no {head} head")
+    assert len(exchange.unread) == 1
+
+
+LARGE = [VALID + b" " * UNCOUNTED_BYTES, b" " * 1000]
+
+
+def test_the_bytes_of_a_large_body_are_held_until_the_request_has_ended() -> None:
+    exchange = Exchange(FakeBackend(), parts=LARGE)
+    assert exchange.reached_the_model
+    assert exchange.most_held == len(LARGE[0])
+    assert exchange.buffered.bodies == 0
+
+
+@pytest.mark.parametrize("length", [b"", b"%d" % sum(map(len, LARGE))], ids=["chunked", "content-length"])
+def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) -> None:
+    exchange = Exchange(FakeBackend(), parts=LARGE, room=len(LARGE[0]) + 500, content_length=length)
+    assert (exchange.status, exchange.error["code"]) == (429, "buffers_full")
+    assert (b"retry-after", b"2") in exchange.sent[0]["headers"]
+    assert len(exchange.unread) == (2 if length else 0)
+    assert exchange.buffered.bodies == 0
+    assert exchange.counted("buffers_full")
+
+
+def test_a_small_body_is_not_refused_for_the_bytes_of_others() -> None:
+    exchange = Exchange(FakeBackend(), room=0, content_length=b"15")
+    assert exchange.reached_the_model
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ class FakeBackend:
     def admit(self, _: int) -> "FakeBackend":
         return self
 
+    def require_head(self, _: str) -> None: ...
+
 
 BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
@@ -103,6 +105,7 @@ BODIES = {
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/decode": b'{"ids": [1]}',
 }
 
 

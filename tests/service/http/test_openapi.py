@@ -1,12 +1,13 @@
 """What FastAPI documents from the declared routes, without a server."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from service.http.app import create_app
 from service.http.dialects.table import TASKS
-from tests.service.http.test_fast_path import FakeBackend
+from tests.service.http.test_fast_path import FakeBackend, call
 
 
 def build_page(**settings: Any) -> dict[str, Any]:
@@ -27,3 +28,18 @@ def test_every_error_of_the_protocol_is_documented_as_json_on_every_route() -> N
         for operation in methods.values():
             for status in ("408", "431"):
                 assert set(operation["responses"][status]["content"]) == {"application/json"}, path
+
+
+def test_the_document_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    app: Any = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
+    built: list[dict[str, Any]] = []
+
+    def build() -> dict[str, Any]:
+        built.append({"openapi": "3.1.0"})
+        return built[-1]
+
+    monkeypatch.setattr(app.fallback, "openapi", build)
+    scope = {"type": "http", "method": "GET", "path": "/openapi.json", "query_string": b"", "headers": []}
+    answers = [asyncio.run(call(app, dict(scope)))[1]["body"] for _ in range(3)]
+    assert answers == [b'{"openapi":"3.1.0"}'] * 3
+    assert len(built) == 1

@@ -11,7 +11,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from service.http import protocol
-from service.http.protocol import ConnectionLimits, LimitedHttpProtocol
+from service.http.limits.connections import ConnectionLimits
+from service.http.limits.totals import BufferedBytes
+from service.http.protocol import LimitedHttpProtocol
 from tests.service.fakes import FakeTime, play, settle
 
 POST = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
@@ -112,6 +114,8 @@ def play_connection(
         limits = ConnectionLimits(
             client_timeout_seconds=5.0,
             max_header_bytes=1000,
+            min_read_bytes_per_second=10,
+            buffered=BufferedBytes(2**30, lambda: None),
             on_rejected=lambda status, code: counted.append((status, code)),
         )
         connection = Connection(limits)
@@ -342,17 +346,92 @@ def test_nothing_is_written_after_a_disconnect_with_pipelined_requests() -> None
     play_connection(story)
 
 
-def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not() -> None:
+@pytest.mark.parametrize(("read_per_second", "aborted"), [(0, True), (9, True), (20, False), (1000, False)])
+def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
+    read_per_second: int, aborted: bool
+) -> None:
     async def story(connection: Connection, _: FakeTime) -> None:
         transport = connection.transport
-        transport.unread = 1000
+        transport.unread = 100_000
         connection.protocol.pause_writing()
-        for _turn in range(4):
-            await asyncio.sleep(4)
-            transport.unread -= 1
-        assert not transport.aborted
-        await asyncio.sleep(11)
-        assert transport.aborted
+        for _turn in range(60):
+            await asyncio.sleep(1)
+            transport.unread -= read_per_second
+        assert transport.aborted == aborted
+
+    play_connection(story)
+
+
+def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_dropped() -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        buffered = type(connection.protocol).limits.buffered
+        connection.transport.unread = 5000
+        connection.protocol.pause_writing()
+        assert list(buffered.unsent.values()) == [5000]
+        connection.transport.unread = 1000
+        await asyncio.sleep(5.5)
+        assert list(buffered.unsent.values()) == [1000]
+        connection.protocol.resume_writing()
+        assert buffered.unsent == {}
+        connection.protocol.pause_writing()
+        connection.protocol.connection_lost(None)
+        assert buffered.unsent == {}
+
+    play_connection(story)
+
+
+def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only() -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 60_000)
+        assert connection.statuses == [431]
+        assert len(connection.protocol.headers) <= protocol.SLICE_BYTES / 2
+
+    play_connection(story, rejections=[(431, "headers_too_large")])
+
+
+def test_a_body_in_tiny_chunks_is_rejected() -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(CHUNKED.partition(b"2\r\n")[0] + b"1\r\nx\r\n" * 40_000)
+        assert connection.statuses == [400]
+        assert "the first 1015 chunks of the body hold 1015 bytes" in connection.error()["error"]
+        assert connection.transport.closed
+
+    play_connection(story, rejections=[(400, "malformed")])
+
+
+def test_a_client_may_send_a_thousand_tiny_chunks_and_any_number_of_others() -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        chunks = b"1\r\nx\r\n" * 1000 + (b"40\r\n" + b"y" * 64 + b"\r\n") * 5000
+        await connection.send(CHUNKED.partition(b"2\r\n")[0] + chunks + b"0\r\n\r\n", GET)
+        assert connection.statuses == [200, 200]
+
+    play_connection(story)
+
+
+@pytest.mark.parametrize("headers", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"], ids=["plain", "upgrade"])
+def test_a_url_without_a_path_gets_400(headers: bytes) -> None:
+    async def story(connection: Connection, _: FakeTime) -> None:
+        await connection.send(b"GET http://evil HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n")
+        assert connection.statuses == [400]
+        assert connection.error()["code"] == "malformed"
+
+    play_connection(story, rejections=[(400, "malformed")])
+
+
+def test_a_connection_is_idle_before_its_first_request_and_between_two() -> None:
+    async def story(connection: Connection, time: FakeTime) -> None:
+        await asyncio.sleep(1)
+        assert connection.protocol.idle_since() == 0
+        await connection.send(POST)
+        assert connection.protocol.idle_since() is None
+        connection.may_respond.clear()
+        await connection.send(b"1234567890")
+        assert connection.protocol.idle_since() is None
+        connection.may_respond.set()
+        await settle()
+        assert connection.protocol.idle_since() == time.now == 1
+        await connection.send(GET[:5])
+        assert connection.protocol.idle_since() is None
 
     play_connection(story)
 

@@ -70,7 +70,7 @@ def test_two_targets_with_one_first_piece_are_one_candidate_with_the_name_of_the
 
 
 def test_first_piece_given_twice_is_an_error(server: httpx.Client) -> None:
-    body = {"inputs": "[MASK]", "parameters": {"targets": ["cat"]}, "first_piece": True}
+    body = {"inputs": "[MASK]", "parameters": {"targets": ["cat"], "first_piece": False}, "first_piece": True}
     assert fill(server, **body)["code"] == "parameters"
 
 

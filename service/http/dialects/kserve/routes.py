@@ -16,6 +16,7 @@ from service.artifact import Manifest
 from service.backend import Backend
 from service.errors import Invalid
 from service.http.dialects.kserve.tensors import (
+    JSON_LENGTH,
     InferParameters,
     InferRequest,
     InferResponse,
@@ -130,7 +131,8 @@ INFER = TaskSpec(
     InferRequest,
     InferResponse,
     "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
-    read=read_request,
+    binary_header=JSON_LENGTH,
+    read_binary=read_request,
 )
 
 

@@ -78,10 +78,11 @@ class InferResponse(BaseModel):
 
 
 def read_request(headers: Mapping[bytes, bytes], body: bytes) -> InferRequest:
-    """Raises BadRequest and Invalid. Binary tensors are in `data`, as texts."""
-    stated = headers.get(JSON_LENGTH)
-    if stated is None:
-        return parse(InferRequest, body)
+    """Of a body with the header JSON_LENGTH: JSON, then binary tensors, which are in `data` as texts.
+
+    Raises BadRequest and Invalid.
+    """
+    stated = headers[JSON_LENGTH]
     if not stated.isdigit() or len(stated) > 12 or int(stated) > len(body):
         shown = stated[:20].decode("latin-1")
         raise Invalid(f"inference-header-content-length is {shown!r}; the body has {len(body)} bytes", code="tensor")

@@ -6,6 +6,8 @@ import httpx
 import numpy as np
 import pytest
 
+from service.http.dialects.tei import info_keys
+
 
 def post(client: httpx.Client, path: str, body: Any) -> Any:
     response = client.post(path, json=body)
@@ -133,3 +135,24 @@ def test_info_has_teis_keys_with_the_values_of_ours(
     names = {str(number): name for name, number in numbers.items()}
     assert classifier.get("/info").json()["model_type"] == {"classifier": {"id2label": names, "label2id": numbers}}
     assert list(cross_encoder.get("/info").json()["model_type"]) == ["reranker"]
+    assert [one.get("/info").json()["rerank"] for one in (server, cross_encoder)] == [None, "cross-encoder"]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "name"),
+    [
+        ("mean", [], "mean"),
+        ("pooler", [], "cls"),
+        ("sentence", ["Pooling(mean)", "Dense"], "mean"),
+        ("sentence", ["Pooling(max)"], "cls"),
+    ],
+)
+def test_a_pooling_has_a_name_that_teis_clients_accept(
+    server: httpx.Client, pooling: str, modules: list[str], name: str
+) -> None:
+    info = server.get("/info").json() | {"pooling": pooling, "embedding": {"modules": modules}}
+    assert info_keys(info)["model_type"] == {"embedding": {"pooling": name}}
+
+
+def test_a_worker_that_waits_for_the_engine_has_no_keys_of_tei() -> None:
+    assert info_keys({"model": "bert", "artifact": "1", "status": "loading", "api_processes": 2}) == {}
