@@ -104,7 +104,8 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
         ThreadPoolExecutor(8) as pool,
     ):
         hanging = [pool.submit(client.post, "/embed", json=endless)]
-        until(lambda: metrics(client)["bert_inflight_requests"] >= 1)
+        until(lambda: metrics(client)["bert_waiting_tokens"] >= 100_000)
+        until(lambda: metrics(client)["bert_tokenizing_requests"] <= 0)  # the rest of its texts is in one batch
         hanging += [pool.submit(client.post, "/embed", json={"inputs": "a cat"}) for _ in range(3)]
         answers = [one.result() for one in hanging]
         assert process.process.wait(30) == 1
