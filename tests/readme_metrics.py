@@ -27,6 +27,7 @@ UNITS = {  # by the end of the name without _total: the first that fits
     "tokens": "tokens",
     "token_budget": "tokens",
     "texts": "texts",
+    "characters": "characters",
     "sequences": "sequences",
     "slots": "slots",
     "inputs": "inputs",

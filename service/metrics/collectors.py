@@ -57,7 +57,11 @@ class QueueCollector(Collector):
         yield "bert_inflight_requests", "Requests of clients that wait or run", in_flight
         yield "bert_waiting_requests", "Requests of clients with at least one queued sequence", in_flight - running
         yield "bert_running_requests", "Requests of clients that are wholly in runs", running
-        yield "bert_waiting_tokens", "Tokens in the queue", queue.tokens
+        yield (
+            "bert_waiting_tokens",
+            "Tokens in the queue, with those expected from tokenizing",
+            queue.tokens + queue.reserved,
+        )
         yield "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
         yield (
             "bert_wait_seconds_estimated",

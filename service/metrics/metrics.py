@@ -54,6 +54,13 @@ class Metrics:
         self._canary = histogram("bert_canary_seconds", "Duration of a self-check's run", buckets=RUN_SECONDS)
         self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
         self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for the GPU")
+        # "sum": each API worker has its own; set here, because the file of an ended worker's values goes on
+        tokenizing = partial(Gauge, registry=self._registry, multiprocess_mode="sum")
+        self._tokenizing_requests = tokenizing("bert_tokenizing_requests", "Requests that are tokenized or wait for it")
+        self._tokenizing_characters = tokenizing(
+            "bert_tokenizing_characters", "Characters of requests that are not tokenized yet"
+        )
+        self.tokenizing(0, 0)
         common = [tally.STAGE.series[stage] for stage in STAGES]
         common += [one.series[""] for one in (tally.TEXTS, tally.TOKENS, tally.BODY_BYTES, tally.RESPONSE_BYTES)]
         self._answered = {
@@ -92,6 +99,10 @@ class Metrics:
         tally.observe(self.cells, series, (seconds, *stages, *sizes))
         if truncated:
             self._truncated.inc(truncated)
+
+    def tokenizing(self, requests: int, characters: int) -> None:
+        self._tokenizing_requests.set(requests)
+        self._tokenizing_characters.set(characters)
 
     def refused(self, task: str, status: int, reason: str, seconds: float | None = None) -> None:
         """A response without 200; `seconds`: None where it has no latency, because no task received the request."""

@@ -11,6 +11,7 @@ REASONS = (
     "buffers_full",
     "deadline_too_short",
     "too_large",
+    "too_much_for_deadline",
     "invalid",
     "unavailable",
     "deadline",

@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
 from model_export.artifact.manifest import ModelBounds
-from service.workers.messages import MAX_FRAME_BYTES, OutputBlock, OutputSpec, ProtocolError, ResultBatch, SubmitBatch
+from service.workers.messages import (
+    MAX_FRAME_BYTES,
+    WHOLE,
+    OutputBlock,
+    OutputSpec,
+    ProtocolError,
+    ResultBatch,
+    SubmitBatch,
+)
 
 MESSAGE_BYTES = 4 * 2**20
 DTYPES = ("<f4", "<f8", "<i4", "<i8")
@@ -24,11 +32,17 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RemoteRequest:
-    """A request for the engine worker."""
+    """A request for the engine worker, or the next sequences of one."""
 
     id: int
     deadline: float  # seconds on the machine's monotonic clock
     sequences: Sequence[Tokens]
+    reserved: int = WHOLE  # as SubmitBatch.reserved
+    first: int = 0  # the index of the first sequence in its request; not sent
+
+    @property
+    def is_whole(self) -> bool:
+        return self.reserved == WHOLE
 
     @property
     def tokens(self) -> int:
@@ -80,6 +94,7 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
     ]
     return SubmitBatch(
         request_ids=tuple(request.id for request in requests),
+        reserved=tuple(request.reserved for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
         specs=tuple(
@@ -98,7 +113,9 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
 def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
     """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
     counts = message.sequence_counts
-    _check(len(message.request_ids) == len(message.deadlines) == len(counts), "lists of different lengths")
+    per_request = (message.request_ids, message.reserved, message.deadlines)
+    _check(all(len(each) == len(counts) for each in per_request), "lists of different lengths")
+    _check(min(message.reserved, default=WHOLE) >= WHOLE, "a reservation out of bounds")
     _check(min(counts, default=0) >= 1, "a request without sequences")
     _check(len(set(message.request_ids)) == len(counts), "a repeated request id")
     _check(all(map(math.isfinite, message.deadlines)), "a deadline that is not finite")
@@ -123,8 +140,8 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
         for own, own_masks, index in zip(_slices(lengths), _slices(mask_counts), spec_index.tolist(), strict=True)
     ]
     return [
-        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own])
-        for request_id, deadline, own in zip(message.request_ids, message.deadlines, _slices(counts), strict=True)
+        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], reserved=reserved)
+        for request_id, reserved, deadline, own in zip(*per_request, _slices(counts), strict=True)
     ]
 
 

@@ -1,9 +1,9 @@
 """Messages between the API workers and the engine worker, and their frames.
 
 A frame is the length of its body (4 bytes, little-endian) and one msgpack message, in which token ids and rows are raw
-little-endian arrays; never pickle. Both sides send Hello first. Then an API worker sends SubmitBatch, Cancel,
+little-endian arrays; never pickle. Both sides send Hello first. Then an API worker sends SubmitBatch, Begin, Cancel,
 RejectedLocally and Query; the engine worker sends ResultBatch, ErrorReply and QueryReply. One SubmitBatch holds all
-requests, one ResultBatch all results, that became ready in the same turn of the event loop.
+requests and parts of requests, one ResultBatch all results, that became ready in the same turn of the event loop.
 Knows the types of the messages; knows nothing of connections, queues or the model's bounds.
 """
 
@@ -17,6 +17,7 @@ from service import errors
 
 VERSION = 5
 MAX_FRAME_BYTES = 256 * 2**20
+WHOLE = -1  # as SubmitBatch.reserved: the request has all of its sequences
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
 QUEUE_ERRORS = (
@@ -24,6 +25,7 @@ QUEUE_ERRORS = (
     errors.DeadlineTooShort,
     errors.Overloaded,
     errors.TooLarge,
+    errors.TooMuchForDeadline,
     errors.Unavailable,
     errors.Invalid,
 )
@@ -55,8 +57,18 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     pooled_from: int  # as Tokens.pooled_from
 
 
+class Begin(Message, frozen=True):
+    """A request that is admitted before its sequences are known: SubmitBatches with its id bring them, in order."""
+
+    request_id: int
+    deadline: float  # as in SubmitBatch
+    sequences: Annotated[int, msgspec.Meta(ge=1)]
+    tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
+
+
 class SubmitBatch(Message, frozen=True):
     request_ids: tuple[int, ...]  # [requests]
+    reserved: tuple[int, ...]  # [requests], expected tokens of the sequences still to come; WHOLE without a Begin
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
     specs: tuple[OutputSpec, ...]
@@ -116,7 +128,7 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
-FromApi = Hello | SubmitBatch | Cancel | RejectedLocally | Query
+FromApi = Hello | Begin | SubmitBatch | Cancel | RejectedLocally | Query
 FromEngine = Hello | ResultBatch | ErrorReply | QueryReply
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
