@@ -8,12 +8,15 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
+from service.tracing.context import current_exemplar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 TASKS = (
@@ -100,6 +103,8 @@ class QueueCollector(Collector):
 class Metrics:
     """All series, from the start at zero; label values come from fixed sets."""
 
+    exemplars = False  # the latencies name traces; prometheus_client keeps none where several processes count
+
     def __init__(self) -> None:
         self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
         counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
@@ -138,7 +143,7 @@ class Metrics:
     def answered(self, task: str, *, seconds: float, truncated: int) -> None:
         count, histogram = self._answered[task]
         count.inc()
-        histogram.observe(seconds)
+        histogram.observe(seconds, current_exemplar() if self.exemplars else None)
         if truncated:
             self._truncated.inc(truncated)
 
@@ -151,6 +156,16 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self._registry) + self.queue_text()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The text and its media type: OpenMetrics, which has exemplars, where the scraper names it."""
+        if OPENMETRICS not in accept:
+            return self.text(), CONTENT_TYPE
+        parts = [
+            openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+            for registry in (self._registry, self._queue_registry)
+        ]
+        return parts[0].removesuffix(b"# EOF\n") + parts[1], openmetrics.CONTENT_TYPE_LATEST
 
     def queue_text(self) -> bytes:
         """The metrics of the queue, which only the process with the engine has."""

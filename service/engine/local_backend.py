@@ -26,7 +26,8 @@ class LocalBackend(Backend):
         make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
     ) -> None:
         super().__init__(artifact, settings, metrics)
-        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner)
+        metrics.exemplars = settings.tracing
+        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner, self.tracing)
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -56,8 +57,8 @@ class LocalBackend(Backend):
         mask_token = self.tokenizer.mask_token if self._tasks else None
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
-    async def render_metrics(self) -> bytes:
-        return self.metrics.text()
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return self.metrics.render(accept)
 
     def _end(self) -> None:
         self.on_fatal()

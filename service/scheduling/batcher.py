@@ -152,14 +152,14 @@ class Batcher:
         return rows, batch, watched.began, self.clock()
 
     def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
-        seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
-        if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
+        seconds, tokens, waited = ended - began, batch.tokens, began - min([request.arrived for request, _ in jobs])
+        if tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
             beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
             weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)  # the mean of the rates would be too high
-            pace = (1 - weight) / self.queue.tokens_per_second + weight * seconds / (beside * batch.tokens)
+            pace = (1 - weight) / self.queue.tokens_per_second + weight * seconds / (beside * tokens)
             self.queue.tokens_per_second = 1 / pace
         report = BatchReport(
-            sequences=len(jobs), tokens=batch.tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds
+            sequences=len(jobs), tokens=tokens, slots=batch.slots, waited_seconds=waited, ran_seconds=seconds, jobs=jobs
         )
         self.report(report)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Row, Tokens
 from service.errors import InferenceFailed, ServiceError
+from service.tracing.context import TRACEPARENT
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +24,7 @@ class QueuedRequest:
     finish: float = -math.inf  # in virtual time, set on admission; see FairOrder
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
+    trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
     lengths: list[int] = field(init=False)  # tokens of each sequence
     size: int = field(init=False)  # tokens of all sequences
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched

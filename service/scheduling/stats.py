@@ -1,7 +1,10 @@
 """What the batcher counts: batches that were run, requests by outcome, failures, how busy the device is."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from service.scheduling.request import SequenceJob
 
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
 
@@ -15,6 +18,7 @@ class BatchReport:
     slots: int  # attention slots, filled or not
     waited_seconds: float  # the longest wait in the batch
     ran_seconds: float
+    jobs: Sequence[SequenceJob] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(slots=True)

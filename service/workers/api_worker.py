@@ -13,7 +13,7 @@ from service.artifact import Artifact
 from service.backend import Backend
 from service.errors import SHUTTING_DOWN, Unavailable
 from service.http.server import build, run
-from service.metrics import Metrics, aggregate
+from service.metrics import CONTENT_TYPE, Metrics, aggregate
 from service.settings import Settings
 from service.workers.child import WorkerSpec, metrics_dir, run_child
 from service.workers.client import EngineClient
@@ -82,13 +82,13 @@ class RemoteBackend(Backend):
         mask_token = self.tokenizer.mask_token if self._tasks else None
         return engine | {"mask_token": mask_token, "api_processes": self.settings.api_processes}
 
-    async def render_metrics(self) -> bytes:
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
         sums = await asyncio.to_thread(aggregate, metrics_dir(Path(self.spec.folder)))
         try:
-            return sums + await self.queue.query("metrics")
+            return sums + await self.queue.query("metrics"), CONTENT_TYPE
         except Unavailable:
-            return sums
+            return sums, CONTENT_TYPE
 
     def _restart_for_artifact(self) -> None:
         log.error("engine now serves a different artifact: exiting so that the restarted worker loads it")

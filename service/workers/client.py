@@ -16,6 +16,7 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import ModelBounds
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
 from service.scheduling.results import InferenceResult
+from service.tracing.context import TRACEPARENT
 from service.workers import messages
 from service.workers.bounds import find_fault, keeps_bounds
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_results, encode_requests
@@ -62,7 +63,8 @@ class EngineClient:
         started = time.monotonic()
         self._last_id = request_id = self._last_id + 1
         future = self._requests[request_id] = asyncio.get_running_loop().create_future()
-        self._enqueue(RemoteRequest(id=request_id, deadline=started + timeout_seconds, sequences=work))
+        deadline, trace = started + timeout_seconds, TRACEPARENT.get()
+        self._enqueue(RemoteRequest(id=request_id, deadline=deadline, sequences=work, trace=trace))
         try:
             async with asyncio.timeout(timeout_seconds + self.grace_seconds):
                 result = await future

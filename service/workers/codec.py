@@ -29,6 +29,7 @@ class RemoteRequest:
     id: int
     deadline: float  # seconds on the machine's monotonic clock
     sequences: Sequence[Tokens]
+    trace: str = ""  # the traceparent of its span; empty without traces
 
     @property
     def tokens(self) -> int:
@@ -82,6 +83,7 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
         request_ids=tuple(request.id for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
+        traces=tuple(request.trace for request in requests),
         specs=tuple(
             OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
             for outputs, top_k, targets, pooled_from in specs
@@ -98,7 +100,10 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
 def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
     """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
     counts = message.sequence_counts
-    _check(len(message.request_ids) == len(message.deadlines) == len(counts), "lists of different lengths")
+    _check(
+        len(message.request_ids) == len(message.deadlines) == len(message.traces) == len(counts),
+        "lists of different lengths",
+    )
     _check(min(counts, default=0) >= 1, "a request without sequences")
     _check(len(set(message.request_ids)) == len(counts), "a repeated request id")
     _check(all(map(math.isfinite, message.deadlines)), "a deadline that is not finite")
@@ -123,8 +128,10 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
         for own, own_masks, index in zip(_slices(lengths), _slices(mask_counts), spec_index.tolist(), strict=True)
     ]
     return [
-        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own])
-        for request_id, deadline, own in zip(message.request_ids, message.deadlines, _slices(counts), strict=True)
+        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], trace=trace)
+        for request_id, deadline, own, trace in zip(
+            message.request_ids, message.deadlines, _slices(counts), message.traces, strict=True
+        )
     ]
 
 

@@ -22,6 +22,8 @@ from service.engine.engine import ModelEngine
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing.context import TRACEPARENT
+from service.tracing.start import start_tracing
 from service.workers import messages
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
@@ -100,6 +102,7 @@ class ApiConnection:
             self._running[request.id] = asyncio.create_task(self._answer(request))
 
     async def _answer(self, request: RemoteRequest) -> None:
+        TRACEPARENT.set(request.trace)  # in the context of this task
         try:
             self.engine.check_open()
             result = await self.engine.batcher.submit(
@@ -208,10 +211,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded)
+    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded, tracing=start_tracing(settings))
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
-    return runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
+    code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
+    if engine.tracing is not None:
+        engine.tracing.close()
+    return code
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ import msgspec
 
 from service import errors
 
-VERSION = 5
+VERSION = 6
 MAX_FRAME_BYTES = 256 * 2**20
+MAX_TRACE_CHARACTERS = 55  # of a traceparent
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
 QUEUE_ERRORS = (
@@ -59,6 +60,7 @@ class SubmitBatch(Message, frozen=True):
     request_ids: tuple[int, ...]  # [requests]
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
+    traces: tuple[Annotated[str, msgspec.Meta(max_length=MAX_TRACE_CHARACTERS)], ...]  # [requests], as RemoteRequest
     specs: tuple[OutputSpec, ...]
     spec_index: memoryview  # [sequences] int32, into `specs`
     lengths: memoryview  # [sequences] int32

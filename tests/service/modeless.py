@@ -37,8 +37,8 @@ class ModelessBackend(Backend):
     async def info(self) -> dict[str, Any]:
         return {}
 
-    async def render_metrics(self) -> bytes:
-        return self.metrics.text()
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return self.metrics.render(accept)
 
 
 def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitable[None]], **settings: Any) -> None:
