@@ -28,6 +28,7 @@ from service.http.headers.api_keys import ApiKeys
 from service.http.limits.large_body import start_thread
 from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
 from service.http.responses import JSON
+from service.metrics import OPENMETRICS
 from service.tasks.schemas import Status
 
 log = logging.getLogger("service")
@@ -105,9 +106,10 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
         content = await backend.info()
         return _json(200, content | tei.info_keys(content))
 
-    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    string = {"schema": {"type": "string"}}
+    text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
 
-    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics in Prometheus' text format")
+    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
     async def metrics(request: Request) -> Response:
         content, media_type = await backend.render_metrics(request.headers.get("accept", ""))
         return Response(content, media_type=media_type)

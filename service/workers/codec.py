@@ -29,7 +29,7 @@ class RemoteRequest:
     id: int
     deadline: float  # seconds on the machine's monotonic clock
     sequences: Sequence[Tokens]
-    trace: str = ""  # the traceparent of its span; empty without traces
+    trace: str = ""  # the traceparent of its span; empty without traces, then of all requests
 
     @property
     def tokens(self) -> int:
@@ -83,7 +83,7 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
         request_ids=tuple(request.id for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
-        traces=tuple(request.trace for request in requests),
+        traces=tuple(request.trace for request in requests) if requests[0].trace else (),
         specs=tuple(
             OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
             for outputs, top_k, targets, pooled_from in specs
@@ -101,9 +101,10 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
     """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
     counts = message.sequence_counts
     _check(
-        len(message.request_ids) == len(message.deadlines) == len(message.traces) == len(counts),
+        len(message.request_ids) == len(message.deadlines) == len(counts),
         "lists of different lengths",
     )
+    _check(len(message.traces) in (0, len(counts)), "lists of different lengths")
     _check(min(counts, default=0) >= 1, "a request without sequences")
     _check(len(set(message.request_ids)) == len(counts), "a repeated request id")
     _check(all(map(math.isfinite, message.deadlines)), "a deadline that is not finite")
@@ -130,7 +131,7 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
     return [
         RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], trace=trace)
         for request_id, deadline, own, trace in zip(
-            message.request_ids, message.deadlines, _slices(counts), message.traces, strict=True
+            message.request_ids, message.deadlines, _slices(counts), message.traces or [""] * len(counts), strict=True
         )
     ]
 

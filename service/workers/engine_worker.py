@@ -102,7 +102,8 @@ class ApiConnection:
             self._running[request.id] = asyncio.create_task(self._answer(request))
 
     async def _answer(self, request: RemoteRequest) -> None:
-        TRACEPARENT.set(request.trace)  # in the context of this task
+        if request.trace:
+            TRACEPARENT.set(request.trace)  # in the context of this task
         try:
             self.engine.check_open()
             result = await self.engine.batcher.submit(

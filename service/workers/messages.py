@@ -60,7 +60,7 @@ class SubmitBatch(Message, frozen=True):
     request_ids: tuple[int, ...]  # [requests]
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
-    traces: tuple[Annotated[str, msgspec.Meta(max_length=MAX_TRACE_CHARACTERS)], ...]  # [requests], as RemoteRequest
+    traces: tuple[Annotated[str, msgspec.Meta(max_length=MAX_TRACE_CHARACTERS)], ...]  # [requests] or none
     specs: tuple[OutputSpec, ...]
     spec_index: memoryview  # [sequences] int32, into `specs`
     lengths: memoryview  # [sequences] int32

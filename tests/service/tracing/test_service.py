@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.harness.process import ServiceProcess
 from tests.service.tracing.collector import collect
@@ -44,6 +45,9 @@ def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artif
     lines = [json.loads(line) for line in output.splitlines()]
     assert [line["trace_id"] for line in lines if line.get("route") == "/embed"] == [TRACE]
     assert [line for line in lines if line["logger"].startswith("opentelemetry")] == []
+    if processes == 0:
+        families = text_string_to_metric_families(scrape.text)  # type: ignore[no-untyped-call]
+        assert {"bert_requests", "bert_queue_requests"} <= {family.name for family in families}
     exemplar = f'# {{trace_id="{TRACE}"}}' in scrape.text
     assert exemplar is (processes == 0)  # prometheus_client keeps none where several processes count
     assert scrape.headers["content-type"].startswith("text/plain" if processes else "application/openmetrics-text")

@@ -15,6 +15,7 @@ from service.logs import ACCESS, add_trace_id
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import Tasks
+from service.tracing import spans
 from service.tracing.context import TRACEPARENT
 from service.tracing.spans import Tracing
 from tests.service.in_process import InProcessBackend, InProcessClient, open_tasks
@@ -23,6 +24,7 @@ from tests.service.tracing.collector import Collector, collect
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
 SERVER_KIND = 2
+MINE = ("service", "service.access")  # loggers
 BODY = {"inputs": ["my private dog", "is hairy"]}
 
 
@@ -180,9 +182,6 @@ def test_the_lines_of_a_request_name_its_trace(traced: Traced, caplog: pytest.Lo
     assert found == {("service.access", TRACE), ("service", TRACE), ("service", "")}
 
 
-MINE = ("service", "service.access")
-
-
 @pytest.mark.parametrize(("traceparent", "labels"), [(SAMPLED, {"trace_id": TRACE}), (NOT_SAMPLED, None), ("", None)])
 def test_a_latency_names_a_trace_that_is_sampled(traceparent: str, labels: dict[str, str] | None) -> None:
     metrics = Metrics()
@@ -202,6 +201,7 @@ def test_a_latency_names_a_trace_that_is_sampled(traceparent: str, labels: dict[
 def test_a_collector_that_does_not_answer_does_not_keep_the_process(
     monkeypatch: pytest.MonkeyPatch, bert_artifact: Path, tasks: Tasks
 ) -> None:
+    monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     traced = Traced(bert_artifact, tasks)
     assert traced.embed().status_code == 200
