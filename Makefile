@@ -6,10 +6,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check test test-lowest lock docs reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-lowest lock docs reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -47,6 +47,14 @@ check: dev
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/docs tests/test_layout.py
 
+# the alerts and the dashboard against a real Prometheus and its promtool
+check-rules: dev
+	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { echo "promtool is missing: apt-get install prometheus, or https://prometheus.io/download"; exit 1; }
+	promtool check rules deploy/prometheus/rules.yml
+	promtool check config deploy/prometheus/prometheus.yml
+	promtool test rules tests/deploy/rules_test.yml
+	$(BIN)/python -m pytest tests/deploy/with_prometheus.py
+
 test: dev
 	$(BIN)/python -m pytest
 
@@ -63,6 +71,7 @@ test-lowest: dev
 docs: dev export
 	$(BIN)/python -m tests.readme_settings
 	$(BIN)/python -m tests.readme_families
+	$(BIN)/python -m tests.operating_alerts
 	$(BIN)/python -m tests.readme_examples artifacts/sample
 	$(BIN)/python -m benchmarks.tables
 

@@ -45,9 +45,9 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     hidden = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
     classifier = classifier_of(checkpoint.config, parts)
-    heads = Heads(graph, parts, classifier, selected.lm_head(), hidden)
-    heads.build()
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
+    heads = Heads(graph, parts, classifier, selected.lm_head(), hidden, sentence.sparse)
+    heads.build()
     if sentence.pooling == "sentence":
         build_sentence(graph, heads.hidden, architecture.hidden, sentence)
         heads.present.append("sentence")

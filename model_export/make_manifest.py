@@ -55,6 +55,7 @@ def make_manifest(
         max_tokens=tokenizer.max_tokens,
         heads=tuple(heads.present),
         embedding=_embedding(built.sentence),
+        sparse=built.sentence.sparse if "sparse" in heads.present else "",
         missing=heads.missing,
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
         labels=built.classifier.names,

@@ -8,7 +8,7 @@ from typing import NoReturn
 from service.artifact import ManifestError
 from service.engine.device import ArtifactChoice, select_artifact
 from service.errors import DeviceError
-from service.listening import ListenError, check_address
+from service.listening import ListenError, bind_address, check_address
 from service.logs import configure_logging
 from service.settings import Settings, SettingsError
 from service.tasks.defaults import describe_defaults
@@ -22,6 +22,8 @@ def main() -> int:
         settings = Settings.from_environment()
         check_packages(settings)
         check_address(settings.host, settings.port)
+        if settings.admin_port:
+            check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         choice = select_artifact(settings.artifact, settings.device)
         defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError) as error:
@@ -38,9 +40,9 @@ def main() -> int:
     check = StartedCheck(choice.artifact)
     try:
         return (_supervise if settings.api_processes else _serve)(settings, choice, check)
-    except ManifestError as error:
+    except (ManifestError, ListenError) as error:
         print(f"service: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ListenError) else 2
 
 
 def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
@@ -50,7 +52,14 @@ def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> i
     from service.metrics import Metrics
 
     check.finish()
-    return run(build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded)))
+    sockets = None  # uvicorn listens by itself, on one port
+    if settings.admin_port:
+        admin_sockets = bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
+        sockets = [*bind_address(settings.host, settings.port, "BERT_PORT"), *admin_sockets]
+        ports = settings.host, settings.port, settings.admin_port
+        logging.getLogger("service").info("serving on http://%s:%d; /metrics, /info and /docs are on port %d", *ports)
+    server = build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded))
+    return run(server, sockets)
 
 
 def _supervise(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:

@@ -12,25 +12,38 @@ DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the message names it and the settings."""
+    """The address cannot be listened on; the message names it and the settings, of which `variable` is the port's."""
+
+    def __init__(self, host: str, port: int, variable: str, error: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port} (BERT_HOST, {variable}): {error}")
 
 
-def check_address(host: str, port: int) -> None:
-    """Binds `host`:`port` and lets go of it; 0 is any free port.
+def check_address(host: str, port: int, variable: str = "BERT_PORT") -> None:
+    """Binds `host`:`port` and lets go of it; 0 is any free port. Raises as `bind_address` does."""
+    for probe in bind_address(host, port, variable):
+        probe.close()
 
-    Raises ListenError where the port is taken, or the address is none of this machine's.
+
+def bind_address(host: str, port: int, variable: str) -> list[socket.socket]:
+    """Sockets that are bound and do not listen yet, one for each address of `host`.
+
+    Raises ListenError where the port is taken, or the address is none of this machine's; it names `variable`.
     """
+    bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: closed ones do not count
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(address)
+            bound.append(socket.socket(family, kind, protocol))
+            bound[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: closed ones do not count
+            if family == socket.AF_INET6:
+                bound[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound[-1].bind(address)
     except OSError as error:
-        raise ListenError(f"cannot listen on {host}:{port} (BERT_HOST, BERT_PORT): {error}") from None
+        for each in bound:
+            each.close()
+        raise ListenError(host, port, variable, error) from None
+    return bound
 
 
 def begin_no_connection(listener: int) -> None:

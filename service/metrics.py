@@ -21,7 +21,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 TASKS = (
     *("embed", "fill_mask", "nsp", "predict", "tag", "similarity", "rerank", "root"),
-    *("embeddings", "classify", "score", "pooling", "infer"),
+    *("embeddings", "classify", "score", "pooling", "infer", "tokenize", "decode", "embed_all", "embed_sparse"),
 )
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read
 REASONS = (

@@ -27,6 +27,13 @@ class Settings(BaseSettings):
     artifact: Path = Field(description="folder written by `python -m model_export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")
+    admin_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="a second port, for /metrics, /info and /docs, which then are not on BERT_PORT; /health and /ready "
+        "are on both",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
     )
@@ -175,6 +182,8 @@ class Settings(BaseSettings):
                 read_key_file(self.api_key_file)
             except (OSError, SettingsError) as error:
                 raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+        if self.admin_port == self.port:
+            raise SettingsError(f"BERT_ADMIN_PORT: {self.port} is BERT_PORT too: choose another, or leave it out")
         for origin in self.allowed_origins:
             if origin != "*" and not ORIGIN.fullmatch(origin):
                 raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")

@@ -20,6 +20,7 @@ from model_export.artifact.batch import (
     POOLED,
     SENTENCE,
     SEQUENCE,
+    SPARSE,
     TARGET,
     TOKEN,
     Batch,
@@ -35,6 +36,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 TOKENS_PER_SECOND = 1e6
+SPARSE_WEIGHTS = 100  # of a text; those of a model depend on the text
 
 
 class NullRunner(ModelRunner):
@@ -68,7 +70,7 @@ class NullRunner(ModelRunner):
 
     def _row(self, tokens: Tokens) -> Row:
         masks = len(tokens.masks)
-        rows = {SEQUENCE: 1, POOLED: 1, SENTENCE: 1, TOKEN: len(tokens)}
+        rows = {SEQUENCE: 1, POOLED: 1, SENTENCE: 1, TOKEN: len(tokens), SPARSE: SPARSE_WEIGHTS}
         rows |= {MASK: masks, TARGET: masks * len(tokens.targets)}
         return {name: self._known(name, rows[OUTPUTS[name]], tokens.top_k) for name in tokens.outputs}
 

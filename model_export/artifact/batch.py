@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from model_export.artifact.placement import Feeds, Ints, place, row_width
 from model_export.artifact.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
+from model_export.artifact.sparse import NOTHING, sparse_feeds, sparse_spans
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
 
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
-SENTENCE = "sentence vector"
+SENTENCE, SPARSE = "sentence vector", "sparse vector"
 OUTPUTS = {  # graph output -> what each of its rows belongs to
     "cls": SEQUENCE,
     "pooler": SEQUENCE,
@@ -27,11 +28,15 @@ OUTPUTS = {  # graph output -> what each of its rows belongs to
     "mean": POOLED,
     "sentence": SENTENCE,
     "tags": TOKEN,
+    "tokens": TOKEN,
     "top_logits": MASK,
     "top_ids": MASK,
     "log_sum_exp": MASK,
     "target_logits": TARGET,
+    "sparse_places": SPARSE,
+    "sparse_logits": SPARSE,
 }
+WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
 NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
@@ -93,6 +98,7 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence
     feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))
     if modes:
         feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
+    feeds |= _sparse_feeds(sequences, selected) if SPARSE in spans else NOTHING
     wanted = frozenset().union(*(s.outputs for s in sequences))
     slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
     return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
@@ -100,8 +106,14 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence
 
 def split(batch: Batch, outputs: Arrays) -> list[Row]:
     """Returns one row per sequence, in the order given to `pack`, with the outputs that the sequence requested."""
+    spans = batch.spans
+    if SPARSE in spans:  # how many weights a text has is known only now
+        asked = [SPARSE in kinds_of(tokens.outputs) for tokens in batch.owners]
+        lengths = [len(tokens) for tokens, asks in zip(batch.owners, asked, strict=True) if asks]
+        found = iter(sparse_spans(outputs["sparse_places"], lengths))
+        spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
     return [
-        {name: outputs[name][batch.spans[OUTPUTS[name]][i]] for name in tokens.outputs}
+        {name: outputs[name][spans[OUTPUTS[name]][i]] for name in tokens.outputs}
         for i, tokens in enumerate(batch.owners)
     ]
 
@@ -109,7 +121,7 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:
     """The positions that the last layer computes, ascending: all of them, or those that the heads read."""
     kinds = kinds_of(tokens.outputs)
-    if TOKEN in kinds or POOLED in kinds or (SENTENCE in kinds and not ENDS.issuperset(modes)):
+    if WHOLE & kinds or (SENTENCE in kinds and not ENDS.issuperset(modes)):
         return np.arange(len(tokens), dtype=np.int32)
     if not tokens.masks and SEQUENCE in kinds and SENTENCE not in kinds:
         return ONLY_CLS
@@ -135,6 +147,12 @@ def _pooled_tokens(sequences: Sequence[Tokens], selected: Sequence[Ints], kind: 
     )
 
 
+def _sparse_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> Feeds:
+    owners = [i for i, tokens in enumerate(sequences) if SPARSE in kinds_of(tokens.outputs)]
+    starts = np.cumsum([0, *map(len, selected)])
+    return sparse_feeds(np.array([len(sequences[i]) for i in owners]), starts[owners])
+
+
 def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:
     """The selected rows that each head reads, and the rows of each head's output that belong to each sequence."""
     index: dict[str, list[int]] = {kind: [] for kind in (*ALL_KINDS, "mask of target")}
@@ -147,7 +165,7 @@ def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[
             index[SEQUENCE].append(base)
         if TOKEN in kinds:
             index[TOKEN] += range(base, base + len(rows))
-        for kind in kinds & {POOLED, SENTENCE}:
+        for kind in kinds & {POOLED, SENTENCE, SPARSE}:
             index[kind].append(i)
         for offset in np.searchsorted(rows, tokens.masks).tolist() if tokens.masks else ():
             index["mask of target"] += [len(index[MASK])] * len(tokens.targets)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
@@ -76,6 +76,7 @@ class Manifest:
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
     embedding: Embedding
+    sparse: str  # activation of its sparse vectors: "relu", "log1p_relu"; "" where it was not trained for them
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without that head
     labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier

@@ -11,6 +11,7 @@ from typing import Any
 from model_export.artifact.pooled import MODES
 from model_export.checkpoints.checkpoint import MODULES, Checkpoint, read_json, read_modules
 from model_export.checkpoints.lazy_weight import LazyWeight
+from model_export.checkpoints.sentence_files import optional_json, splade_activation
 from model_export.checkpoints.storage.formats import FORMATS, Weights
 from model_export.errors import ExportError
 
@@ -81,6 +82,7 @@ class SentenceModel:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     similarity: str = ""
+    sparse: str = ""  # the activation of its sparse vectors; "" where it was not trained for them
 
     @property
     def pooling(self) -> str:
@@ -100,9 +102,12 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     is such a module without that option, or a file is damaged.
     """
     folder, model = checkpoint.root, SentenceModel(width=width)
-    listed, settings = read_modules(folder), _optional(folder / SETTINGS)
+    listed, settings = read_modules(folder), optional_json(folder / SETTINGS)
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
         return model
+    if sparse := splade_activation(folder, listed):
+        limits = _limits(folder / listed[0][0] / TRANSFORMER)
+        return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SETTINGS))
     for i, (path, kind) in enumerate(listed):
         try:
             model = _read(model, folder, path, kind, first=i == 0)
@@ -134,7 +139,7 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
         case "LayerNorm":
             return _layer_norm(model, folder / path)
         case "Normalize":
-            _check_features(_optional(folder / path / "config.json"))
+            _check_features(optional_json(folder / path / "config.json"))
             return replace(model, layers=(*model.layers, UnitLength()), modules=(*model.modules, "Normalize"))
         case "Dropout":  # nothing outside of training
             return model
@@ -143,15 +148,21 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
 
 def _transformer(model: SentenceModel, folder: Path) -> SentenceModel:
     path = folder / TRANSFORMER
-    config = _optional(path)
+    config = optional_json(path)
     expected = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
+    return replace(model, **_limits(path))
+
+
+def _limits(path: Path) -> dict[str, Any]:
+    """The fields of SentenceModel that the config of module Transformer gives."""
+    config = optional_json(path)
     limit = config.get("max_seq_length")
     if limit is not None and (not isinstance(limit, int) or limit < MIN_TOKENS):
         raise ExportError(f"{path} sets max_seq_length to {limit!r}; it must be an integer of at least {MIN_TOKENS}")
-    return replace(model, max_tokens=limit, lowercase=config.get("do_lower_case") is True)
+    return {"max_tokens": limit, "lowercase": config.get("do_lower_case") is True}
 
 
 def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
@@ -227,7 +238,3 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         known = ", ".join(prompts) or "none"
         raise ExportError(f"{path} sets default_prompt_name to {default!r}, which is not one of its prompts: {known}")
     return {"prompts": prompts, "default_prompt": default, "similarity": settings.get("similarity_fn_name") or ""}
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}

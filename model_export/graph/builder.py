@@ -1,7 +1,7 @@
 """Records operator calls as an ONNX graph with onnx_ir: a call returns its output value, scopes name the nodes."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,7 @@ from model_export.artifact.manifest import WEIGHTS
 from model_export.checkpoints.lazy_weight import LazyWeight
 
 Value = ir.Value
-Attribute = int | float | str | Sequence[int]
+Attribute = int | float | str | Sequence[int] | ir.Graph
 Signature = tuple[str, str, tuple[str | int, ...]]  # name, dtype, shape
 OPSET, CONTRIB = 20, "com.microsoft"
 TYPES = {
@@ -35,6 +35,7 @@ class GraphBuilder:
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, CONTRIB: 1}, name="bert")
+        self._nodes = self._graph  # the graph that nodes are added to: this one, or the body of a loop
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
@@ -81,8 +82,31 @@ class GraphBuilder:
         node = ir.Node(domain, kind, inputs, attrs, num_outputs=outputs, name=path)
         for i, value in enumerate(node.outputs):
             value.name = f"{path}:{i}"
-        self._graph.append(node)
+        self._nodes.append(node)
         return node.outputs
+
+    def loop(
+        self,
+        count: Value,
+        carried: Mapping[Value, str],
+        body: Callable[[Value, Sequence[Value]], Sequence[Value]],
+    ) -> Sequence[Value]:
+        """The values `carried` (by dtype) after `count` [1] passes of `body`, in the order given.
+
+        `body` makes their next values from the number of the pass, an int64 without dimensions, and from their last
+        ones. Weights that it makes belong to the model. ONNX Runtime does not run the body where `count` is 0.
+        """
+        types = [ir.TensorType(kind) for kind in (TYPES["int64"], ir.DataType.BOOL)]
+        types += [ir.TensorType(TYPES[dtype]) for dtype in carried.values()]
+        inputs = [ir.Value(name=f"{self._path('Loop/in')}", type=kind) for kind in types]
+        inputs[0].shape, inputs[1].shape = ir.Shape([]), ir.Shape([])
+        outer, self._nodes = self._nodes, ir.Graph(inputs, [], nodes=[], name=self._path("Loop/body"))
+        results = [self.op("Identity", inputs[1]), *body(inputs[0], inputs[2:])]
+        for value, kind in zip(results, types[1:], strict=True):
+            value.type = kind
+        self._nodes.outputs.extend(results)
+        inner, self._nodes = self._nodes, outer
+        return self.ops("Loop", count, None, *carried, outputs=len(carried), body=inner)
 
     def contrib(self, kind: str, *inputs: Value | None, **attributes: Attribute) -> Value:
         """An operator of ONNX Runtime's own domain."""

@@ -16,6 +16,7 @@ from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.linear import add_and_activate
 from model_export.graph.lm_head import Decoder, LmHead
 from model_export.graph.sentence import weighted_sums
+from model_export.graph.sparse import build_sparse
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Heads:
     classifier: Classifier
     lm_head: LmHead
     hidden: Value  # [selected, hidden]
+    sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)  # head -> reason
     assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the checkpoint -> default, and why
@@ -38,13 +40,14 @@ class Heads:
             self.hidden = self.g.cast(self.hidden, dtype)
             cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
-            self.present += ["cls", "mean"]
+            self.present += ["cls", "mean", "tokens"]
             self._build_mean()
+            tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
             self._build_labels(cls, pooled)
-            self._build_tags()
+            self._build_tags(tokens)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
     def _build_mean(self) -> None:
@@ -56,6 +59,13 @@ class Heads:
         with g.scope("mean"):
             means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
             g.output("mean", means, "float32", ["pooled", hidden])
+
+    def _build_tokens(self) -> Value:
+        """The hidden state of each token, [asked tokens, hidden]."""
+        g = self.g
+        tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["asked_tokens"]), axis=0)
+        g.output("tokens", tokens, "float32", ["asked_tokens", self.parts.architecture.hidden])
+        return tokens
 
     def _build_pooler(self, cls: Value) -> Value | None:
         """tanh(W h[CLS] + b), [sequences, hidden]."""
@@ -81,12 +91,14 @@ class Heads:
         """At the masks: the k largest logits, the targets' logits, and log(sum(exp)) over the whole vocabulary."""
         g = self.g
         if not self._has("fill_mask", "mlm_dense", "masked-LM head"):
+            self.missing["sparse"] = self.missing["fill_mask"]
             return
         index = g.input("mask_index", "int32", ["masks"])
         k = g.input("k", "int64", [1])
         pairs = g.input("target_pairs", "int64", ["targets", 2])
         with g.scope("vocabulary"):
-            logits, targets = self._logits(g.op("Gather", self.hidden, index, axis=0), pairs, dtype)
+            rows, decoder = self._transform(g.op("Gather", self.hidden, index, axis=0)), self._decoder(dtype)
+            logits, targets = self._logits(rows, decoder, pairs, dtype)
             values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
             # log(sum(exp)) = logit - log(probability) of the best word. A fifth of the time of ReduceLogSumExp, which
             # computes one exponential after the other, and a smaller error
@@ -98,6 +110,7 @@ class Heads:
         g.output("top_ids", ids, "int64", ["masks", "k"])
         g.output("log_sum_exp", total, "float32", ["masks", 1])
         g.output("target_logits", targets, "float32", ["targets"])
+        self._build_sparse(decoder, dtype)
 
     def _build_labels(self, cls: Value, pooled: Value | None) -> None:
         """A text's logits: from [CLS] through their own dense layer if the family has one, else from the pooler."""
@@ -116,7 +129,7 @@ class Heads:
                 raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
             g.output("labels", self._dense("labels", inner, hidden, len(names)), "float32", ["sequences", len(names)])
 
-    def _build_tags(self) -> None:
+    def _build_tags(self, tokens: Value) -> None:
         """The logits of each token."""
         g, hidden, names = self.g, self.parts.architecture.hidden, self.classifier.names
         if self.classifier.output != "tags":
@@ -124,8 +137,8 @@ class Heads:
             return
         self.present.append("tags")
         with g.scope("tags"):
-            tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["tagged"]), axis=0)
-            g.output("tags", self._dense("tags", tokens, hidden, len(names)), "float32", ["tagged", len(names)])
+            logits = self._dense("tags", tokens, hidden, len(names))
+            g.output("tags", logits, "float32", ["asked_tokens", len(names)])
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""
@@ -139,25 +152,43 @@ class Heads:
     def _family_lacks(self, name: str) -> str:
         return f"family {self.parts.architecture.family} has no {name}"
 
-    def _logits(self, rows: Value, pairs: Value, dtype: str) -> tuple[Value, Value]:
-        """Dense, activation, LayerNorm, product with the (usually tied) word embeddings.
-
-        Returns [masks, vocabulary], and [targets] for the `pairs`.
-        """
+    def _transform(self, rows: Value) -> Value:
+        """Dense, activation and LayerNorm before the product with the vocabulary: [rows, hidden] to [rows, width]."""
         g, parts, a = self.g, self.parts, self.parts.architecture
         weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
         product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
         inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
         gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
         beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
-        normed = g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
+        return g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
+
+    def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
+        """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""
+        g = self.g
         with g.using_dtype(dtype):
-            x, decoder = g.cast(normed, "float32"), self._decoder()
+            x = g.cast(rows, "float32")
             logits = self.lm_head.logits(g, x, decoder)
         logits = g.cast(logits, dtype)
         return logits, self.lm_head.target_logits(g, x, decoder, logits, pairs)
 
-    def _decoder(self) -> Decoder:
+    def _build_sparse(self, decoder: Decoder, dtype: str) -> None:
+        """The largest logit of each word over all tokens of a text; its product is not rounded to int8."""
+        g = self.g
+
+        def product(rows: Value) -> Value:
+            states = self._transform(g.op("Gather", self.hidden, rows, axis=0))
+            with g.using_dtype(dtype):
+                columns = g.op("Transpose", g.cast(states, "float32"), perm=[1, 0])
+            return g.cast(g.op("MatMul", decoder.rows, columns), dtype)
+
+        bias = g.weight("decoder.bias", self._decoder_bias())
+        build_sparse(g, product, bias)
+        if self.sparse:
+            self.present.append("sparse")
+        else:
+            self.missing["sparse"] = "the checkpoint was not trained for sparse vectors"
+
+    def _decoder(self, dtype: str) -> Decoder:
         """The word embeddings if the decoder is tied to them or not stored; else the stored decoder."""
         parts, a = self.parts, self.parts.architecture
         stored = parts.has("mlm_decoder")
@@ -168,8 +199,9 @@ class Heads:
         if stored:
             decoder = parts.weight("mlm_decoder", (a.vocabulary, a.embedding))
             weight = word if np.array_equal(decoder.load(), word.load()) else decoder
-        rows = self.g.named("embeddings/word") if weight is word else self.g.weight("decoder", weight)
-        return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
+        with self.g.using_dtype(dtype):
+            rows = self.g.named("embeddings/word") if weight is word else self.g.weight("decoder", weight)
+            return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
 
     def _decoder_bias(self) -> LazyWeight:
         vocabulary = self.parts.architecture.vocabulary

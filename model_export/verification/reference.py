@@ -118,6 +118,16 @@ class Reference:
 
     def vocabulary(self, rows: Doubles) -> Doubles:
         """Log-probabilities over the vocabulary: [rows, hidden] -> [rows, vocabulary]."""
+        logits = self._logits(rows)
+        logits -= logits.max(axis=-1, keepdims=True)
+        return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
+
+    def sparse(self, hidden: Doubles) -> Doubles:
+        """The largest logit of each word, [vocabulary], over the states [length, hidden] of a text; at least 0."""
+        return np.asarray(np.maximum(self._logits(hidden), 0).max(axis=0))
+
+    def _logits(self, rows: Doubles) -> Doubles:
+        """[rows, hidden] -> [rows, vocabulary]."""
         a = self.architecture
         inner = self._dense("mlm_dense", rows, a.hidden, a.embedding)
         inner = ACTIVATIONS[self._parts.family.mlm_activation or a.activation](inner)
@@ -126,8 +136,7 @@ class Reference:
         logits = inner @ self._matrix(part, a.vocabulary, a.embedding).T
         for bias in [part for part in ("mlm_decoder", "mlm_bias") if self._parts.has(part, "bias")][:1]:
             logits += self._vector(bias, "bias", a.vocabulary)
-        logits -= logits.max(axis=-1, keepdims=True)
-        return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
+        return np.asarray(logits)
 
     def _embed(self, ids: NDArray[np.int32]) -> Doubles:
         """[length] -> [length, hidden]."""

@@ -19,6 +19,8 @@ TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; satu
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
 TOP_K = 3
 VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the reference is recorded
+OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
+SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,10 @@ class Expected:
     hidden: Sequence[Doubles]  # each [length, hidden]
     outputs: Mapping[
         str, Sequence[Doubles]
-    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, sentence
+    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, tokens, sentence
     modes: Sequence[str]  # that the output `sentence` pools by
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
+    sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
 
 
 def reference_outputs(
@@ -47,12 +50,21 @@ def reference_outputs(
         "pair": reference.pair,
         "labels": lambda h: reference.labels(h, labels),
         "tags": lambda h: reference.tags(h, labels),
+        "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }
     outputs = {name: [compute(h) for h in hidden] for name, compute in computed.items() if name in heads}
-    vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if "fill_mask" in heads else []
-    modes = sentence.modes if "sentence" in heads else ()
-    return Expected(sequences=sequences, hidden=hidden, outputs=outputs, modes=modes, vocabulary=vocabulary)
+    fills = "fill_mask" in heads
+    vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if fills else []
+    short = [h for h in hidden if len(h) <= SPARSE_TOKENS] if fills else []
+    return Expected(
+        sequences=sequences,
+        hidden=hidden,
+        outputs=outputs,
+        modes=sentence.modes if "sentence" in heads else (),
+        vocabulary=vocabulary,
+        sparse=[reference.sparse(h) for h in short],
+    )
 
 
 def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
@@ -64,6 +76,7 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
     }
     if expected.vocabulary:
         pairs["fill_mask"] = [_vocabulary_pair(row, want) for row, want in zip(rows, expected.vocabulary, strict=True)]
+        pairs["sparse"] = [_sparse_pair(row, want) for row, want in zip(rows, expected.sparse, strict=False)]
     errors: dict[str, float] = {}
     for name, both in pairs.items():
         largest = [np.abs(got.astype(np.float64) - want).max() for got, want in both]
@@ -88,7 +101,7 @@ def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> 
     if runnable != model:
         runnable.unlink()
     fills = "fill_mask" in heads
-    outputs = frozenset(OUTPUTS).intersection([*heads, "top_logits", "top_ids", "log_sum_exp"] if fills else heads)
+    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads)
     masks = (1,) if fills else ()
     tokens = [
         Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=outputs, masks=masks, top_k=TOP_K)
@@ -109,6 +122,13 @@ def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
 def _smallest_cosine(pairs: Sequence[tuple[NDArray[np.generic], Doubles]]) -> float:
     """Of [1, channels] to the reference's [channels]."""
     return float(np.min([_cosine(got[0], want) for got, want in pairs]))
+
+
+def _sparse_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:
+    """The largest logits of all words, [vocabulary], of the artifact and of the reference; at least 0."""
+    got = np.zeros_like(expected)
+    got[row["sparse_places"][:, 1].astype(np.int64)] = row["sparse_logits"]
+    return got, expected
 
 
 def _cosine(a: NDArray[np.generic], b: Doubles) -> float:

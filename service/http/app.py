@@ -1,4 +1,5 @@
-"""The HTTP application: FastAPI declares every route; TaskFastPath in front of it serves the task routes."""
+"""The HTTP application: FastAPI declares every route; TaskFastPath in front of it serves the task routes. With
+BERT_ADMIN_PORT there are two of them, one for each port."""
 
 import asyncio
 import difflib
@@ -15,7 +16,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from service.backend import Backend
@@ -23,7 +24,7 @@ from service.errors import UNEXPECTED, ServiceError
 from service.http.dialects import tei
 from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, error_shape_of, task_routes
 from service.http.endpoints import make_endpoint
-from service.http.fast_path import TaskFastPath
+from service.http.fast_path import PortSplit, TaskFastPath
 from service.http.headers.api_keys import ApiKeys
 from service.http.limits.large_body import start_thread
 from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
@@ -33,10 +34,13 @@ from service.tasks.schemas import Status
 
 log = logging.getLogger("service")
 MIN_COMPRESSED_BYTES = 1024
+DOCUMENTATION = "/docs"
+ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
+PROBE_PATHS = ("/health", "/ready")  # on both ports
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(backend: Backend) -> TaskFastPath:
+def create_app(backend: Backend) -> ASGIApp:
     """The application of a backend, which is opened when the server starts and closed when it stops."""
 
     @asynccontextmanager
@@ -57,7 +61,9 @@ def create_app(backend: Backend) -> TaskFastPath:
         await loading
         await backend.close()
 
+    admin_port = backend.settings.admin_port
     app = FastAPIOffline(
+        docs_url=DOCUMENTATION,
         redoc_url=None,
         title="bert-service",
         summary="Trained BERT models over REST",
@@ -66,6 +72,7 @@ def create_app(backend: Backend) -> TaskFastPath:
         redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
+        swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
     )
     keys = ApiKeys(backend.settings)
     endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
@@ -73,9 +80,31 @@ def create_app(backend: Backend) -> TaskFastPath:
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
     _add_openapi_route(app)
+    if not admin_port:
+        return TaskFastPath(_finish(app), endpoints)
+    public = _take_public_routes(app)
+    return PortSplit(admin_port, admin=TaskFastPath(_finish(app), {}), public=TaskFastPath(_finish(public), endpoints))
+
+
+def _take_public_routes(app: FastAPI) -> FastAPI:
+    """An application with the routes of `app` that are not for BERT_ADMIN_PORT; `app` keeps those and the probes, and
+    still documents all."""
+    documented = app.openapi()  # made while all routes are there
+    app.openapi = lambda: documented  # type: ignore[method-assign]  # as FastAPI's manual does
+    public = FastAPI(openapi_url=None, redirect_slashes=False)
+    public.router.routes = [route for route in app.routes if not _path(route).startswith(ADMIN_PATHS)]
+    app.router.routes = [route for route in app.routes if _path(route).startswith((*ADMIN_PATHS, *PROBE_PATHS))]
+    return public
+
+
+def _path(route: BaseRoute) -> str:
+    return str(getattr(route, "path", ""))
+
+
+def _finish(app: FastAPI) -> FastAPI:
     _add_error_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
-    return TaskFastPath(app, endpoints)
+    return app
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
@@ -164,9 +193,10 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 def _name_paths(app: FastAPI, path: str) -> str:
     """The paths of this server, the one most like `path` first."""
-    known = list(dict.fromkeys(route.path for route in app.routes if isinstance(route, APIRoute)))
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    known = list(dict.fromkeys(each.path for each in routes if each.include_in_schema or each.path == DOCUMENTATION))
     near = difflib.get_close_matches(path, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join([*known, '/docs'])}"
+    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}"
 
 
 def _allowed_methods(app: FastAPI, path: str) -> list[str]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -18,7 +18,16 @@ from service.http.headers.coding import decode_body, encode_response
 from service.http.limits.large_body import INLINE_BYTES, parse_in_pieces, parse_large
 from service.http.limits.structure import BodyLimits
 from service.http.request import TaskRequest
-from service.http.responses import JSON, NPY, build_timing_headers, describe_result, json_bytes, npy_bytes, stages_of
+from service.http.responses import (
+    JSON,
+    NPY,
+    as_one_array,
+    build_timing_headers,
+    describe_result,
+    json_bytes,
+    npy_bytes,
+    stages_of,
+)
 from service.http.validation import parse
 from service.logs import Fields, log_access
 from service.settings import Settings
@@ -96,7 +105,7 @@ class TaskEndpoint:
         """The bytes of the response, their media type, and headers."""
         value, settings = result.value, self.backend.settings
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-            value = Content(npy_bytes(value), NPY)
+            value = _encode_array(value)
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         headers = [*build_timing_headers(result), *more]
         if settings.compress_bytes:
@@ -148,6 +157,12 @@ def _prefers_npy(accept: bytes) -> bool:
     return (
         accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
     )
+
+
+def _encode_array(value: Any) -> Any:
+    """The value in NPY; as it is where it is no array."""
+    array, headers = as_one_array(value)
+    return value if array is None else Content(npy_bytes(array), NPY, tuple(headers))
 
 
 async def compress(

@@ -1,8 +1,10 @@
-"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id."""
+"""Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id.
+`PortSplit` stands before two such applications where the service has two ports."""
 
 import logging
 import time
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,3 +52,20 @@ class TaskFastPath:
         if ACCESS.isEnabledFor(logging.INFO):
             total_ms = round(1e3 * (time.perf_counter() - started), 3)
             log_access(id=own_id.decode(), route=scope["path"], status=status, total_ms=total_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PortSplit:
+    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
+
+    The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
+    gets the events of the process's start and end.
+    """
+
+    admin_port: int
+    admin: ASGIApp
+    public: ASGIApp
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_public = scope["type"] == "http" and scope["server"][1] != self.admin_port
+        return (self.public if is_public else self.admin)(scope, receive, send)

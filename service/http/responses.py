@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.logs import Fields
-from service.tasks.base import TaskResult
+from service.tasks.base import LongList, TaskResult
 
 Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"
@@ -18,6 +18,8 @@ ROWS_PER_CHUNK = 64  # about 1 ms at 768 numbers a row: orjson holds the GIL, so
 
 async def json_bytes(value: Any) -> bytes:
     """Compact JSON; large arrays and long lists in chunks."""
+    if isinstance(value, LongList):
+        return b"[" + b",".join([await _long_json(one) for one in value]) + b"]"
     if not isinstance(value, np.ndarray | list) or len(value) <= ROWS_PER_CHUNK:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     chunks = []
@@ -27,11 +29,31 @@ async def json_bytes(value: Any) -> bytes:
     return b"[" + b",".join(chunks) + b"]"
 
 
+async def _long_json(value: Any) -> bytes:
+    """The JSON of one item of a LongList; of an object, each of its values in chunks."""
+    if not isinstance(value, dict):
+        return await json_bytes(value)
+    fields = [orjson.dumps(name) + b":" + await json_bytes(one) for name, one in value.items()]
+    return b"{" + b",".join(fields) + b"}"
+
+
 def npy_bytes(value: NDArray[np.generic]) -> bytes:
     """NumPy's file format, version 1.0."""
     buffer = io.BytesIO()
     np.save(buffer, value, allow_pickle=False)
     return buffer.getvalue()
+
+
+def as_one_array(value: Any) -> tuple[NDArray[np.generic] | None, list[tuple[bytes, bytes]]]:
+    """The array of a response in NPY, and its headers: the arrays of a LongList one after another, x-npy-rows of each.
+
+    None where the value is no array.
+    """
+    if isinstance(value, np.ndarray):
+        return value, []
+    if not all(isinstance(one, np.ndarray) for one in value):
+        return None, []
+    return np.concatenate(value), [(b"x-npy-rows", b",".join(b"%d" % len(one) for one in value))]
 
 
 def stage_milliseconds(result: TaskResult) -> tuple[float, float, float, float]:

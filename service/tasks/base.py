@@ -156,5 +156,9 @@ class Tasks:
         return request.truncation_direction if truncate else None
 
 
+class LongList(list[Any]):
+    """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+
+
 def as_list(inputs: str | list[str]) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs

@@ -20,6 +20,8 @@ async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) 
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     if request.parameters is not None:
         request = merge_parameters(request)
+    if request.pieces:
+        raise Invalid('pieces are shown beside vectors of tokens: send "pooling": "none" too', code="pieces")
     return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
 
 
@@ -79,8 +81,11 @@ def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
-    """Raises NoSuchHead, and Invalid for more dimensions than the vector has."""
+    """Raises NoSuchHead, and Invalid for vectors of tokens and for more dimensions than the vector has."""
     pooling = request.pooling or tasks.embedding.pooling
+    if pooling == "none":
+        message = "pooling none gives a vector for each token: /embed and /embed_all have it, this route does not"
+        raise Invalid(message, code="pooling")
     if pooling == "sentence" and pooling not in tasks.manifest.heads:
         own = tasks.manifest.embedding.pooling
         raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")

@@ -13,7 +13,7 @@ def merge_parameters(request: Request) -> Request:
     nested = _set_fields(request.parameters) if request.parameters is not None else {}
     if twice := sorted(nested.keys() & _set_fields(request).keys()):
         raise Invalid(f"{', '.join(twice)} given twice: at the top level and under parameters", code="parameters")
-    return request.model_copy(update=nested)
+    return request.model_copy(update={**nested, "parameters": None})
 
 
 def _set_fields(body: Body) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from service.tokenization.truncation import Direction
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
-Pooling = Literal["cls", "mean", "pooler", "sentence"]
+Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 Strategy = Literal["none", "simple", "first", "average", "max"]
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
-    "sentence-transformers checkpoint before its last Normalize; null: the default in /info"
+    "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
+    "request says so (/embed alone); null: the default in /info"
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 NO_EFFECT = "accepted for clients of other servers; has no effect"
@@ -81,6 +82,7 @@ class EmbedParameters(EmbeddingFields):
 class EmbedRequest(ClientFields, EmbedParameters):
     inputs: StringOrList = Field(examples=["my dog is hairy"])
     parameters: EmbedParameters | None = Field(None, description=PARAMETERS)
+    pieces: bool = Field(False, description="with pooling none: each text as {pieces, vectors}")
 
 
 class FillMaskParameters(Body):
@@ -200,7 +202,9 @@ class Tag(BaseModel):
     end: int = Field(description="one past the last character", examples=[16])
 
 
-EmbedResponse = Annotated[list[list[float]], Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
+Vectors = list[list[float]]
+EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
+EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
 MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
 FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]

@@ -155,6 +155,13 @@ class Tokenizer:
 
         return await self._run_in_chunks([len(ids) for ids in sequences], INLINE_TOKENS, decode_chunk)
 
+    async def read(
+        self, texts: Texts, sizes: Sequence[int], masks: bool, work: Callable[[HFTokenizer, Texts], list[T]]
+    ) -> list[T]:
+        """What `work` makes of texts of so many characters, with the tokenizer that parses the mask token or not."""
+        encoder = self._masking if masks else self._plain
+        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]))
+
     async def _run_in_chunks(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in chunks on the thread."""
         if sum(sizes) <= inline:

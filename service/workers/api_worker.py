@@ -97,7 +97,8 @@ class RemoteBackend(Backend):
 
 def serve(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
     backend = RemoteBackend(spec, settings, artifact, Metrics())
-    return run(build(settings, backend), [socket.socket(fileno=spec.listener)])
+    listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
+    return run(build(settings, backend), [socket.socket(fileno=each) for each in listeners])
 
 
 if __name__ == "__main__":

@@ -33,6 +33,13 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     listener: int  # file descriptor of the socket to accept connections on
     lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
     heartbeat: int  # file descriptor of the write end of the heartbeat pipe
+    admin_listener: int | None = None  # as `listener`, for BERT_ADMIN_PORT; None without one, and for the engine
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a worker inherits."""
+        own = [self.listener, self.lifeline, self.heartbeat]
+        return own if self.admin_listener is None else [*own, self.admin_listener]
 
     @property
     def argument(self) -> str:

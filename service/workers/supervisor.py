@@ -14,8 +14,10 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
+from service.listening import ListenError
 from service.settings import Settings, variables_with
 from service.workers.child import LOAD_FAILED, METRICS_DIR_VARIABLE, WorkerSpec, engine_socket, metrics_dir
 from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, wait_for_loss
@@ -59,7 +61,7 @@ class Child:
         spec = self.spec
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", self.module, spec.argument),
-            pass_fds=(spec.listener, spec.lifeline, spec.heartbeat),
+            pass_fds=spec.descriptors,
             env=variables_with(**{METRICS_DIR_VARIABLE: str(metrics_dir(Path(spec.folder)))}),
             start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers in order
         )
@@ -150,10 +152,13 @@ class Supervisor:
 
 def supervise(settings: Settings, *, device: str, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
+    count, admin_listeners = settings.api_processes, list[socket.socket]()
     try:
-        listeners = bind_listeners(settings.host, settings.port, settings.api_processes)
-    except OSError as error:
-        log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", settings.host, settings.port, error)
+        listeners = bind_listeners(settings.host, settings.port, count, "BERT_PORT")
+        if settings.admin_port:
+            admin_listeners = bind_listeners(settings.host, settings.admin_port, count, "BERT_ADMIN_PORT")
+    except ListenError as error:
+        log.error("%s", error)
         return 1
     with ExitStack() as stack:
         try:
@@ -165,21 +170,23 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
             return 1
         lifeline, lifeline_write_end = os.pipe()  # the system closes the write end, however this process ends
 
-        def create_child(module: str, name: str, listener: socket.socket, max_delay_seconds: float) -> Child:
+        def create_child(module: str, name: str, delay: float, *sockets: socket.socket | None) -> Child:
             read_end, write_end = open_pipe()
-            descriptors = {"listener": listener.fileno(), "lifeline": lifeline, "heartbeat": write_end}
+            names = ("listener", "admin_listener")
+            descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
+            descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
             spec = WorkerSpec(name=name, folder=folder, device=device, degraded=degraded, **descriptors)
-            return Child(f"service.workers.{module}", spec, read_end, Backoff(max_delay_seconds))
+            return Child(f"service.workers.{module}", spec, read_end, Backoff(delay))
 
-        engine = create_child("engine_worker", "engine", engine_listener, MAX_DELAY_SECONDS)
+        engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
         apis = [
-            create_child("api_worker", f"api-{number}", listener, MAX_API_DELAY_SECONDS)
-            for number, listener in enumerate(listeners)
+            create_child("api_worker", f"api-{number}", MAX_API_DELAY_SECONDS, *pair)
+            for number, pair in enumerate(zip_longest(listeners, admin_listeners))
         ]
         port = listeners[0].getsockname()[1]
         log.info("serving on http://%s:%d with %d API workers and an engine worker", settings.host, port, len(apis))
         stop_seconds = settings.linger_seconds + settings.drain_seconds
-        code = asyncio.run(Supervisor(engine, apis, listeners, stop_seconds).run())
+        code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
     os.close(lifeline_write_end)
     return code
 
@@ -193,19 +200,22 @@ def bind_engine_socket(folder: Path) -> socket.socket:
     return listener
 
 
-def bind_listeners(host: str, port: int, count: int) -> list[socket.socket]:
+def bind_listeners(host: str, port: int, count: int, variable: str) -> list[socket.socket]:
     """One socket for each API worker, all on one port: the kernel distributes new connections evenly among them.
 
     On one shared socket, the first process to wake accepts all waiting connections: of 32 connections opened at once,
-    one of two processes got nearly all.
+    one of two processes got nearly all. Raises ListenError, which names `variable`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # without SO_REUSEPORT, so that binding fails where another service has the port
-    with socket.create_server((host, port), family=family) as probe:
-        port = port or probe.getsockname()[1]
-    listeners = [
-        socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)
-    ]
+    try:
+        # without SO_REUSEPORT, so that binding fails where another service has the port
+        with socket.create_server((host, port), family=family) as probe:
+            port = port or probe.getsockname()[1]
+        listeners = [
+            socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)
+        ]
+    except OSError as error:
+        raise ListenError(host, port, variable, error) from None
     for listener in listeners:
         listener.setblocking(False)
     return listeners

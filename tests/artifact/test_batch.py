@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from model_export.artifact.batch import Tokens, pack, split
 from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
 from model_export.artifact.pooled import MEANS, MODES
+from model_export.artifact.sparse import PART, PARTS, SHIFTS
 
 SEQUENCE_OUTPUTS = [
     frozenset({"cls"}),
@@ -191,3 +192,43 @@ def test_an_empty_batch_is_refused() -> None:
 def test_a_sequence_that_fits_into_a_used_row_starts_no_new_one() -> None:
     slots, rows = place([16, 96, 32, 112], 128)
     assert (slots, rows) == ([112, 128, 128 + 96, 0], 2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=12))
+def test_sparse_inputs_make_the_maximum_over_the_tokens_of_each_text(texts: list[tuple[int, bool]]) -> None:
+    """With two numbers made of the id of each token in place of its logits, and the steps of the graph in NumPy."""
+    random = np.random.default_rng(len(texts))
+    asked = {True: frozenset({"sparse_places", "sparse_logits"}), False: frozenset({"cls"})}
+    work = [
+        Tokens(
+            ids=random.integers(1, 1000, length, dtype=np.int32), types=np.zeros(length, np.int32), outputs=asked[own]
+        )
+        for length, own in texts
+    ]
+    batch = pack(work)
+    feeds: Mapping[str, NDArray[Any]] = batch.feeds
+    assert feeds["sparse_count"].tolist() == [len(feeds["sparse_tokens"])]
+    selected = np.concatenate([tokens.ids for tokens in work])[feeds["chosen"]].astype(np.float64)
+    last, places, weights = np.zeros(2), [np.zeros((0, 2), np.int64)], [np.zeros(0)]
+    for i, tokens_of_block in enumerate(feeds["sparse_tokens"]):
+        logits = np.stack([selected[tokens_of_block], 1000 - selected[tokens_of_block]])
+        maxima = np.vstack([last, logits.reshape(2, PARTS, PART).max(axis=2).T])
+        for shift, join in zip(SHIFTS, feeds["sparse_joins"][i], strict=True):
+            shifted = maxima[[max(0, part - shift) for part in range(1 + PARTS)]]
+            maxima = np.maximum(maxima, shifted + join)
+        ended = maxima[1:] * feeds["sparse_ends"][i]
+        own = np.stack(np.nonzero(ended)) + feeds["sparse_offsets"][i]
+        places.append(own.T)
+        weights.append(ended[np.nonzero(ended)])
+        last = maxima[PARTS]
+    outputs = {
+        "sparse_places": np.concatenate(places),
+        "sparse_logits": np.concatenate(weights),
+        "cls": selected[feeds["cls_index"]],
+    }
+    for tokens, row in zip(work, split(batch, outputs), strict=True):
+        if "cls" in row:
+            assert row["cls"].tolist() == [tokens.ids[0]]
+        else:
+            assert row["sparse_places"][:, 1].tolist() == [0, 1]
+            assert row["sparse_logits"].tolist() == [tokens.ids.max(), 1000 - tokens.ids.min()]

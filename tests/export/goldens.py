@@ -13,7 +13,6 @@ import onnxruntime as ort
 
 from model_export.artifact.batch import Row, Tokens, pack, split
 from model_export.artifact.manifest import MODEL, Manifest
-from model_export.build import build_graph
 from model_export.checkpoints.checkpoint import Checkpoint
 from tests.paths import GOLDEN
 
@@ -88,16 +87,13 @@ def run(
     return split(batch, dict(zip(names, session.run(names, feeds), strict=True)))
 
 
-def hidden_states(source: Path, sequences: Sequences, folder: Path, precision: str) -> list[np.ndarray]:
-    """The last layer's output for every token, from a graph with one more output: no artifact has it."""
-    built = build_graph(Checkpoint(source), precision, "cpu")
-    built.graph.output("hidden", built.heads.hidden, "float32", ["chosen", built.parts.architecture.hidden])
-    built.graph.save(folder / MODEL)
-    session = open_session(folder / MODEL)
-    batch = pack([Tokens(ids=s["ids"], types=s["types"], outputs=frozenset({"mean"})) for s in sequences])
-    feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
-    lengths = [len(s["ids"]) for s in sequences]
-    return np.split(session.run(["hidden"], feeds)[0], np.cumsum(lengths)[:-1])
+def hidden_states(artifact: Artifact, sequences: Sequences) -> list[np.ndarray]:
+    """The last layer's output for every token."""
+    outputs = frozenset({"tokens"})
+    return [
+        row["tokens"]
+        for row in artifact.run([Tokens(ids=s["ids"], types=s["types"], outputs=outputs) for s in sequences])
+    ]
 
 
 def sentence_transformers_checkpoint(folder: Path, pooling: Any, modules: Sequence[str] = MODULES) -> Checkpoint:

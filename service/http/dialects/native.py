@@ -1,15 +1,16 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import embed, fill_mask, nsp, predict, schemas, tag
+from service.tasks import fill_mask, nsp, predict, schemas, tag, token_vectors
 
 ROUTES = {
     "/embed": TaskSpec(
         "embed",
-        embed.embed,
+        token_vectors.embed_texts_or_tokens,
         schemas.EmbedRequest,
-        schemas.EmbedResponse,
-        "One vector per text, always as a list of lists; by default as the checkpoint says, else the state of [CLS]",
+        schemas.EmbedResponse | schemas.EmbedAllResponse | list[token_vectors.PiecesAndVectors],
+        "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
+        "or with pooling none one per token",
         npy=True,
     ),
     "/fill-mask": TaskSpec(

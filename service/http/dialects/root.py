@@ -144,9 +144,9 @@ ROUTES = {
 
 
 def add_get_routes(app: APIRouter, backend: Backend) -> None:
-    @app.get("/", response_model=Status, summary="The process responds; a browser is sent to /docs")
+    @app.get("/", response_model=Status, summary="The process responds; a browser is sent to /docs if it is here")
     async def home(request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", ""):
+        if "text/html" in request.headers.get("accept", "") and not backend.settings.admin_port:
             return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path
         return Response(orjson.dumps({"status": "ok"}), media_type=JSON, headers={"vary": "accept"})
 

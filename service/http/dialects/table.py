@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fastapi import APIRouter
 
 from service.backend import Backend
-from service.http.dialects import infinity, native, openai, rerank, root, tei, vllm
+from service.http.dialects import infinity, native, openai, rerank, root, tei, tokens, vllm
 from service.http.dialects.errors import OPENAI_ERROR, SERVICE_ERROR, ErrorShape
 from service.http.dialects.kserve import routes
 from service.http.dialects.spec import TaskSpec
@@ -18,6 +18,7 @@ TASKS = {
     **root.ROUTES,
     **infinity.ROUTES,
     **vllm.ROUTES,
+    **tokens.ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (routes.add_get_routes, root.add_get_routes)

@@ -31,9 +31,11 @@ KERNELS = {  # operators with CUDA kernels in float and float16, by ONNX Runtime
         "Sub",
     ),
     *("Tanh", "TopK", "Transpose", "Unsqueeze", "GatherElements"),
+    *("Concat", "Log", "Loop", "Max", "Mul", "NonZero", "ReduceMax", "Relu"),
     *("BiasGelu", "EmbedLayerNormalization", "FusedMatMul", "PackedMultiHeadAttention", "SkipLayerNormalization"),
 }
-OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "top_logits", "top_ids", "log_sum_exp"})
+OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "tokens", "top_logits", "top_ids", "log_sum_exp"})
+SPARSE = frozenset({"sparse_places", "sparse_logits"})
 
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])
@@ -52,7 +54,8 @@ def golden() -> list[dict[str, Any]]:
 
 def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
     graph = load(artifact / "model.onnx", load_external_data=False).graph
-    kinds = {node.op_type for node in graph.node}
+    bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.name == "body"]
+    kinds = {node.op_type for part in (graph, *bodies) for node in part.node}
     assert kinds <= KERNELS, f"no CUDA kernel is known for {kinds - KERNELS}"
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
     assert len(layers) == 3
@@ -63,8 +66,9 @@ def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
 def test_indices_are_int32_and_outputs_float32(artifact: Path) -> None:
     graph = load(artifact / "model.onnx", load_external_data=False).graph
     wide = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.INT64}
-    assert wide == {"k", "target_pairs"}  # required by TopK and GatherND
-    floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name != "top_ids"}
+    assert wide == {"k", "target_pairs", "sparse_count"}  # required by TopK, GatherND and Loop
+    ids = ("top_ids", "sparse_places")
+    floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name not in ids}
     assert set(floats.values()) == {TensorProto.FLOAT}
 
 
@@ -84,7 +88,7 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
         Tokens(
             ids=one["ids"],
             types=one["types"],
-            outputs=OUTPUTS,
+            outputs=OUTPUTS | SPARSE,
             masks=tuple(sorted(set(one["masks"].tolist()))),
             top_k=3,
         )
@@ -98,10 +102,14 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
     for row, one in zip(split(batch, dict(zip(names, results, strict=True))), known, strict=True):
         np.testing.assert_allclose(row["cls"][0], one["hidden"][0], atol=close)
         np.testing.assert_allclose(row["mean"][0], one["hidden"].mean(axis=0), atol=close)
+        np.testing.assert_allclose(row["tokens"].astype(np.float64), one["hidden"], atol=close)
         np.testing.assert_allclose(row["pooler"][0], one["pooler"], atol=close)
         np.testing.assert_allclose(row["pair"][0], one["pair"], atol=close)
         cosine = row["cls"][0] @ one["hidden"][0] / np.linalg.norm(row["cls"][0]) / np.linalg.norm(one["hidden"][0])
         assert cosine > 0.9999
+        largest = dict(zip(row["sparse_places"][:, 1].tolist(), row["sparse_logits"].tolist(), strict=True))
+        for logits_of_token in one["vocabulary"]:  # of some tokens: the maximum is not below them
+            assert all(largest.get(i, 0.0) >= logit - 2 * close for i, logit in enumerate(logits_of_token.tolist()))
         logits = dict(zip(one["masks"].tolist(), one["vocabulary"], strict=True))
         for n, mask in enumerate(sorted(logits)):
             best = np.argsort(-logits[mask], kind="stable")[:3]

@@ -8,6 +8,7 @@ import pytest
 from service.engine.canary import Canary, Health
 from service.errors import Unavailable
 from service.scheduling.batcher import Batcher
+from service.scheduling.watchdog import Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
 
 CANARY = 7  # the number of its sequence, which is also what the fake model answers
@@ -71,7 +72,7 @@ class Engine:
 
     def __init__(self, time: FakeTime, runner: FakeRunner) -> None:
         self.runner, self.dead = runner, list[str]()
-        self.batcher = Batcher(run=runner.run, queue=make_queue(), clock=time.clock)
+        self.batcher = Batcher(run=runner.run, queue=make_queue(), clock=time.clock, watchdog=Watchdog(time.clock))
         self.canary = Canary(
             batcher=self.batcher,
             health=health(),

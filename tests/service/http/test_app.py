@@ -244,7 +244,7 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
     assert info["mask_token"] == "[MASK]"
-    assert info["heads"] == ["cls", "mean", "pooler", "pair", "fill_mask"]
+    assert info["heads"] == ["cls", "mean", "tokens", "pooler", "pair", "fill_mask"]
     assert info["limits"]["inputs"] == 100
     assert info["measured"]["batch_invariant"] is True
 
@@ -278,8 +278,9 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
         "embed fill_mask nsp predict tag embeddings embeddings_of_infinity similarity rerank rerank_v1 rerank_v2 root "
-        "classify score pooling infer infer_by_version health ready info metrics "
-        "server_metadata server_live server_ready model_metadata model_ready model_metadata_by_version "
+        "classify score pooling tokenize decode embed_all embed_sparse infer infer_by_version "
+        "health ready info metrics server_metadata server_live server_ready model_metadata model_ready "
+        "model_metadata_by_version "
         "model_ready_by_version ping models retrieve_model models_of_infinity"
     )
     for path, operation in operations.items():

@@ -106,6 +106,7 @@ BODIES = {
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    "/decode": b'{"ids": [1]}',
 }
 
 
@@ -133,7 +134,7 @@ def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
         return TaskResult(value=value, sequences=(), owners=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
 
     monkeypatch.setitem(TASKS, path, replace(TASKS[path], run=run))
-    app = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
+    app: Any = create_app(FakeBackend())  # type: ignore[arg-type]  # a backend has more members
     sent_headers = [(b"x-request-id", b"mine"), *headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": sent_headers}
     content = BODIES.get(path, b'{"inputs": "a"}') if body is None else body

@@ -11,8 +11,8 @@ from tests.service.http.test_fast_path import FakeBackend, call
 
 
 def build_page(**settings: Any) -> dict[str, Any]:
-    app: Any = create_app(FakeBackend(**settings)).fallback  # type: ignore[arg-type]  # a backend has more members
-    page: dict[str, Any] = app.openapi()
+    app: Any = create_app(FakeBackend(**settings))  # type: ignore[arg-type]  # a backend has more members
+    page: dict[str, Any] = app.fallback.openapi()
     return page
 
 

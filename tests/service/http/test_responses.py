@@ -12,6 +12,7 @@ from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.openai import build_response
 from service.http.dialects.table import error_shape_of
 from service.http.responses import ROWS_PER_CHUNK, json_bytes
+from service.tasks.base import LongList
 
 VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
 
@@ -33,6 +34,12 @@ def test_many_vectors_are_encoded_in_chunks() -> None:
     found, turns = encoded(json_bytes(VECTORS))
     assert found == VECTORS.tolist()
     assert turns >= 20
+
+
+def test_long_answers_of_several_inputs_are_encoded_in_chunks() -> None:
+    found, turns = encoded(json_bytes(LongList([VECTORS, [1, 2], {"vectors": VECTORS, "a b": [3]}])))
+    assert found == [VECTORS.tolist(), [1, 2], {"vectors": VECTORS.tolist(), "a b": [3]}]
+    assert turns >= 40
 
 
 @pytest.mark.parametrize("as_base64", [False, True])

@@ -1,0 +1,180 @@
+"""/tokenize and /decode, in the format of text-embeddings-inference. The model does not run."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from service.errors import DeadlineExceeded, Invalid, TooLarge
+from service.tasks.base import LongList, TaskResult, Tasks
+from service.tasks.schemas import Body, FailFastList, Pair
+from service.tokenization.token_details import TokenDetails, count_tokens, describe_tokens
+from service.tokenization.truncation import Text
+
+MAX_TOKENS = 500_000  # in a response that shows them: about 40 MB
+TOKENS_PER_TURN = 1000  # number of tokens formatted before the event loop gets a turn
+
+
+class TokenizeRequest(Body):
+    inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
+        examples=["my dog is hairy"],
+        description='a text, a list of texts, or pairs: {"text", "text_pair"} or ["a", "b"] inside a list',
+    )
+    add_special_tokens: bool = Field(True, description="with [CLS] and [SEP], as the model gets the text")
+    prompt_name: str | None = Field(None, description="one of the checkpoint's prompts, put before each text")
+    details: bool = Field(
+        False, description="also the piece, word, segment and position of each token, and whether it is unknown"
+    )
+    count: bool = Field(False, description="answer only with the number of tokens of each input")
+    mask: bool = Field(False, description="parse the mask token as /fill-mask does; all other routes read it as text")
+
+
+class Token(BaseModel):
+    id: int = Field(examples=[2026])
+    text: str = Field(description="its characters in the input; the piece of a special token", examples=["my"])
+    special: bool
+    start: int | None = Field(description="first character in its text; null for special tokens", examples=[0])
+    stop: int | None = Field(description="one past the last character", examples=[2])
+    piece: str = Field("", description="with details: as the vocabulary spells it", examples=["my"])
+    unknown: bool = Field(False, description="with details: no piece of the vocabulary spells these characters")
+    word: int | None = Field(None, description="with details: index of its word in its text", examples=[0])
+    side: int | None = Field(None, description="with details: 0 or 1, its text in a pair", examples=[0])
+    segment: int = Field(0, description="with details: the segment that the model gets")
+    position: int = Field(0, description="with details: the position that the model gets", examples=[1])
+
+
+class DecodeRequest(Body):
+    ids: FailFastList[int] | FailFastList[FailFastList[int]] = Field(
+        examples=[[2026, 3899]], description="the ids of a text, or a list of them for several"
+    )
+    skip_special_tokens: bool = True
+
+
+TokenizeResponse = list[list[Token]] | Annotated[list[int], Field(description="with count")]
+DecodeResponse = Annotated[list[str], Field(description="a text for each list of ids", examples=[["my dog"]])]
+
+
+async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: float) -> TaskResult:
+    """A list of tokens for each text, whatever its length; always a list of lists."""
+    started = time.perf_counter()
+    texts = _texts(tasks, request)
+    tasks.check_count(texts)
+    how = {"special_tokens": request.add_special_tokens, "masks": request.mask}
+    async with deadline(timeout_seconds):
+        if request.count:
+            return _result(started, await count_tokens(tasks.tokenizer, texts, **how))
+        found = await describe_tokens(tasks.tokenizer, texts, **how)
+        check_answer_size(sum(len(tokens.ids) for tokens in found))
+        value = LongList()
+        for text, tokens in zip(texts, found, strict=True):
+            value.append(await _show(text, tokens, tasks.manifest.special_tokens.get("unk"), request.details))
+    return _result(started, value)
+
+
+async def decode(tasks: Tasks, request: DecodeRequest, *, timeout_seconds: float) -> TaskResult:
+    """The text of each list of ids."""
+    started = time.perf_counter()
+    rows: list[list[int]] = [[one] if isinstance(one, int) else one for one in request.ids]
+    if request.ids and isinstance(request.ids[0], int):
+        rows = [[token_id for row in rows for token_id in row]]
+    tasks.check_count(rows)
+    _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
+    async with deadline(timeout_seconds):
+        texts = await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
+    return _result(started, texts)
+
+
+@asynccontextmanager
+async def deadline(seconds: float) -> AsyncIterator[None]:
+    """Raises DeadlineExceeded where the work inside takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        message = f"the deadline of {seconds:g} s passed while the request was tokenized: send less or allow more time"
+        raise DeadlineExceeded(message) from None
+
+
+def _texts(tasks: Tasks, request: TokenizeRequest) -> list[Text]:
+    inputs, prompt = request.inputs, _prompt(tasks, request.prompt_name)
+    texts = [_text(one, i) for i, one in enumerate(inputs if isinstance(inputs, list) else [inputs])]
+    if not prompt:
+        return texts
+    return [prompt + one if isinstance(one, str) else (prompt + one[0], one[1]) for one in texts]
+
+
+def _text(one: str | Pair | list[str], index: int) -> Text:
+    if isinstance(one, str):
+        return one
+    if isinstance(one, Pair):
+        return one.text, one.text_pair
+    if len(one) != 2:
+        message = f"a pair has two texts, this one has {len(one)}; inputs takes texts and pairs"
+        raise Invalid(message, code="pair", index=index)
+    return one[0], one[1]
+
+
+def _prompt(tasks: Tasks, name: str | None) -> str:
+    prompts = tasks.manifest.embedding.prompts
+    if name is not None and name not in prompts:
+        known = f"it has {', '.join(prompts)}" if prompts else "it has none"
+        raise Invalid(f"this model has no prompt {name!r}; {known}", code="prompt")
+    return "" if name is None else prompts[name]
+
+
+def check_answer_size(tokens: int) -> None:
+    if tokens > MAX_TOKENS:
+        way_out = "split the request, or send count: true for their number alone"
+        raise TooLarge(f"the inputs have {tokens} tokens; at most {MAX_TOKENS} are shown: {way_out}")
+
+
+def _check_ids(rows: Sequence[Sequence[int]], vocabulary: int, most: int) -> None:
+    for index, ids in enumerate(rows):
+        if len(ids) > most:
+            message = f"a list of {len(ids)} ids; at most {most} are allowed (BERT_MAX_CHARACTERS): split it"
+            raise Invalid(message, code="too_long", index=index)
+        if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+            wrong = next(token_id for token_id in ids if not 0 <= token_id < vocabulary)
+            message = f"the id {wrong} is not in the vocabulary; this model has 0 to {vocabulary - 1}"
+            raise Invalid(message, code="ids", index=index)
+
+
+async def _show(text: Text, tokens: TokenDetails, unknown: int | None, details: bool) -> list[dict[str, Any]]:
+    """The tokens of one input, as in the response."""
+    sides = (text,) if isinstance(text, str) else text
+    shown: list[dict[str, Any]] = []
+    columns = (tokens.ids, tokens.pieces, tokens.spans, tokens.special, tokens.words, tokens.sides, tokens.types)
+    for position, (token_id, piece, (start, stop), special, word, side, segment) in enumerate(
+        zip(*columns, strict=True)
+    ):
+        if special:
+            token = {"id": token_id, "text": piece, "special": True, "start": None, "stop": None}
+        else:
+            characters = sides[side or 0][start:stop]
+            token = {"id": token_id, "text": characters, "special": False, "start": start, "stop": stop}
+        if details:
+            token |= {"piece": piece, "unknown": token_id == unknown, "word": word}
+            token |= {"side": side, "segment": segment, "position": position}
+        shown.append(token)
+        if len(shown) % TOKENS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return shown
+
+
+def _result(started: float, value: Any) -> TaskResult:
+    now = time.perf_counter()
+    return TaskResult(
+        value=value,
+        sequences=(),
+        owners=(),
+        rows=(),
+        truncated=0,
+        tokens=0,
+        tokenize_seconds=now - started,
+        queue_seconds=0.0,
+        forward_seconds=0.0,
+        received=now,
+    )

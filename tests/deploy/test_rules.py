@@ -1,0 +1,48 @@
+"""The alerts have what an operator needs, a unit test each, and thresholds that follow the settings."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+from tests.deploy.queries import DEPLOY, RULE_TESTS, RULES, alerts
+from tests.operating_alerts import OPERATING, rewrite
+
+ALERTS = alerts()
+
+
+def test_the_table_of_alerts_is_the_one_that_the_command_writes() -> None:
+    text = OPERATING.read_text("utf-8")
+    assert rewrite(text) == text, "run `python -m tests.operating_alerts`"
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_bad_it_is_what_it_means_and_where(rule: dict[str, Any]) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    assert "$labels.instance" in rule["annotations"]["description"]
+
+
+def test_every_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    suite = yaml.safe_load(RULE_TESTS.read_text("utf-8"))
+    assert [(RULE_TESTS.parent / file).resolve() for file in suite["rule_files"]] == [RULES]
+    cases = [case for test in suite["tests"] for case in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in ALERTS}
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == names
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == names
+
+
+def test_the_threshold_of_the_queue_is_half_the_default_of_the_longest_wait() -> None:
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "BertQueueLong")
+    half = Settings.model_fields["max_wait_seconds"].default / 2
+    assert rule["expr"] == f"bert_wait_seconds_estimated > {half:g}"
+
+
+def test_prometheus_reads_these_rules_and_names_the_job_that_they_expect() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    assert config["rule_files"] == [RULES.name]
+    (job,) = config["scrape_configs"]
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "BertDown")
+    assert rule["expr"] == f'up{{job="{job["job_name"]}"}} == 0'

@@ -1,0 +1,90 @@
+"""A real Prometheus scrapes a real service, and runs every query of the alerts and the dashboard.
+
+`make check-rules` runs it where Prometheus is installed; `make test` does not, because it need not be.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from benchmarks.harness.process import free_port
+from tests.deploy.queries import DEPLOY, RULES, queries
+from tests.deploy.test_queries import NOT_YET
+
+DEADLINE_SECONDS = 60
+POLL_SECONDS = 0.2
+QUERIES = [query for query in queries() if not query.names & NOT_YET]
+
+
+@pytest.fixture(scope="module")
+def prometheus(server: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """With the configuration of deploy/, but this service and a scrape each second."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(RULES)]
+    (job,) = config["scrape_configs"]
+    del job["dns_sd_configs"]
+    job["static_configs"] = [{"targets": [server.base_url.netloc.decode()]}]
+    Path(folder / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
+    port = free_port()
+    options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data"}
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["prometheus", *arguments, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
+        )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            wait_for_two_scrapes(client, server)
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for_two_scrapes(prometheus: httpx.Client, server: httpx.Client) -> None:
+    """A rate needs two, with requests in between."""
+    end = monotonic() + DEADLINE_SECONDS
+    while True:
+        assert monotonic() < end
+        server.post("/embed", json={"inputs": "the cat"}).raise_for_status()
+        try:
+            if result(prometheus, 'sum(rate(bert_requests_total{status="200"}[1m])) > 0'):
+                return
+        except httpx.TransportError:
+            pass  # it has not started yet
+        Event().wait(POLL_SECONDS)
+
+
+def result(prometheus: httpx.Client, expression: str) -> list[Any]:
+    answer = prometheus.get("/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", answer
+    found: list[Any] = answer["data"]["result"]
+    return found
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.where)
+def test_a_query_runs_and_has_a_result(query: Any, prometheus: httpx.Client) -> None:
+    found = result(prometheus, query.expression)
+    assert found or query.filters or "ALERTS" in query.names
+
+
+def test_every_alert_is_evaluated_without_an_error(prometheus: httpx.Client) -> None:
+    end = monotonic() + DEADLINE_SECONDS
+    while True:
+        (group,) = prometheus.get("/api/v1/rules").json()["data"]["groups"]
+        health = {rule["health"] for rule in group["rules"]}
+        if "unknown" not in health:  # all have been evaluated
+            break
+        assert monotonic() < end
+        Event().wait(POLL_SECONDS)
+    assert health == {"ok"}
+    assert [rule["name"] for rule in group["rules"] if rule["state"] != "inactive" and rule["name"] == "BertDown"] == []
