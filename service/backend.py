@@ -39,7 +39,7 @@ class Backend(ABC):
     def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics) -> None:
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.tracing = start_tracing(settings)
-        self.tokenizer = Tokenizer(artifact, settings.max_characters)
+        self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1

@@ -3,6 +3,7 @@
 UNEXPECTED = "something went wrong in the server; its log has the details under this request_id"
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 LOADING = "the model is loading: try again in a few seconds"
+SUSPENDED_RETRY_SECONDS = 5.0
 
 
 class DeviceError(Exception):
@@ -57,6 +58,12 @@ class TooLarge(ServiceError):
     """The request as a whole is over a limit: sending it again does not help."""
 
     status, code = 413, "too_large"
+
+
+class TooMuchForDeadline(TooLarge):
+    """The device cannot compute so much within the deadline, even if nothing else is queued."""
+
+    code = "too_much_for_deadline"
 
 
 class Unsupported(ServiceError):
@@ -131,3 +138,8 @@ class DeadlineExceeded(Unavailable):
 
     code = "deadline"
     default_retry_after = None
+
+
+def suspension(reason: str) -> Unavailable:
+    """What a request gets while the engine answers none."""
+    return Unavailable(reason, code="suspended", retry_after=SUSPENDED_RETRY_SECONDS)

@@ -29,6 +29,7 @@ REASONS = (
     "buffers_full",
     "deadline_too_short",
     "too_large",
+    "too_much_for_deadline",
     "invalid",
     "unavailable",
     "deadline",
@@ -74,11 +75,12 @@ class QueueCollector(Collector):
             ),
         ):
             yield CounterMetricFamily(name, text, value=count)
+        waiting = queue.tokens + queue.reserved
         oldest = batcher.clock() - queue.oldest if queue.oldest is not None else 0.0
         for name, text, value in (
             ("bert_inflight_requests", "Requests that wait or run", batcher.unanswered),
             ("bert_waiting_requests", "Requests with at least one queued sequence", len(queue)),
-            ("bert_waiting_tokens", "Tokens in the queue", queue.tokens),
+            ("bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", waiting),
             ("bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest),
             (
                 "bert_wait_seconds_estimated",
@@ -123,6 +125,13 @@ class Metrics:
         self._wait = histogram("bert_queue_seconds", "Longest wait in a batch", buckets=SECONDS)
         self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
         self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for the GPU")
+        # "sum": each API worker has its own; set here, because the file of an ended worker's values goes on
+        tokenizing = partial(Gauge, registry=self._registry, multiprocess_mode="sum")
+        self._tokenizing_requests = tokenizing("bert_tokenizing_requests", "Requests that are tokenized or wait for it")
+        self._tokenizing_characters = tokenizing(
+            "bert_tokenizing_characters", "Their characters that are not tokenized"
+        )
+        self.tokenizing(0, 0)
         self._answered = {task: (self._requests.labels(task, "200"), self._seconds.labels(task)) for task in TASKS}
         for reason in REASONS:
             self._errors.labels(reason)
@@ -146,6 +155,10 @@ class Metrics:
         histogram.observe(seconds, current_exemplar() if self.exemplars else None)
         if truncated:
             self._truncated.inc(truncated)
+
+    def tokenizing(self, requests: int, characters: int) -> None:
+        self._tokenizing_requests.set(requests)
+        self._tokenizing_characters.set(characters)
 
     def refused(self, task: str, status: int, code: str) -> None:
         self._requests.labels(task, str(status)).inc()

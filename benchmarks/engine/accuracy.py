@@ -25,7 +25,8 @@ from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
 from service.tasks.embed import unit_length
-from service.tokenization.tokenizer import EncodeOptions, Tokenizer
+from service.tokenization.encoding import EncodeOptions
+from service.tokenization.tokenizer import Tokenizer
 
 Vectors = NDArray[np.float32]
 BATCH_TEXTS = 32

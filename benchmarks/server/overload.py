@@ -2,6 +2,8 @@
 
     idle         one request at a time: the time that is neither tokenizing nor the run
     fairness     single short texts beside a client that posts 2,000 texts again and again
+    bulk         100 bulk requests at once: goodput, computed tokens, single texts beside them
+    deadline     large requests with a deadline of 100 ms: when they are answered
     overload     10 times the knee, open loop: goodput, refusals, seconds until single texts are as fast as before
     waits        2, 5 and 10 times the knee with BERT_MAX_WAIT_SECONDS=10: how long the answered waited
     returns      600 requests that are refused at once and come back when they are asked to
@@ -31,7 +33,9 @@ from benchmarks.harness.checkpoints import SAMPLE
 from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.scenarios import faults, latency
+from benchmarks.server.scenarios.bulk import bulk
 from benchmarks.server.scenarios.counters import counters
+from benchmarks.server.scenarios.deadline import deadline
 from benchmarks.server.scenarios.disconnects import disconnects
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target
 from benchmarks.server.scenarios.large_requests import large_requests
@@ -46,6 +50,8 @@ from model_export.export import export
 SCENARIOS = {
     "idle": latency.idle,
     "fairness": latency.fairness,
+    "bulk": bulk,
+    "deadline": deadline,
     "overload": overload,
     "waits": waits,
     "returns": returns,

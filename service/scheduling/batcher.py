@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import DeadlineExceeded, NotFinite, OutOfMemory, ServiceError, Unavailable
+from service.errors import NotFinite, OutOfMemory, ServiceError, Unavailable, suspension
+from service.scheduling.admission import AdmittedRequests
 from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
-from service.scheduling.queue import RequestQueue, suspension
-from service.scheduling.request import QueuedRequest, SequenceJob, halves, run_error
-from service.scheduling.results import InferenceResult, RunBatch
+from service.scheduling.queue import RequestQueue
+from service.scheduling.request import SequenceJob, halves, run_error
+from service.scheduling.results import InferenceResult, RequestInParts, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures
 from service.scheduling.watchdog import Clock, Watchdog
 
@@ -37,28 +38,40 @@ class Batcher:
     failures: RunFailures = field(default_factory=RunFailures)
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
-    _pending: set[QueuedRequest] = field(default_factory=set)  # admitted and not ended
     _wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
+    _admitted: AdmittedRequests = field(init=False)
     _in_flight: int = 0  # batches
     _uses_all_cores: bool = False  # the batch in flight is alone
+
+    def __post_init__(self) -> None:
+        self._admitted = AdmittedRequests(self.queue, self.clock, self._wake_up.set, self.counts)
 
     def __repr__(self) -> str:
         return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
 
     @property
     def unanswered(self) -> int:
-        return len(self._pending)
+        return len(self._admitted.pending)
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """One row per sequence of `work`, in its order.
 
         Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then the request has no result.
         """
-        return await self._submit(self.queue.admit, work, timeout_seconds)
+        admitted = self._admitted
+        return await admitted.finish(admitted.start(self.queue.admit, work, timeout_seconds))
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
+        """Admits a request of so many sequences with `tokens` expected tokens, which are appended to it later.
+
+        Raises as `submit` where there is no room for it, and TooMuchForDeadline where it cannot meet its deadline.
+        """
+        return self._admitted.begin(sequences, tokens, timeout_seconds)
 
     async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
-        return await self._submit(self.queue.admit_exclusive, work, timeout_seconds)
+        admitted = self._admitted
+        return await admitted.finish(admitted.start(self.queue.admit_exclusive, work, timeout_seconds))
 
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
@@ -70,22 +83,21 @@ class Batcher:
 
     def close(self, reason: str) -> None:
         """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
-        for request in self.queue.close(reason):
-            self._fail(request, Unavailable(reason))
+        self._admitted.close(reason)
         self._wake_up.set()
 
     def fail_all(self, reason: str) -> None:
         """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
         self.close(reason)
-        for request in self._pending:
-            self._fail(request, Unavailable(reason))
+        for request in self._admitted.pending:
+            self._admitted.fail(request, Unavailable(reason))
 
     def suspend(self, reason: str) -> None:
         """Answers every request but the exclusive ones with 503, those in a run too, until it is called with ""."""
         self.queue.suspended = reason
-        for request in self._pending if reason else ():
+        for request in self._admitted.pending if reason else ():
             if not request.exclusive:
-                self._fail(request, suspension(reason))
+                self._admitted.fail(request, suspension(reason))
 
     async def serve(self) -> None:
         """Runs batches until `close`."""
@@ -130,7 +142,7 @@ class Batcher:
             share = self.concurrency.share(self.queue.tokens, in_flight=self._in_flight)
         batch = self.queue.next_batch(self.clock(), share)
         for request in batch.expired:
-            self._expire(request)
+            self._admitted.expire(request)
         self._uses_all_cores = not self._in_flight and not self.queue.tokens
         return batch.jobs
 
@@ -182,7 +194,7 @@ class Batcher:
             if request.forward_until != ended:  # the first row of this run
                 request.forward_seconds += ended - max(began, request.forward_until)
                 request.forward_until = ended
-            if request.answered == len(request.rows) and not request.future.done():
+            if request.answered == len(request.rows) and not request.missing and not request.future.done():
                 request.future.set_result(None)
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
@@ -198,53 +210,5 @@ class Batcher:
                 self.queue.shrink(sum(request.lengths[index] for request, index in jobs))
             return halves(jobs)
         for request, index in jobs:
-            self._fail(request, run_error(error, index if len(jobs) == 1 else None))
+            self._admitted.fail(request, run_error(error, index if len(jobs) == 1 else None))
         return []
-
-    async def _submit(
-        self, admit: Callable[[QueuedRequest], None], work: Sequence[Tokens], timeout_seconds: float
-    ) -> InferenceResult:
-        """Admits a request and waits until it has ended; counts how."""
-        now = self.clock()
-        request = QueuedRequest(work, arrived=now, deadline=now + timeout_seconds)
-        try:
-            admit(request)
-        except ServiceError:
-            self.counts.refuse(1)
-            raise
-        self.counts.received += 1
-        self._pending.add(request)
-        loop = asyncio.get_running_loop()
-        request.future = loop.create_future()
-        timer = loop.call_later(timeout_seconds, self._expire, request)
-        self._wake_up.set()
-        try:
-            await request.future
-            self.counts.answered += 1
-        except asyncio.CancelledError:
-            self.queue.remove(request)
-            self.counts.cancelled += 1
-            raise
-        except DeadlineExceeded:
-            self.counts.expired += 1
-            raise
-        except ServiceError:
-            self.counts.failed += 1
-            raise
-        finally:
-            timer.cancel()
-            self._pending.remove(request)
-        queue_seconds = self.clock() - now - request.forward_seconds
-        return InferenceResult(rows=request.rows, queue_seconds=queue_seconds, forward_seconds=request.forward_seconds)
-
-    def _expire(self, request: QueuedRequest) -> None:
-        """Only while some of its sequences are queued: a request that is wholly in a run is answered, late or not."""
-        if request.queued_tokens:
-            waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
-            ran = f"{request.dispatched} of {len(request.work)} inputs had been dispatched"
-            self._fail(request, DeadlineExceeded(f"{waited}; {ran}"))
-
-    def _fail(self, request: QueuedRequest, error: ServiceError) -> None:
-        self.queue.remove(request)
-        if not request.future.done():
-            request.future.set_exception(error)

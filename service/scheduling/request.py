@@ -12,29 +12,61 @@ from service.tracing.context import TRACEPARENT
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order."""
+    """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order.
 
-    work: Sequence[Tokens]
+    Sequences that are `missing` when it is admitted are appended later.
+    """
+
+    work: list[Tokens]
     arrived: float  # seconds
     deadline: float
     exclusive: bool = False  # dispatched in a batch of its own
+    missing: int = 0  # sequences that are still to be appended
+    reserved: int = 0  # their expected tokens; at least 1 while any is missing
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
     number: int = 0  # set on admission: 1 for the first request of the queue
     finish: float = -math.inf  # in virtual time, set on admission; see FairOrder
+    in_order: bool = False  # the queue's order has an entry of it
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
     trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
     lengths: list[int] = field(init=False)  # tokens of each sequence
-    size: int = field(init=False)  # tokens of all sequences
+    size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
     rows: list[Row] = field(init=False)  # empty until computed
     future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
+    timer: asyncio.TimerHandle = field(init=False)  # likewise; of its deadline
 
     def __post_init__(self) -> None:
         self.lengths = [len(tokens.ids) for tokens in self.work]
-        self.size = self.queued_tokens = sum(self.lengths)
+        self.queued_tokens = sum(self.lengths)
+        self.size = self.queued_tokens + self.reserved
         self.rows = [{}] * len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Of the sequences that it has, and those that are expected."""
+        return sum(self.lengths) + self.reserved
+
+    @property
+    def unserved(self) -> int:
+        """Tokens that have not been dispatched, also of the sequences that are expected."""
+        return self.queued_tokens + self.reserved
+
+    @property
+    def dispatched_all(self) -> bool:
+        return not self.queued_tokens and not self.missing
+
+    def append(self, work: Sequence[Tokens], reserved: int) -> None:
+        """The next of the missing sequences; `reserved` tokens are expected of those after them."""
+        lengths = [len(tokens.ids) for tokens in work]
+        self.work += work
+        self.lengths += lengths
+        self.rows += [{}] * len(lengths)
+        self.queued_tokens += sum(lengths)
+        self.missing -= len(lengths)
+        self.reserved = max(1, reserved) if self.missing else 0
 
     def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
         """The next sequences that fit into `room` tokens; `always_one`: the first one, however long."""

@@ -1,8 +1,9 @@
 """What the batcher needs of a model runner, and what its clients get."""
 
-from collections.abc import Awaitable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from model_export.artifact.batch import Batch, Row, Tokens
 
@@ -20,3 +21,16 @@ class InferenceResult:
     rows: list[Row]  # one per sequence, in the order of the request
     queue_seconds: float
     forward_seconds: float  # of the runs that this request took part in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInParts:
+    """A request that was admitted before its sequences were known: they run while later ones are still made.
+
+    `append` sequences until none is missing and `finish`, or `withdraw`.
+    """
+
+    ended: "asyncio.Future[Any]"  # done as soon as the request has ended, also where it failed before `finish`
+    append: Callable[[Sequence[Tokens], int], None]  # and the expected tokens of those after them; raises TooLarge
+    finish: Callable[[], Awaitable[InferenceResult]]  # raises what `submit` raises
+    withdraw: Callable[[], None]

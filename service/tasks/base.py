@@ -1,20 +1,26 @@
 """What the tasks share: their context, and the steps from texts to the model's outputs. Knows nothing of HTTP."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
-from service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
-from service.scheduling.results import InferenceResult
+from service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
+from service.scheduling.results import InferenceResult, RequestInParts
 from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
-from service.tokenization.tokenizer import EncodedText, EncodeOptions, Tokenizer
-from service.tokenization.truncation import Direction
+from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
+from service.tokenization.job import EncodingJob
+from service.tokenization.tokenizer import Tokenizer
 
+T = TypeVar("T")
+Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
 Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
@@ -44,6 +50,8 @@ class InferenceQueue(Protocol):
     """Where sequences wait for the model, in this process or in the engine's."""
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +86,30 @@ class Tasks:
         options: EncodeOptions,
         *,
         timeout_seconds: float,
-        check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
+        check: Check = lambda sequences, first: None,
         encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        `encode` makes tokens of inputs that are no texts; by default the tokenizer makes them.
-        Raises Invalid for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer,
-        `check` and the queue raise.
+        Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
+        first of them while later ones are tokenized. `encode` makes tokens of inputs that are no texts. Raises Invalid
+        for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the
+        queue raise.
         """
         self.check_count(texts)
-        started = time.perf_counter()
-        sequences = await (encode or self.tokenizer.encode)(texts, options, self.truncation(request))
-        return await self._run(sequences, range(len(sequences)), started, timeout_seconds=timeout_seconds, check=check)
+        started, truncation = time.perf_counter(), self.truncation(request)
+        if encode is not None:
+            sequences = await encode(texts, options, truncation)
+        elif sum(sizes := self.tokenizer.measure(texts)) > INLINE_CHARACTERS:
+            job = self.tokenizer.start_job(texts, sizes, options, truncation)
+            return await self._run_in_parts(job, check, timeout_seconds)
+        else:
+            sequences = self.tokenizer.encode_sync(texts, options, truncation)
+        check_tokens(sequences)
+        tokenize_seconds = time.perf_counter() - started
+        check(sequences, 0)
+        result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
+        return _task_result(sequences, range(len(sequences)), result, tokenize_seconds)
 
     async def run_windows(
         self, texts: Sequence[str], options: EncodeOptions, *, stride: int, timeout_seconds: float
@@ -100,48 +119,55 @@ class Tasks:
         A window counts as an input, and its tokens count in the queue. An error has the index of the text.
         """
         self.check_count(texts)
-        started = time.perf_counter()
-        windows = await self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
-        owners = [index for index, of_text in enumerate(windows) for _ in of_text]
-        sequences = [window for of_text in windows for window in of_text]
+        tokenized = self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
+        (sequences, owners), left = await self.prepare(tokenized, timeout_seconds)
         try:
-            return await self._run(sequences, owners, started, timeout_seconds=timeout_seconds)
+            check_tokens(sequences)
+            result = await self.queue.submit(sequences, timeout_seconds=left)
         except ServiceError as error:
             if error.index is not None:
                 error.index = owners[error.index]
             raise
+        return _task_result(sequences, owners, result, timeout_seconds - left)
 
-    async def _run(
-        self,
-        sequences: Sequence[EncodedText],
-        owners: Sequence[int],
-        started: float,
-        *,
-        timeout_seconds: float,
-        check: Callable[[Sequence[EncodedText]], None] = lambda _: None,
-    ) -> TaskResult:
-        """Runs the model on what was tokenized since `started`; an error has the index of the sequence."""
-        truncated = tokens = 0
-        for index, one in enumerate(sequences):
-            if one.empty:
-                message = "input has no tokens: it is empty, or holds only spaces and control characters"
-                raise Invalid(message, code="empty", index=index)
-            truncated += one.truncated
-            tokens += len(one.ids)
+    async def _run_in_parts(self, job: EncodingJob, check: Check, timeout_seconds: float) -> TaskResult:
+        """As `run`. A request that has ended in the queue, also by its deadline, is not tokenized any further."""
+        started = time.perf_counter()
+        request = self.queue.begin(len(job.texts), job.expected_tokens, timeout_seconds=timeout_seconds)
+        sequences: list[EncodedText] = []
+        try:
+            async with asyncio.timeout(None) as tokenizing:
+                stop = partial(_stop, tokenizing)
+                request.ended.add_done_callback(stop)
+                async with aclosing(self.tokenizer.run_job(job)) as parts:
+                    async for part in parts:
+                        check_tokens(part, len(sequences))
+                        check(part, len(sequences))
+                        sequences += part
+                        request.append(part, job.expected_tokens)
+        except TimeoutError:
+            pass  # `finish` says how the request has ended
+        except BaseException:
+            request.withdraw()
+            raise
+        finally:
+            request.ended.remove_done_callback(stop)
         tokenize_seconds = time.perf_counter() - started
-        check(sequences)
-        result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return TaskResult(
-            sequences=sequences,
-            owners=owners,
-            rows=result.rows,
-            truncated=truncated,
-            tokens=tokens,
-            tokenize_seconds=tokenize_seconds,
-            queue_seconds=result.queue_seconds,
-            forward_seconds=result.forward_seconds,
-            received=time.perf_counter(),
-        )
+        result = await request.finish()
+        tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
+        waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
+        return _task_result(sequences, range(len(sequences)), waited, tokenize_seconds)
+
+    async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
+        """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                result = await tokenized
+        except TimeoutError:
+            message = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
+            raise DeadlineExceeded(message) from None
+        return result, timeout_seconds - (time.perf_counter() - started)
 
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
@@ -158,6 +184,39 @@ class Tasks:
 
 class LongList(list[Any]):
     """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+
+
+def check_tokens(sequences: Sequence[EncodedText], first: int = 0) -> None:
+    """Raises Invalid with the index of a text without tokens; `first` is the index of the first one."""
+    for index, one in enumerate(sequences, first):
+        if one.empty:
+            message = "input has no tokens: it is empty, or holds only spaces and control characters"
+            raise Invalid(message, code="empty", index=index)
+
+
+def _task_result(
+    sequences: Sequence[EncodedText], owners: Sequence[int], result: InferenceResult, tokenize_seconds: float
+) -> TaskResult:
+    truncated = tokens = 0
+    for one in sequences:
+        truncated += one.truncated
+        tokens += len(one.ids)
+    return TaskResult(
+        sequences=sequences,
+        owners=owners,
+        rows=result.rows,
+        truncated=truncated,
+        tokens=tokens,
+        tokenize_seconds=tokenize_seconds,
+        queue_seconds=result.queue_seconds,
+        forward_seconds=result.forward_seconds,
+        received=time.perf_counter(),
+    )
+
+
+def _stop(tokenizing: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
+    with suppress(RuntimeError):  # tokenizing ended in the same turn of the loop
+        tokenizing.reschedule(asyncio.get_running_loop().time())
 
 
 def as_list(inputs: str | list[str]) -> list[str]:

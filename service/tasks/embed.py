@@ -10,8 +10,8 @@ from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields
+from service.tokenization.encoding import EncodeOptions
 from service.tokenization.token_ids import encode_ids
-from service.tokenization.tokenizer import EncodeOptions
 
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 
@@ -35,7 +35,7 @@ async def embed_texts(
         tasks.check_count(texts)
         texts = [prompt + text for text in texts]
         if pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-            options = await _options_without(tasks, prompt)
+            options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
     result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
     return _finish(tasks, result, request, pooling)
 

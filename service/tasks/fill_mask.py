@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from service.errors import Invalid, TooLarge
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import FillMaskRequest
-from service.tokenization.tokenizer import EncodedText, EncodeOptions
+from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
@@ -26,11 +27,15 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
     """One input (or a list of one) gives one result, a longer list a list of results."""
     tasks.require_head("fill_mask")
     top_k, targets, first_piece = _parameters(tasks, request)
-    words = {} if targets is None else await target_ids(tasks, targets, first_piece)
+    words: dict[int, str] = {}
+    if targets is not None:
+        words, timeout_seconds = await tasks.prepare(target_ids(tasks, targets, first_piece), timeout_seconds)
 
-    def check(sequences: Sequence[EncodedText]) -> None:
-        check_masks(tasks, sequences)
-        check_answer_size(sequences, min(top_k, len(words) or top_k))
+    answer = AnswerSize(min(top_k, len(words) or top_k))
+
+    def check(sequences: Sequence[EncodedText], first: int) -> None:
+        check_masks(tasks, sequences, first)
+        answer.add(sequences)
 
     texts, options = as_list(request.inputs), _options(top_k, tuple(sorted(words)))
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
@@ -42,24 +47,34 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
     return result.finish(value if len(value) > 1 else value[0])
 
 
-def check_masks(tasks: Tasks, sequences: Sequence[EncodedText]) -> None:
-    """Raises Invalid with the index of the first text without a mask."""
-    for index, tokens in enumerate(sequences):
+def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> None:
+    """Raises Invalid with the index of the first text without a mask; `first` is that of the first one."""
+    for index, tokens in enumerate(sequences, first):
         if not tokens.masks:
             cut = f"was cut away with the end of the text (at most {tasks.manifest.max_tokens} tokens)"
             reason = cut if tokens.truncated else "was not found in the input"
             raise Invalid(f"the mask token {tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
 
 
-def check_answer_size(sequences: Sequence[EncodedText], candidates: int) -> None:
-    """Raises TooLarge if so many candidates for each mask, each with its text, exceed MAX_ANSWER_TOKENS."""
-    size = sum([len(one.masks) * candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS) for one in sequences])
-    if size > MAX_ANSWER_TOKENS:
-        masks = sum(len(one.masks) for one in sequences)
-        raise TooLarge(
-            f"{candidates} candidates for each of {masks} masks, each with its whole text, make a response of {size} "
-            f"tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or split the request"
-        )
+@dataclass(slots=True)
+class AnswerSize:
+    """The size of a response with so many candidates for each mask, each with its text."""
+
+    candidates: int
+    masks: int = 0
+    tokens: int = 0
+
+    def add(self, sequences: Sequence[EncodedText]) -> None:
+        """Raises TooLarge where the response exceeds MAX_ANSWER_TOKENS."""
+        for one in sequences:
+            self.masks += len(one.masks)
+            self.tokens += len(one.masks) * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
+        if self.tokens > MAX_ANSWER_TOKENS:
+            made = f"{self.candidates} candidates for each of {self.masks} masks, each with its whole text, make"
+            raise TooLarge(
+                f"{made} a response of {self.tokens} tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or "
+                "split the request"
+            )
 
 
 def _parameters(tasks: Tasks, request: FillMaskRequest) -> tuple[int, list[str] | None, bool]:

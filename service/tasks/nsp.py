@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import NspRequest, Pair
-from service.tokenization.tokenizer import EncodeOptions
-from service.tokenization.truncation import Text
+from service.tokenization.encoding import EncodeOptions, Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 

@@ -10,8 +10,7 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair, PredictRequest
-from service.tokenization.tokenizer import EncodeOptions
-from service.tokenization.truncation import Text
+from service.tokenization.encoding import EncodeOptions, Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 Floats = NDArray[np.float64]

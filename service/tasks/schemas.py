@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from service.tokenization.truncation import Direction
+from service.tokenization.encoding import Direction
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors

@@ -10,7 +10,7 @@ from service.tasks.embed import embed_texts
 from service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
 from service.tasks.rerank import is_cross_encoder, require_cosine
 from service.tasks.schemas import EmbeddingFields, TruncationFields
-from service.tokenization.truncation import Text
+from service.tokenization.encoding import Text
 
 
 async def score_labels(

@@ -14,7 +14,7 @@ from service.errors import NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import find_prompt
 from service.tasks.schemas import EmbeddingFields, StringOrList, TruncationFields
-from service.tokenization.tokenizer import EncodeOptions
+from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
 MAX_WEIGHTS = 2_000_000  # in a response: about 70 MB

@@ -12,7 +12,7 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.predict import Floats, softmax
 from service.tasks.schemas import TagParameters, TagRequest
-from service.tokenization.tokenizer import EncodedText, EncodeOptions
+from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 OUTSIDE = ("O",)  # the tag of tokens that belong to no entity; left out of the response by default

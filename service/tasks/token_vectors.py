@@ -12,7 +12,7 @@ from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import embed, find_prompt, unit_length
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbedRequest, StringOrList, TruncationFields
-from service.tokenization.tokenizer import EncodedText, EncodeOptions
+from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
 OPTIONS_WITH_PIECES = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from service.errors import DeadlineExceeded, Invalid, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.schemas import Body, FailFastList, Pair
+from service.tokenization.encoding import Text
 from service.tokenization.token_details import TokenDetails, count_tokens, describe_tokens
-from service.tokenization.truncation import Text
 
 MAX_TOKENS = 500_000  # in a response that shows them: about 40 MB
 TOKENS_PER_TURN = 1000  # number of tokens formatted before the event loop gets a turn

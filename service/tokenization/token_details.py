@@ -1,12 +1,10 @@
 """All that the tokenizer knows of a text's tokens, for a text of any length. Does not know the model's limit."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.errors import Invalid
-from service.tokenization.tokenizer import Texts, Tokenizer
-from service.tokenization.truncation import Text
+from service.tokenization.encoding import Texts
+from service.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +39,7 @@ async def describe_tokens(
             for one in encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)
         ]
 
-    return await tokenizer.read(texts, _sizes(tokenizer, texts), masks, work)
+    return await tokenizer.read(texts, masks, work)
 
 
 async def count_tokens(tokenizer: Tokenizer, texts: Texts, *, special_tokens: bool, masks: bool) -> list[int]:
@@ -50,14 +48,4 @@ async def count_tokens(tokenizer: Tokenizer, texts: Texts, *, special_tokens: bo
     def work(encoder: Any, chunk: Texts) -> list[int]:
         return [len(one) for one in encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)]
 
-    return await tokenizer.read(texts, _sizes(tokenizer, texts), masks, work)
-
-
-def _sizes(tokenizer: Tokenizer, texts: Sequence[Text]) -> list[int]:
-    """The characters of each text."""
-    sizes = [len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts]
-    for index, size in enumerate(sizes):
-        if size > tokenizer.max_characters:
-            limit = f"at most {tokenizer.max_characters} are allowed (BERT_MAX_CHARACTERS)"
-            raise Invalid(f"input has {size} characters; {limit}: split it", code="too_long", index=index)
-    return sizes
+    return await tokenizer.read(texts, masks, work)

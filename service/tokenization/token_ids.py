@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from model_export.artifact.placement import Ints
 from service.errors import Invalid
-from service.tokenization.tokenizer import NO_SPANS, EncodedText, EncodeOptions, Tokenizer
-from service.tokenization.truncation import Direction
+from service.tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, too_long
+from service.tokenization.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
 FRAME = EncodeOptions(outputs=frozenset(), spans=True)
@@ -34,9 +34,7 @@ async def encode_ids(
         _check_special_tokens(ids, manifest.special_tokens, index)
         cut = max(0, len(ids) + special - limit)
         if cut and truncate is None:
-            size = len(ids) + special
-            message = f"input has {size} tokens; this model takes at most {limit}: shorten it or send truncate: true"
-            raise Invalid(message, code="too_long", index=index)
+            raise too_long(str(len(ids) + special), limit, index)
         kept = ids[cut:] if truncate == "left" else ids[: len(ids) - cut]
         encoded.append(
             EncodedText(

@@ -2,8 +2,9 @@
 them for transformers' pipelines (`return_overflowing_tokens`, `stride`). The library copies every token of a window as
 a string and holds the GIL meanwhile: a second for a million tokens. So windows are slices of the text's arrays."""
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tokenizers import Encoding
@@ -11,6 +12,9 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from model_export.artifact.placement import Ints
 from service.errors import Invalid, TooLarge
+from service.tokenization.encoding import EncodedText, encode_each, to_encoded_text
+from service.tokenization.job import EncodingJob
+from service.tokenization.pieces import LongText
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 Arrays = tuple[Ints, Ints, Ints]  # ids [length], types [length], spans [length, 2] or [0, 2]
@@ -67,6 +71,51 @@ class WindowSplitter:
     @property
     def _room(self) -> int:
         return self.limit - self.tokenizer.num_special_tokens_to_add(False)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WindowsJob(EncodingJob):
+    """The texts of a request on their way to windows: a step gives those of the next texts; no text is cut.
+
+    Raises TooLarge for more than `most` windows.
+    """
+
+    splitter: WindowSplitter
+    stride: int  # tokens that a window shares with the one before it
+    most: int
+    owners: list[int] = field(default_factory=list)  # the text of each window that was made
+
+    def _encode(self, first: int, end: int) -> list[EncodedText]:
+        windows: list[EncodedText] = []
+        for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
+            whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
+            windows += self._split(index, encoding, whole)
+        return windows
+
+    def _start_long(self, index: int) -> LongText:
+        return LongText(self.tokenizer, self.cuts, self.texts[index], sys.maxsize, truncate=None, count_all=True)
+
+    def _check_long(self, index: int, long: LongText) -> None:  # noqa: ARG002
+        self._check_count(long.tokens)
+
+    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:
+        encoding, offsets = long.encoding()
+        whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
+        if self.options.spans:
+            whole.spans[whole.spans[:, 0] >= 0] = offsets
+        return self._split(index, encoding, replace(whole, empty=long.empty))
+
+    def _split(self, index: int, encoding: Encoding, whole: EncodedText) -> list[EncodedText]:
+        self._check_count(len(encoding))
+        text = self.texts[index]
+        assert isinstance(text, str)  # a pair has no windows
+        windows = self.splitter.split(text, encoding, (whole.ids, whole.types, whole.spans), self.stride)
+        self.owners += [index] * len(windows)
+        return [replace(whole, ids=ids, types=types, spans=spans) for ids, types, spans in windows]
+
+    def _check_count(self, tokens: int) -> None:
+        """Of the windows so far, and of those of a text of so many tokens."""
+        check_window_count(len(self.owners) + self.splitter.count(tokens, self.stride), self.most)
 
 
 def check_window_count(count: int, most: int) -> None:

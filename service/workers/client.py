@@ -9,17 +9,18 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import ModelBounds
-from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
-from service.scheduling.results import InferenceResult
+from service.errors import Overloaded, ServiceError, Unavailable
+from service.scheduling.results import InferenceResult, RequestInParts
 from service.tracing.context import TRACEPARENT
 from service.workers import messages
-from service.workers.bounds import find_fault, keeps_bounds
-from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_results, encode_requests
+from service.workers.codec import RemoteRequest, RemoteResult, decode_results
+from service.workers.connection.outbox import Outbox
+from service.workers.connection.pending import PendingRequest, settle
 
 READ_AHEAD_BYTES = 2**20
 MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new requests are rejected
@@ -30,7 +31,6 @@ MIN_RETRY_SECONDS = 1.0  # after a rejection without a time
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 RETRY_SECONDS = 2.0  # by then the engine has usually been restarted
 log = logging.getLogger("service")
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class EngineClient:
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: asyncio.StreamWriter | None = None
     _last_id: int = 0  # of requests and queries
-    _outbox: dict[int, RemoteRequest] = field(default_factory=dict)
+    _outbox: Outbox = field(init=False)
     _requests: dict[int, "asyncio.Future[RemoteResult]"] = field(default_factory=dict)
     _queries: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
     _overload: Overloaded | None = None
@@ -54,30 +54,29 @@ class EngineClient:
     _rejections: int = 0  # requests rejected since the last report to the engine
     _closed: str = ""  # the reason
 
+    def __post_init__(self) -> None:
+        self._outbox = Outbox(self.bounds, self._write, self._refuse)
+
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
-        self._check_open()
-        started = time.monotonic()
-        self._last_id = request_id = self._last_id + 1
-        future = self._requests[request_id] = asyncio.get_running_loop().create_future()
-        deadline, trace = started + timeout_seconds, TRACEPARENT.get()
-        self._enqueue(RemoteRequest(id=request_id, deadline=deadline, sequences=work, trace=trace))
-        try:
-            async with asyncio.timeout(timeout_seconds + self.grace_seconds):
-                result = await future
-        except TimeoutError:
-            self._cancel(request_id)
-            raise Unavailable("the engine does not answer", retry_after=RETRY_SECONDS) from None
-        except asyncio.CancelledError:
-            self._cancel(request_id)
-            raise
-        finally:
-            del self._requests[request_id]
-        queued = time.monotonic() - started - result.forward_seconds  # includes the transfer between the processes
-        return InferenceResult(rows=result.rows, queue_seconds=queued, forward_seconds=result.forward_seconds)
+        request = self._register(timeout_seconds)
+        trace = TRACEPARENT.get()
+        self._outbox.add(RemoteRequest(id=request.id, deadline=request.deadline, sequences=work, trace=trace))
+        return await self._finish(request)
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
+        """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
+        request = self._register(timeout_seconds)
+        self._write(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
+        return RequestInParts(
+            ended=request.future,
+            append=partial(self._append, request),
+            finish=partial(self._finish, request),
+            withdraw=partial(self._withdraw, request),
+        )
 
     def check_admission(self, tokens: int) -> None:
         """Raises Unavailable without an engine, Overloaded where so many tokens did not fit the queue a moment ago."""
@@ -146,15 +145,15 @@ class EngineClient:
     def _handle(self, message: messages.FromEngine) -> None:
         if isinstance(message, messages.ResultBatch):
             for result in decode_results(message):
-                _settle(self._requests.get(result.id), result)
+                settle(self._requests.get(result.id), result)
         elif isinstance(message, messages.ErrorReply):
             error = messages.to_exception(message)
             if message.min_rejected_tokens and isinstance(error, Overloaded):
                 self._overload, self._min_rejected_tokens = error, message.min_rejected_tokens
                 self._overloaded_until = time.monotonic() + REJECT_SECONDS
-            _settle(self._requests.get(message.request_id), error)
+            settle(self._requests.get(message.request_id), error)
         elif isinstance(message, messages.QueryReply):
-            _settle(self._queries.get(message.query_id), message.content)
+            settle(self._queries.get(message.query_id), message.content)
         else:
             raise messages.ProtocolError("a second hello")
 
@@ -172,64 +171,75 @@ class EngineClient:
             raise _retry_later("the engine does not accept requests")
         return self._writer
 
-    def _enqueue(self, request: RemoteRequest) -> None:
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox[request.id] = request
+    def _register(self, timeout_seconds: float) -> PendingRequest:
+        """A new request. Raises as `_check_open`."""
+        self._check_open()
+        now, future = time.monotonic(), asyncio.get_running_loop().create_future()
+        self._last_id = request_id = self._last_id + 1
+        self._requests[request_id] = future
+        return PendingRequest(id=request_id, started=now, deadline=now + timeout_seconds, future=future)
 
-    def _flush(self) -> None:
-        requests, self._outbox = list(self._outbox.values()), {}
-        for chunk in chunk_by_bytes(requests):
-            if self._writer is None:
-                return  # the requests have been failed with the connection
-            message = encode_requests(chunk)
-            if not keeps_bounds(message, self.bounds):
-                if not (chunk := self._refuse_faulty(chunk)):
-                    continue
-                message = encode_requests(chunk)
-            try:
-                self._writer.write(messages.frame(message))
-            except TooLarge as error:
-                for request in chunk:
-                    _settle(self._requests.get(request.id), error)
+    def _append(self, request: PendingRequest, work: Sequence[Tokens], reserved: int) -> None:
+        """As RequestInParts.append: does nothing where the request has ended."""
+        if request.future.done():
+            return
+        part = RemoteRequest(
+            id=request.id, deadline=request.deadline, sequences=work, reserved=reserved, first=request.appended
+        )
+        request.appended += len(work)
+        self._outbox.add(part)
 
-    def _refuse_faulty(self, requests: Sequence[RemoteRequest]) -> list[RemoteRequest]:
-        """Fails the requests that the engine would refuse, each with the index of its first such input; the others."""
-        good = []
-        for request in requests:
-            if (fault := find_fault(request.sequences, self.bounds)) is None:
-                good.append(request)
-            else:
-                index, message = fault
-                _settle(self._requests.get(request.id), InferenceFailed(message, index=index))
-        return good
+    async def _finish(self, request: PendingRequest) -> InferenceResult:
+        """Waits until the request has ended."""
+        try:
+            async with asyncio.timeout(request.deadline + self.grace_seconds - time.monotonic()):
+                result = await request.future
+        except TimeoutError:
+            self._cancel(request.id)
+            raise Unavailable("the engine does not answer", retry_after=RETRY_SECONDS) from None
+        except asyncio.CancelledError:
+            self._cancel(request.id)
+            raise
+        finally:
+            del self._requests[request.id]
+        queued = time.monotonic() - request.started - result.forward_seconds  # includes the transfer between processes
+        return InferenceResult(rows=result.rows, queue_seconds=queued, forward_seconds=result.forward_seconds)
+
+    def _withdraw(self, request: PendingRequest) -> None:
+        del self._requests[request.id]
+        if not request.future.done():
+            request.future.cancel()
+            self._cancel(request.id)
+        elif not request.future.cancelled():
+            request.future.exception()  # otherwise the event loop would log it
 
     def _report_rejections(self) -> None:
         """The engine counts them; an engine that has ended took its counters with it."""
-        if self._rejections and self._writer is not None:
-            self._writer.write(messages.frame(messages.RejectedLocally(self._rejections)))
+        if self._rejections:
+            self._write(messages.RejectedLocally(self._rejections))
         self._rejections = 0
 
     def _cancel(self, request_id: int) -> None:
-        if self._outbox.pop(request_id, None) is None and self._writer is not None:
-            self._writer.write(messages.frame(messages.Cancel(request_id)))
+        if not self._outbox.drop(request_id):
+            self._write(messages.Cancel(request_id))
+
+    def _refuse(self, request: RemoteRequest, error: ServiceError) -> None:
+        """Ends a request that is not sent, or not all of it."""
+        settle(self._requests.get(request.id), error)
+        if not request.is_whole:
+            self._write(messages.Cancel(request.id))
+
+    def _write(self, message: messages.Message) -> None:
+        """Does nothing without a connection: its requests have failed with it. Raises as `frame`."""
+        if self._writer is not None:
+            self._writer.write(messages.frame(message))
 
     def _fail_pending(self, error: Unavailable) -> None:
         for request in self._requests.values():
-            _settle(request, error)
+            settle(request, error)
         for query in self._queries.values():
-            _settle(query, error)
+            settle(query, error)
 
 
 def _retry_later(reason: str) -> Unavailable:
     return Unavailable(f"{reason}: try again in a few seconds", retry_after=RETRY_SECONDS)
-
-
-def _settle(future: "asyncio.Future[T] | None", outcome: T | ServiceError) -> None:
-    """Does nothing for None and for a future that is done: the request has been cancelled."""
-    if future is None or future.done():
-        return
-    if isinstance(outcome, ServiceError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
 from model_export.artifact.manifest import ModelBounds
-from service.workers.messages import MAX_FRAME_BYTES, OutputBlock, OutputSpec, ProtocolError, ResultBatch, SubmitBatch
+from service.workers.messages import (
+    MAX_FRAME_BYTES,
+    WHOLE,
+    OutputBlock,
+    OutputSpec,
+    ProtocolError,
+    ResultBatch,
+    SubmitBatch,
+)
 
 MESSAGE_BYTES = 4 * 2**20
 DTYPES = ("<f4", "<f8", "<i4", "<i8")
@@ -24,12 +32,18 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RemoteRequest:
-    """A request for the engine worker."""
+    """A request for the engine worker, or the next sequences of one."""
 
     id: int
     deadline: float  # seconds on the machine's monotonic clock
     sequences: Sequence[Tokens]
-    trace: str = ""  # the traceparent of its span; empty without traces, then of all requests
+    trace: str = ""  # as SubmitBatch.traces
+    reserved: int = WHOLE  # as SubmitBatch.reserved
+    first: int = 0  # the index of the first sequence in its request; not sent
+
+    @property
+    def is_whole(self) -> bool:
+        return self.reserved == WHOLE
 
     @property
     def tokens(self) -> int:
@@ -81,9 +95,10 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
     ]
     return SubmitBatch(
         request_ids=tuple(request.id for request in requests),
+        reserved=tuple(request.reserved for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
-        traces=tuple(request.trace for request in requests) if requests[0].trace else (),
+        traces=tuple(request.trace for request in requests),
         specs=tuple(
             OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
             for outputs, top_k, targets, pooled_from in specs
@@ -100,11 +115,9 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
 def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
     """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
     counts = message.sequence_counts
-    _check(
-        len(message.request_ids) == len(message.deadlines) == len(counts),
-        "lists of different lengths",
-    )
-    _check(len(message.traces) in (0, len(counts)), "lists of different lengths")
+    per_request = (message.request_ids, message.reserved, message.deadlines, message.traces)
+    _check(all(len(each) == len(counts) for each in per_request), "lists of different lengths")
+    _check(min(message.reserved, default=WHOLE) >= WHOLE, "a reservation out of bounds")
     _check(min(counts, default=0) >= 1, "a request without sequences")
     _check(len(set(message.request_ids)) == len(counts), "a repeated request id")
     _check(all(map(math.isfinite, message.deadlines)), "a deadline that is not finite")
@@ -129,10 +142,8 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
         for own, own_masks, index in zip(_slices(lengths), _slices(mask_counts), spec_index.tolist(), strict=True)
     ]
     return [
-        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], trace=trace)
-        for request_id, deadline, own, trace in zip(
-            message.request_ids, message.deadlines, _slices(counts), message.traces or [""] * len(counts), strict=True
-        )
+        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], reserved=reserved, trace=trace)
+        for request_id, reserved, deadline, trace, own in zip(*per_request, _slices(counts), strict=True)
     ]
 
 

@@ -1,9 +1,9 @@
 """Messages between the API workers and the engine worker, and their frames.
 
 A frame is the length of its body (4 bytes, little-endian) and one msgpack message, in which token ids and rows are raw
-little-endian arrays; never pickle. Both sides send Hello first. Then an API worker sends SubmitBatch, Cancel,
+little-endian arrays; never pickle. Both sides send Hello first. Then an API worker sends SubmitBatch, Begin, Cancel,
 RejectedLocally and Query; the engine worker sends ResultBatch, ErrorReply and QueryReply. One SubmitBatch holds all
-requests, one ResultBatch all results, that became ready in the same turn of the event loop.
+requests and parts of requests, one ResultBatch all results, that became ready in the same turn of the event loop.
 Knows the types of the messages; knows nothing of connections, queues or the model's bounds.
 """
 
@@ -17,7 +17,7 @@ from service import errors
 
 VERSION = 6
 MAX_FRAME_BYTES = 256 * 2**20
-MAX_TRACE_CHARACTERS = 55  # of a traceparent
+WHOLE = -1  # as SubmitBatch.reserved: the request has all of its sequences
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
 QUEUE_ERRORS = (
@@ -25,12 +25,14 @@ QUEUE_ERRORS = (
     errors.DeadlineTooShort,
     errors.Overloaded,
     errors.TooLarge,
+    errors.TooMuchForDeadline,
     errors.Unavailable,
     errors.Invalid,
 )
 RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
 ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
 Topic = Literal["ready", "info", "metrics"]
+Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
 M = TypeVar("M")
 
 
@@ -56,11 +58,22 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     pooled_from: int  # as Tokens.pooled_from
 
 
+class Begin(Message, frozen=True):
+    """A request that is admitted before its sequences are known: SubmitBatches with its id bring them, in order."""
+
+    request_id: int
+    deadline: float  # as in SubmitBatch
+    sequences: Annotated[int, msgspec.Meta(ge=1)]
+    tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
+    trace: Trace
+
+
 class SubmitBatch(Message, frozen=True):
     request_ids: tuple[int, ...]  # [requests]
+    reserved: tuple[int, ...]  # [requests], expected tokens of the sequences still to come; WHOLE without a Begin
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
-    traces: tuple[Annotated[str, msgspec.Meta(max_length=MAX_TRACE_CHARACTERS)], ...]  # [requests] or none
+    traces: tuple[Trace, ...]  # [requests]
     specs: tuple[OutputSpec, ...]
     spec_index: memoryview  # [sequences] int32, into `specs`
     lengths: memoryview  # [sequences] int32
@@ -118,7 +131,7 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
-FromApi = Hello | SubmitBatch | Cancel | RejectedLocally | Query
+FromApi = Hello | Begin | SubmitBatch | Cancel | RejectedLocally | Query
 FromEngine = Hello | ResultBatch | ErrorReply | QueryReply
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import OutOfMemory
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
+from service.scheduling.results import InferenceResult, RequestInParts
 
 T = TypeVar("T")
 
@@ -111,6 +113,22 @@ class FakeRunner:
             raise OutOfMemory("no memory")
         if self.always_fails or self.poisoned & set(numbers):
             raise RuntimeError("the run failed")
+
+
+class WholeQueue(ABC):
+    """An InferenceQueue that collects a request in parts and submits it as a whole."""
+
+    @abstractmethod
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:  # noqa: ARG002
+        work: list[Tokens] = []
+        return RequestInParts(
+            ended=asyncio.get_running_loop().create_future(),
+            append=lambda part, _: work.extend(part),
+            finish=lambda: self.submit(work, timeout_seconds=timeout_seconds),
+            withdraw=lambda: None,
+        )
 
 
 def make_queue(

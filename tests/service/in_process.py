@@ -19,9 +19,10 @@ from service.settings import Settings
 from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults, root_task
 from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import WholeQueue
 
 
-class RunnerQueue:
+class RunnerQueue(WholeQueue):
     """Runs all texts of a request in one batch."""
 
     def __init__(self, runner: ModelRunner) -> None:

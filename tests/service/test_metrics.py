@@ -60,6 +60,28 @@ def test_a_batch_counts_its_tokens_slots_and_seconds() -> None:
     assert values["bert_batch_sequences_sum"] == 3
 
 
+def test_what_is_tokenized_is_shown_as_it_is_now() -> None:
+    metrics = Metrics()
+    for requests, characters in ((0, 0), (2, 5000), (1, 40)):
+        metrics.tokenizing(requests, characters)
+        values = render_metrics(metrics)
+        assert (values["bert_tokenizing_requests"], values["bert_tokenizing_characters"]) == (requests, characters)
+
+
+def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
+    async def story(time: FakeTime) -> None:
+        batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
+        metrics.observe_queue(batcher, "CPU", degraded=False)
+        request = batcher.begin(3, 300, timeout_seconds=1000.0)
+        request.append([sequence(1)], 200)
+        values = render_metrics(metrics)
+        assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
+        assert values["bert_wait_seconds_estimated"] > 0
+        request.withdraw()
+
+    play(story)
+
+
 def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)

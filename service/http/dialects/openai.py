@@ -19,7 +19,7 @@ from service.http.responses import JSON, Floats, json_bytes
 from service.tasks import embed
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbeddingFields, FailFastList, StringOrList, TruncationFields
-from service.tokenization.truncation import Direction
+from service.tokenization.encoding import Direction
 
 NO_EFFECT = "accepted for clients of other servers; has no effect"
 

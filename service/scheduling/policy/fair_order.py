@@ -46,13 +46,13 @@ class FairOrder:
         """`tokens` of request `number` will not be served; what it was served before still counts."""
         unserved = tokens + max(0, self.minimum_cost - size)
         self._count(finish, -tokens, -unserved)
-        shared = max(0.0, finish - self.virtual_time)  # what equal sharing would still have to serve
-        if shared > unserved:
-            self._finishes[number] = finish - unserved
-            heappush(self._heap, (finish - unserved, number))
-        else:
-            self._finishes.pop(number, None)
-            self._share(unserved - shared)
+        self._lengthen(number, -unserved)
+
+    def correct(self, number: int, finish: float, tokens: int) -> None:
+        """Request `number` has so many `tokens` more than expected, or fewer. Its place in the order stays."""
+        if tokens:
+            self._count(finish, tokens, tokens)
+            self._lengthen(number, tokens)
 
     def clear(self) -> None:
         """Nothing is queued."""
@@ -92,6 +92,17 @@ class FairOrder:
         unserved[1] += cost
         if not unserved[0]:
             del self._unserved[bucket]
+
+    def _lengthen(self, number: int, cost: int) -> None:
+        """Equal sharing serves `cost` more of the request, or less: what it has served of that goes to the others."""
+        now = self.virtual_time
+        shared = max(0.0, self._finishes.get(number, now) - now) + cost  # what equal sharing would still have to serve
+        if shared > 0:
+            self._finishes[number] = now + shared
+            heappush(self._heap, (now + shared, number))
+        else:
+            self._finishes.pop(number, None)
+            self._share(-shared)
 
     def _share(self, cost: float) -> None:
         """Lets the unfinished requests share `cost` equally."""

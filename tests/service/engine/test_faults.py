@@ -104,7 +104,8 @@ def test_a_run_that_hangs_ends_the_process_and_everyone_is_answered_503(bert_art
         ThreadPoolExecutor(8) as pool,
     ):
         hanging = [pool.submit(client.post, "/embed", json=endless)]
-        until(lambda: metrics(client)["bert_inflight_requests"] >= 1)
+        until(lambda: metrics(client)["bert_waiting_tokens"] >= 100_000)
+        until(lambda: metrics(client)["bert_tokenizing_requests"] <= 0)  # the rest of its texts is in one batch
         hanging += [pool.submit(client.post, "/embed", json={"inputs": "a cat"}) for _ in range(3)]
         answers = [one.result() for one in hanging]
         assert process.process.wait(30) == 1
@@ -234,9 +235,12 @@ def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
-def test_expired_work_is_told_503_and_counted(client: httpx.Client) -> None:
-    late = client.post("/embed", json=MANY, headers={"x-request-timeout-ms": "60"})
-    assert (late.status_code, late.json()["code"]) == (503, "deadline")
+def test_more_than_the_device_can_compute_within_the_deadline_is_refused_at_once_and_counted(
+    client: httpx.Client,
+) -> None:
+    refused = client.post("/embed", json=MANY, headers={"x-request-timeout-ms": "20"})
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_much_for_deadline")
     values = metrics(client)
-    assert values['bert_queue_requests_total{outcome="expired"}'] == 1
+    assert values['bert_queue_requests_total{outcome="refused"}'] == 1
+    assert values['bert_errors_total{reason="too_much_for_deadline"}'] == 1
     assert adds_up(values)

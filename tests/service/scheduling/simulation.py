@@ -21,6 +21,8 @@ class Arrival:
     at: float
     lengths: list[int]
     patience: float = FOREVER  # seconds to its deadline
+    part: int = 0  # sequences that it brings before each batch; 0: all when it arrives
+    expected: float = 1.0  # its expected size, in parts of its size
     promised: float | None = None  # seconds that the queue estimated when it was admitted
     retry_at: float | None = None  # of the first refusal
     ended: float | None = None  # when its last sequence had been computed
@@ -60,6 +62,11 @@ class Simulation:
     def admit(self, one: Arrival) -> bool:
         promised = self.queue.wait_seconds(one.size, one.at)
         request = QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=one.at + one.patience)
+        if one.part:
+            expected = max(1, int(one.expected * one.size))
+            request = QueuedRequest(
+                [], arrived=one.at, deadline=request.deadline, missing=len(one.lengths), reserved=expected
+            )
         try:
             self.queue.admit(request)
         except Overloaded as refusal:
@@ -70,6 +77,9 @@ class Simulation:
         return True
 
     def run_batch(self) -> int:
+        for request, one in self.requests.items():
+            if request.missing:
+                self.bring_part(request, one)
         batch = self.queue.next_batch(self.now)
         for request in batch.expired:
             self.requests.pop(request).expired = True
@@ -77,9 +87,14 @@ class Simulation:
         self.now += tokens / self.rate
         self.busy_seconds += tokens / self.rate
         for request in {request for request, _ in batch.jobs}:
-            if request.dispatched == len(request.work):
+            if request.dispatched_all:
                 self.requests.pop(request).ended = self.now
         return tokens
+
+    def bring_part(self, request: QueuedRequest, one: Arrival) -> None:
+        begin = len(request.work)
+        part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
+        self.queue.extend(request, [tokens_of(n) for n in part], int(one.expected * sum(rest)))
 
 
 def tokens_of(length: int) -> Tokens:

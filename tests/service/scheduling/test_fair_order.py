@@ -59,6 +59,13 @@ class FairOrderModel(RuleBasedStateMachine):
         self.joined.remove(one)
         self.fair.leave(one.number, one.finish, one.unserved, one.size)
 
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data(), unserved=st.integers(1, 200))
+    def correct(self, data: st.DataObject, unserved: int) -> None:
+        one = data.draw(st.sampled_from(self.joined))
+        self.fair.correct(one.number, one.finish, unserved - one.unserved)
+        one.unserved = unserved
+
     @invariant()
     def equal_sharing_has_as_much_left(self) -> None:
         shared = sum(max(0.0, finish - self.fair.virtual_time) for finish in self.fair._finishes.values())

@@ -232,6 +232,37 @@ def test_expired_requests_are_returned_separately_and_never_dispatched() -> None
     assert queue.tokens == 0
 
 
+def test_a_request_in_parts_keeps_its_place_while_it_waits_for_sequences() -> None:
+    queue = make_queue(token_budget=10)
+    early = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=2, reserved=8)
+    admit(queue, early, request_of(9, number=2), request_of(9, number=3))
+    assert numbers(queue.next_batch(0)) == [2]
+    queue.extend(early, [sequence(1, 8)], 4)
+    assert numbers(queue.next_batch(0)) == [1]
+    queue.extend(early, [sequence(1, 4)], 0)
+    assert [numbers(queue.next_batch(0)) for _ in range(2)] == [[1], [3]]
+    assert (len(queue), queue.expected) == (0, 0)
+
+
+def test_a_late_request_that_waits_for_sequences_holds_up_no_other_late_one() -> None:
+    queue = make_queue(token_budget=16, max_wait_seconds=1.0, tokens_per_second=1000.0)
+    waiting = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=1, reserved=100)
+    admit(queue, waiting, request_of(*[4] * 30, number=1), request_of(8, 8, number=2, arrived=1.0))
+    assert numbers(queue.next_batch(2.0)) == [1, 1, 2]
+    queue.extend(waiting, [sequence(0, 8)], 0)
+    assert numbers(queue.next_batch(2.0)) == [0, 2]
+
+
+def test_exclusive_requests_are_first_one_after_another() -> None:
+    queue = make_queue(token_budget=16)
+    admit(queue, request_of(4, 4, number=1))
+    gone = request_of(4, number=2)
+    for one in (gone, request_of(4, number=3), request_of(4, number=4)):
+        queue.admit_exclusive(one)
+    assert queue.remove(gone)
+    assert [numbers(queue.next_batch(0)) for _ in range(3)] == [[3], [4], [1, 1]]
+
+
 def test_removing_a_request_drops_its_queued_sequences() -> None:
     queue = make_queue(token_budget=4)
     gone = request_of(4, 4, 4, number=1)
@@ -271,6 +302,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queued: list[QueuedRequest] = []
         self.now = 0.0
         self.turns: dict[QueuedRequest, int] = {}
+        self.missing: dict[QueuedRequest, list[int]] = {}  # the lengths that requests in parts are still to bring
 
     @rule(sizes=lengths, patience=st.floats(0.1, 20))
     def admit(self, sizes: Sequence[int], patience: float) -> None:
@@ -278,6 +310,23 @@ class QueueModel(RuleBasedStateMachine):
         if retry_seconds(self.queue, one) is None:
             self.queued.append(one)
             self.turns[one] = 0
+
+    @rule(sizes=lengths, patience=st.floats(0.1, 20), expected=st.integers(1, 800))
+    def admit_in_parts(self, sizes: list[int], patience: float, expected: int) -> None:
+        deadline = self.now + patience
+        one = QueuedRequest([], arrived=self.now, deadline=deadline, missing=len(sizes), reserved=expected)
+        if expected <= self.queue.capacity(expected) and retry_seconds(self.queue, one) is None:
+            self.queued.append(one)
+            self.turns[one] = 0
+            self.missing[one] = sizes
+
+    @precondition(lambda self: any(one.missing for one in self.queued))
+    @rule(data=st.data(), count=st.integers(1, 12), expected=st.integers(0, 800))
+    def bring_part(self, data: st.DataObject, count: int, expected: int) -> None:
+        one = data.draw(st.sampled_from([one for one in self.queued if one.missing]))
+        part, self.missing[one] = self.missing[one][:count], self.missing[one][count:]
+        self.queue.extend(one, [sequence(0, length) for length in part], expected)
+        assert one.missing == len(self.missing[one])
 
     @rule()
     def dispatch(self) -> None:
@@ -289,12 +338,12 @@ class QueueModel(RuleBasedStateMachine):
         assert all(request.deadline <= self.now for request in batch.expired)
         size = dispatched_tokens(batch)
         assert size <= self.queue.token_budget or len(batch.jobs) == 1
-        assert batch.jobs or all(one.deadline <= self.now for one in before)
+        assert batch.jobs or all(one.deadline <= self.now or not one.queued_tokens for one in before)
         self.now += size / self.queue.tokens_per_second
-        self.queued = [one for one in before if one not in batch.expired and one.dispatched < len(one.work)]
+        self.queued = [one for one in before if one not in batch.expired and not one.dispatched_all]
         sent = {request for request, _ in batch.jobs}
         for one in self.queued:
-            self.turns[one] = 0 if one in sent else self.turns[one] + 1
+            self.turns[one] = 0 if one in sent or not one.queued_tokens else self.turns[one] + 1
             assert self.turns[one] <= 60, "starved"
 
     @precondition(lambda self: self.queued)
@@ -312,7 +361,9 @@ class QueueModel(RuleBasedStateMachine):
     def the_waiting_tokens_are_the_sum_of_what_waits(self) -> None:
         assert self.queue.tokens == sum(sum(map(len, one.work[one.dispatched :])) for one in self.queued)
         assert len(self.queue) == len(self.queued)
-        assert self.queue.drain_seconds == self.queue.tokens / self.queue.tokens_per_second
+        assert self.queue.reserved == sum(one.reserved for one in self.queued)
+        assert all(one.reserved > 0 for one in self.queued if one.missing)
+        assert self.queue.drain_seconds == self.queue.expected / self.queue.tokens_per_second
         assert self.queue.wait_seconds(800, self.now) >= self.queue.drain_seconds
 
 

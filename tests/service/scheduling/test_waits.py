@@ -98,19 +98,22 @@ def test_most_requests_that_are_refused_at_once_are_admitted_at_their_first_retu
 
 
 requests = st.lists(
-    st.tuples(st.floats(0, 3), st.lists(st.integers(1, 8), min_size=1, max_size=60)), min_size=1, max_size=25
+    st.tuples(st.floats(0, 3), st.lists(st.integers(1, 8), min_size=1, max_size=60), st.integers(0, 20)),
+    min_size=1,
+    max_size=25,
 )
 FILL = 64 / 57  # of a batch of 64 at least 57 tokens are used, where no text is longer than 8
 
 
 @given(requests, requests, st.lists(st.integers(1, 8), min_size=1, max_size=60))
 def test_no_later_request_of_its_own_size_or_more_delays_a_request_beyond_its_promise(
-    before: list[tuple[float, list[int]]], later: list[tuple[float, list[int]]], lengths: list[int]
+    before: list[tuple[float, list[int], int]], later: list[tuple[float, list[int], int]], lengths: list[int]
 ) -> None:
+    """Some of the others bring their sequences in parts, and expect rather too many tokens."""
     device = Simulation(make_queue(token_budget=64, max_tokens=10**6, tokens_per_second=100.0), 100.0)
     ours = Arrival(3.0, lengths)
-    others = [Arrival(at, lengths) for at, lengths in before]
-    others += [Arrival(3.0 + at, lengths + one) for at, one in later]
+    others = [Arrival(at, lengths, part=part, expected=1.2) for at, lengths, part in before]
+    others += [Arrival(3.0 + at, lengths + one, part=part) for at, one, part in later]
     device.run([*others, ours])
     assert ours.promised is not None
     assert ours.seconds <= FILL * (ours.promised + ours.size / 100) + 2 * 64 / 100
@@ -140,33 +143,40 @@ def shared_equally(arrivals: Sequence[Arrival], rate: float) -> dict[Arrival, fl
     return ends
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60)), min_size=1, max_size=30))
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.integers(0, 8)), min_size=1, max_size=30))
 def test_no_request_starves_each_ends_no_later_than_if_all_shared_the_device_equally(
-    found: list[tuple[float, int]],
+    found: list[tuple[float, int, int]],
 ) -> None:
-    arrivals = [Arrival(at, [1] * size) for at, size in found]
+    """But for those that bring their sequences late."""
+    arrivals = [Arrival(at, [1] * size, part=part) for at, size, part in found]
     ends = shared_equally(arrivals, 10.0)
     Simulation(make_queue(token_budget=4, max_tokens=10**6, tokens_per_second=10.0), 10.0).run(arrivals)
     for one in arrivals:
         assert one.ended is not None
-        assert one.ended <= ends[one] + 3 * 4 / 10
+        assert one.part or one.ended <= ends[one] + 3 * 4 / 10
 
 
 @given(
     st.lists(
-        st.tuples(st.floats(0, 20), st.lists(st.integers(1, 60), min_size=1, max_size=12), st.floats(0.1, 30)),
+        st.builds(
+            Arrival,
+            at=st.floats(0, 20),
+            lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+            patience=st.floats(0.1, 30),
+            part=st.integers(0, 3),
+            expected=st.sampled_from([0.0, 0.5, 1.0, 1.1]),
+        ),
         min_size=1,
         max_size=40,
     )
 )
 def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(
-    found: list[tuple[float, list[int], float]],
+    arrivals: list[Arrival],
 ) -> None:
-    arrivals = [Arrival(at, lengths, patience) for at, lengths, patience in found]
     queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=3.0, tokens_per_second=100.0)
     device = Simulation(queue, 100.0)
     device.run(arrivals)
     for one in arrivals:
         assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
-    assert (queue.tokens, len(queue), device.requests) == (0, 0, {})
+    assert (queue.tokens, queue.reserved, len(queue), device.requests) == (0, 0, 0, {})
     assert FOREVER > device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6

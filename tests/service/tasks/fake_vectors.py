@@ -12,9 +12,10 @@ from service.settings import Settings
 from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import WholeQueue
 
 
-class CountingQueue:
+class CountingQueue(WholeQueue):
     def __init__(self, width: int) -> None:
         self._width = width
 

@@ -20,6 +20,7 @@ from service.tasks.schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
+from tests.service.fakes import WholeQueue
 
 
 def predict(client: httpx.Client, inputs: Any, **more: Any) -> Any:
@@ -81,7 +82,7 @@ def test_tag_returns_a_list_for_one_text_and_a_list_of_lists_for_several(tagger:
     assert tagger.post("/tag", json={"inputs": texts[:1], "aggregation_strategy": "simple"}).json() == alone[:1]
 
 
-class ImmediateQueue:
+class ImmediateQueue(WholeQueue):
     """Answers at once: every token gets the first tag."""
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
@@ -165,7 +166,7 @@ def test_a_stride_that_is_not_allowed_is_refused(tagger: httpx.Client, fields: A
 def test_an_error_in_a_window_has_the_index_of_its_text(exported: Callable[..., Artifact]) -> None:
     """The third text has three windows: they are the sequences 2, 3 and 4 of the request, and the last one fails."""
 
-    class FailingQueue:
+    class FailingQueue(WholeQueue):
         async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
             assert len(work) == 5
             assert timeout_seconds < 1

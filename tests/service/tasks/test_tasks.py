@@ -18,6 +18,7 @@ from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
 from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import WholeQueue
 
 
 def fill(server: httpx.Client, **body: Any) -> Any:
@@ -83,7 +84,7 @@ def test_padding_as_a_candidate_is_left_out_of_the_sequence(server: httpx.Client
 def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_artifact: Path) -> None:
     left: list[float] = []
 
-    class ClosedQueue:
+    class ClosedQueue(WholeQueue):
         async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:  # noqa: ARG002
             left.append(timeout_seconds)
             raise Unavailable("closed")
@@ -99,6 +100,6 @@ def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_art
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=bert_artifact)),
     )
     with pytest.raises(Unavailable):
-        asyncio.run(embed(tasks, EmbedRequest(inputs="cat " * 20_000), timeout_seconds=60.0))
+        asyncio.run(embed(tasks, EmbedRequest(inputs="cat " * 200), timeout_seconds=60.0))
     tokenizer.close()
     assert 0.0 < 60.0 - left[0] < 60.0

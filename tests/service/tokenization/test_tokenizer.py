@@ -13,14 +13,8 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid
-from service.tokenization.tokenizer import (
-    CHUNK_CHARACTERS,
-    EncodedText,
-    EncodeOptions,
-    Tokenizer,
-    chunk_by_size,
-)
-from service.tokenization.truncation import Direction, Text, longest_first
+from service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, longest_first
+from service.tokenization.tokenizer import CHUNK_CHARACTERS, Tokenizer, chunk_by_size
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 

@@ -17,7 +17,8 @@ from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.manifest import MANIFEST, TOKENIZER, sha256
 from service.artifact import Artifact, open_artifact
 from service.errors import Invalid, TokenizerFailed
-from service.tokenization.tokenizer import EncodeOptions, Tokenizer
+from service.tokenization.encoding import EncodeOptions
+from service.tokenization.tokenizer import Tokenizer
 from service.tokenization.tokenizer_check import guard
 
 PLAIN = EncodeOptions(outputs=frozenset({"cls"}))

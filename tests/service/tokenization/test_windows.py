@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from service.artifact import open_artifact
 from service.errors import Invalid, TooLarge
-from service.tokenization.tokenizer import EncodedText, EncodeOptions, Tokenizer
+from service.tokenization.encoding import EncodedText, EncodeOptions
+from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
@@ -32,7 +33,12 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
 def windows(
     tokenizer: Tokenizer, *texts: str, stride: int = 0, most: int = 10_000, options: EncodeOptions = SPANS
 ) -> list[list[EncodedText]]:
-    return asyncio.run(tokenizer.encode_windows(texts, options, stride, most))
+    found, owners = asyncio.run(tokenizer.encode_windows(texts, options, stride, most))
+    assert owners == sorted(owners)
+    of_text: list[list[EncodedText]] = [[] for _ in texts]
+    for owner, window in zip(owners, found, strict=True):
+        of_text[owner].append(window)
+    return of_text
 
 
 def rows(sequences: list[EncodedText]) -> list[tuple[list[int], list[int], list[list[int]]]]:
@@ -40,9 +46,13 @@ def rows(sequences: list[EncodedText]) -> list[tuple[list[int], list[int], list[
 
 
 @settings(max_examples=20)
-@given(unit=st.text(CHARACTERS, min_size=1, max_size=20), stride=st.integers(0, ROOM - 10))
-def test_windows_are_those_of_the_library(tokenizer: Tokenizer, unit: str, stride: int) -> None:
-    joined = "cat" + f" {unit}" * 300
+@given(
+    unit=st.text(CHARACTERS, min_size=1, max_size=20),
+    stride=st.integers(0, ROOM - 10),
+    count=st.sampled_from([300, 2000]),
+)
+def test_windows_are_those_of_the_library(tokenizer: Tokenizer, unit: str, stride: int, count: int) -> None:
+    joined = "cat" + f" {unit}" * count  # also as more than one piece
     library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
     library.encode_special_tokens = True
     library.enable_truncation(LIMIT, stride=stride)

@@ -1,6 +1,7 @@
 """What a collector receives of requests and batches: ids, links, sizes, codes; no text, no key, nothing unsampled."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,7 +203,11 @@ def test_a_collector_that_does_not_answer_does_not_keep_the_process(
     monkeypatch: pytest.MonkeyPatch, bert_artifact: Path, tasks: Tasks
 ) -> None:
     monkeypatch.setattr(spans, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")  # seconds, with all attempts
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     traced = Traced(bert_artifact, tasks)
     assert traced.embed().status_code == 200
     traced.end()
+    for thread in threading.enumerate():  # leaves nothing to the next test
+        if thread.name == "last spans":
+            thread.join()

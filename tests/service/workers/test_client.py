@@ -28,10 +28,10 @@ from service.errors import (
 )
 from service.scheduling.batcher import Batcher
 from service.scheduling.queue import RequestQueue
-from service.scheduling.results import InferenceResult
-from service.workers import client as client_module
+from service.scheduling.results import InferenceResult, RequestInParts
 from service.workers import messages
 from service.workers.client import EngineClient
+from service.workers.connection import outbox
 from service.workers.engine_worker import EngineWorker
 from service.workers.heartbeat import open_pipe
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
@@ -476,7 +476,7 @@ def test_a_message_that_the_engine_refuses_concerns_only_the_requests_in_it(
             writer, waiting = client._writer, submit(client, 1)
             await until(lambda: bool(runner.batches))
             with monkeypatch.context() as patch:
-                patch.setattr(client_module, "keeps_bounds", lambda *_: True)
+                patch.setattr(outbox, "keeps_bounds", lambda *_: True)
                 refused = [
                     asyncio.create_task(client.submit([faulty(ids=np.full(4, 1000, np.int32))], timeout_seconds=100)),
                     submit(client, 2),
@@ -487,5 +487,115 @@ def test_a_message_that_the_engine_refuses_concerns_only_the_requests_in_it(
             runner.release()
             assert (numbers_of(await waiting), numbers_of(await later)) == ([1], [3])
             assert client._writer is writer  # the same connection
+
+    play(story)
+
+
+def parts_of(client: EngineClient, sequences: int, tokens: int, timeout: float = 100.0) -> RequestInParts:
+    return client.begin(sequences, tokens, timeout_seconds=timeout)
+
+
+def test_a_request_in_parts_runs_before_its_last_part_is_sent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            request = parts_of(client, 4, 16)
+            request.append([sequence(1), sequence(2)], 8)
+            await until(lambda: processes.runner.ran.total() == 2)
+            assert processes.batcher.queue.reserved == 8
+            request.append([sequence(3)], 4)
+            request.append([sequence(4)], 0)  # in the same turn of the loop
+            assert numbers_of(await request.finish()) == [1, 2, 3, 4]
+            assert numbers_of(await submit(client, 5)) == [5]
+
+    play(story)
+
+
+def test_a_request_in_parts_that_is_withdrawn_or_cancelled_leaves_the_engine(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path, FakeRunner(held=True)) as processes:
+            client = await processes.connected()
+            for at_once in (True, False):
+                request, counts = parts_of(client, 3, 12), processes.batcher.counts
+                request.append([sequence(1)], 8)
+                if not at_once:
+                    await until(lambda: processes.batcher.queue.reserved == 8)
+                cancelled = counts.cancelled
+                request.withdraw()
+                await until(lambda: counts.cancelled == cancelled + 1)  # noqa: B023 - called in this turn
+                request.append([sequence(2), sequence(3)], 0)  # nothing happens
+            finishing = parts_of(client, 3, 12)
+            task = asyncio.ensure_future(finishing.finish())
+            await until(lambda: processes.batcher.queue.reserved == 12)
+            task.cancel()
+            await until(lambda: processes.batcher.counts.cancelled == 3)
+            assert (processes.batcher.queue.reserved, processes.batcher.queue.tokens) == (0, 0)
+            processes.runner.release()
+            assert numbers_of(await submit(client, 5)) == [5]
+
+    play(story)
+
+
+def test_a_request_in_parts_that_the_queue_refuses_ends_and_its_parts_are_dropped(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path, waiting=make_queue(token_budget=4, max_tokens=40)) as processes:
+            client = await processes.connected()
+            first, refused = parts_of(client, 5, 30), parts_of(client, 5, 20)
+            refused.append([sequence(1)] * 5, 0)
+            with pytest.raises(Overloaded):
+                await refused.finish()
+            with pytest.raises(Overloaded):  # locally: the queue was full a moment ago
+                client.check_admission(20)
+            first.append([sequence(n) for n in range(5)], 0)
+            assert numbers_of(await first.finish()) == [0, 1, 2, 3, 4]
+            assert processes.runner.ran.total() == 5
+
+    play(story)
+
+
+def test_a_fault_in_a_later_part_fails_the_request_with_the_index_in_the_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            request = parts_of(client, 4, 16)
+            request.append([sequence(1), sequence(2)], 8)
+            await until(lambda: processes.runner.ran.total() == 2)
+            request.append([sequence(3), faulty(ids=np.full(4, 1000, np.int32))], 0)
+            with pytest.raises(InferenceFailed) as caught:
+                await request.finish()
+            assert caught.value.index == 3
+            await until(lambda: processes.batcher.unanswered == 0)
+
+    play(story)
+
+
+def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path, FakeRunner(held=True)) as processes:
+            client = await processes.connected()
+            request = parts_of(client, 3, 12)
+            request.append([sequence(1)], 8)
+            await until(lambda: processes.batcher.queue.reserved == 8)
+            assert client._writer is not None
+            client._writer.transport.abort()
+            with pytest.raises(Unavailable, match="being restarted"):
+                await request.finish()
+            await until(lambda: processes.batcher.unanswered == 0)
+            await until(lambda: client._writer is not None)
+            hasty = parts_of(client, 3, 6, timeout=0.01)
+            with pytest.raises(DeadlineExceeded, match="0 of 3 inputs had been dispatched, 0 tokenized"):
+                await hasty.finish()
+
+    play(story)
+
+
+def test_more_sequences_than_announced_fail_the_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            request = parts_of(client, 1, 4)
+            request.append([sequence(1), sequence(2)], 0)
+            with pytest.raises(InferenceFailed, match="more inputs than it announced"):
+                await request.finish()
 
     play(story)

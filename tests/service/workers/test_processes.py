@@ -395,7 +395,7 @@ def test_deadlines_a_full_queue_and_a_drain_without_time_give_the_errors_of_one_
         until(lambda: service.count("bert_inflight_requests") >= 2)
         assert service.terminate() == 0
         answers = [one.result() for one in requests]
-    codes = {429: ("overloaded",), 503: ("deadline", "unavailable")}
+    codes = {413: ("too_much_for_deadline",), 429: ("overloaded",), 503: ("deadline", "unavailable")}
     assert all(answer.status_code == 200 or answer.json()["code"] in codes[answer.status_code] for answer in answers)
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
     assert {answer.json()["code"] for answer in answers if answer.status_code != 200} >= {"overloaded", "unavailable"}

@@ -30,7 +30,7 @@ from service.tasks.base import TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import embed_texts
 from service.tasks.score import score_labels
-from service.tokenization.truncation import Text
+from service.tokenization.encoding import Text
 
 VERSION = "1"  # an artifact has no versions; clients of the protocol ask for one
 VECTORS = ("embedding",)

@@ -1,0 +1,132 @@
+"""Long requests: tokenized in turns while the model runs, ended by their deadline, and whole in their failures."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.artifact import open_artifact
+from service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError
+from service.scheduling.batcher import Batcher
+from service.scheduling.stats import RequestCounts
+from service.settings import Settings
+from service.tasks.base import Limits, TaskResult, Tasks
+from service.tasks.defaults import embedding_defaults
+from service.tasks.embed import OPTIONS
+from service.tasks.fill_mask import fill_mask
+from service.tasks.schemas import EmbedRequest, FillMaskRequest
+from service.tokenization.tokenizer import Tokenizer
+from tests.service.fakes import FakeRunner, adds_up, make_queue
+
+Story = Callable[[Tasks, Batcher, FakeRunner], Coroutine[Any, Any, None]]
+LONG = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
+    opened = Tokenizer(open_artifact(bert_artifact), max_characters=10**6)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def play(tokenizer: Tokenizer, story: Story, *, max_tokens: int = 10**6, held: bool = False) -> RequestCounts:
+    """Runs the story on a batcher that has not begun to serve; its counts, when nothing is left in it."""
+
+    async def whole() -> RequestCounts:
+        runner = FakeRunner(held=held)
+        queue = make_queue(token_budget=512, max_tokens=max_tokens, tokens_per_second=1e9)
+        batcher, artifact = Batcher(run=runner.run, queue=queue), tokenizer.artifact
+        tasks = Tasks(
+            manifest=artifact.manifest,
+            tokenizer=tokenizer,
+            queue=batcher,
+            limits=Limits(max_inputs=2048, max_top_k=9, truncate=False),
+            embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
+        )
+        await story(tasks, batcher, runner)
+        assert adds_up(batcher)
+        assert (batcher.unanswered, queue.tokens, queue.reserved) == (0, 0, 0)
+        assert (tokenizer.scheduler.requests, tokenizer.scheduler.characters) == (0, 0)
+        return batcher.counts
+
+    return asyncio.run(whole())
+
+
+async def ask(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> TaskResult:
+    return await tasks.run(texts, EmbedRequest(inputs=texts), OPTIONS["cls"], timeout_seconds=seconds)
+
+
+async def error_of(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await ask(tasks, texts, seconds)
+    return caught.value
+
+
+def test_the_model_runs_while_a_request_is_tokenized_and_the_answer_is_whole(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
+        serving = asyncio.create_task(batcher.serve())
+        asking = asyncio.create_task(ask(tasks, LONG))
+        while not runner.batches:  # noqa: ASYNC110 - the tokenizer's thread is real
+            await asyncio.sleep(0)
+        assert tokenizer.scheduler.characters > 0
+        assert batcher.queue.reserved > 0
+        result = await asking
+        expected = tokenizer.encode_sync(LONG, OPTIONS["cls"], None)
+        assert [one.ids.tolist() for one in result.sequences] == [one.ids.tolist() for one in expected]
+        assert len(result.rows) == len(LONG)
+        assert result.tokens == sum(len(one) for one in expected)
+        batcher.close("closed")
+        await serving
+
+    assert play(tokenizer, story) == RequestCounts(received=1, answered=1)
+
+
+@pytest.mark.parametrize(("text", "code"), [("", "empty"), ("cat " * 600, "too_long")])
+def test_an_invalid_text_at_the_end_fails_the_whole_request_with_its_index(
+    tokenizer: Tokenizer, text: str, code: str
+) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        error = await error_of(tasks, [*LONG, text, *LONG[:10]])
+        assert isinstance(error, Invalid)
+        assert (error.code, error.index) == (code, 400)
+
+    assert play(tokenizer, story) == RequestCounts(received=1, cancelled=1)
+
+
+def test_a_deadline_ends_tokenizing_with_503(tokenizer: Tokenizer) -> None:
+    """The thread is busy with another text, which has no place to be cut."""
+
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        other = asyncio.create_task(ask(tasks, ["c" * 500_000, "cat " * 100]))
+        await asyncio.sleep(0)
+        error = await error_of(tasks, LONG, seconds=0.001)
+        assert isinstance(error, DeadlineExceeded)
+        assert error.message.endswith("0 of 400 inputs had been dispatched, 0 tokenized")
+        other.cancel()
+        await asyncio.wait([other])
+
+    assert play(tokenizer, story) == RequestCounts(received=2, expired=1, cancelled=1)
+
+
+def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, _: FakeRunner) -> None:
+        first = asyncio.create_task(ask(tasks, LONG))
+        await asyncio.sleep(0)
+        assert batcher.queue.reserved == pytest.approx(18_600, rel=0.2)
+        assert isinstance(await error_of(tasks, LONG), Overloaded)
+        first.cancel()
+        await asyncio.wait([first])
+
+    assert play(tokenizer, story, max_tokens=30_000) == RequestCounts(received=2, refused=1, cancelled=1)
+
+
+def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        request = FillMaskRequest(inputs="the [MASK]", targets=["c" * 500_000], first_piece=True)
+        with pytest.raises(DeadlineExceeded, match="before the texts were tokenized"):
+            await fill_mask(tasks, request, timeout_seconds=0.001)
+
+    assert play(tokenizer, story) == RequestCounts()
