@@ -108,11 +108,12 @@ UNIVERSAL = --universal --python-version 3.11
 
 lock: dev
 	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev -o requirements-dev.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra export -o requirements.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service -o requirements-service.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export \
+		-o requirements.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel -o requirements-service.lock
 	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra export -o requirements-export.lock
 	$(COMPILE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 $(UPGRADE) \
-		--constraint requirements-dev.lock --extra service --extra cuda -o requirements-cuda.lock
+		--constraint requirements-dev.lock --extra service --extra otel --extra cuda -o requirements-cuda.lock
 
 clean:
 	rm -rf .venv artifacts build/lowest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -13,12 +13,14 @@ from service.logs import configure_logging
 from service.settings import Settings, SettingsError
 from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
+from service.tracing.start import check_packages
 
 
 def main() -> int:
     """The exit code: 2 where the settings, the artifact or the device cannot be used, 1 where the port is taken."""
     try:
         settings = Settings.from_environment()
+        check_packages(settings)
         check_address(settings.host, settings.port)
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")

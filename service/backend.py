@@ -17,6 +17,7 @@ from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults, root_task
 from service.tokenization.tokenizer import Tokenizer
+from service.tracing.start import start_tracing
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
@@ -37,6 +38,7 @@ class Backend(ABC):
 
     def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics) -> None:
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
+        self.tracing = start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
         self.draining = False  # new requests are refused
@@ -85,8 +87,8 @@ class Backend(ABC):
         """The content of /info."""
 
     @abstractmethod
-    async def render_metrics(self) -> bytes:
-        """The content of /metrics."""
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        """The content of /metrics and its media type; `accept` is what the scraper asks for."""
 
     async def _open_tokenizer(self) -> None:
         await asyncio.to_thread(self.tokenizer.open)

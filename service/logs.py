@@ -6,6 +6,7 @@ from typing import Any
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from service.settings import Settings
+from service.tracing.context import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON
@@ -36,10 +37,19 @@ class JsonFormatter(OrjsonFormatter):
         log_data.update(log_data.pop("fields", {}))
 
 
+def add_trace_id(record: logging.LogRecord) -> bool:
+    """A filter that drops nothing: lines that a request causes get the id of its trace as a field."""
+    if trace_id := current_trace_id():
+        record.fields = {**getattr(record, "fields", {}), "trace_id": trace_id}
+    return True
+
+
 def configure_logging(settings: Settings, *, process: str = "") -> None:
     """Writes the lines of every logger to stderr in the format of the settings. `process` names a child process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(process) if settings.log_format == "json" else TextFormatter(process))
+    if settings.tracing:
+        handler.addFilter(add_trace_id)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     ACCESS.setLevel(logging.INFO if settings.access_log else logging.CRITICAL)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "BERT_"
@@ -128,6 +128,13 @@ class Settings(BaseSettings):
         "info", description="least severe level that is logged"
     )
 
+    _tracing: bool = PrivateAttr(default=False)
+
+    @property
+    def tracing(self) -> bool:
+        """Whether the standard variables of OpenTelemetry ask for traces; its SDK reads the others by itself."""
+        return self._tracing
+
     @property
     def api_keys(self) -> list[str]:
         """The keys of BERT_API_KEY."""
@@ -156,6 +163,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             faults = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
             raise SettingsError("; ".join(faults)) from None
+        settings._tracing = _asks_for_traces(variables)
         settings._check_together()
         return settings
 
@@ -181,6 +189,18 @@ class Settings(BaseSettings):
                 raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+
+def _asks_for_traces(variables: Mapping[str, str]) -> bool:
+    """Raises SettingsError for a protocol that the exporter does not have."""
+    if not (variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
+        return False
+    if variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or variables.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if (protocol := variables.get(name) or "http/protobuf") != "http/protobuf":
+            raise SettingsError(f"{name} is {protocol!r}: traces are sent as http/protobuf, usually to port 4318")
+    return True
 
 
 def read_key_file(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from service.metrics import Metrics, render_state
+from service.metrics import Metrics, register_state, render
 from service.scheduling.batcher import Batcher
 from tests.paths import ROOT
 from tests.readme_marks import replace_between
@@ -50,7 +50,8 @@ def scrape() -> str:
     metrics.operational("/health", 200)
     manifest = SimpleNamespace(name="", precision="", device="")
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
-    return (metrics.text() + render_state(artifact, {"": os.getpid()}, ready=True)).decode()
+    state = register_state(artifact, {"": os.getpid()}, ready=True)
+    return render([*metrics.registries, state])[0].decode()
 
 
 def metrics_table() -> str:

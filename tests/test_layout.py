@@ -20,6 +20,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "pydantic_core": ("service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
+    "opentelemetry": ("service.tracing.spans",),
     "pythonjsonlogger": ("service.logs",),
     "orjson": ("service.http", "service.workers"),
     "msgspec": ("service.workers",),

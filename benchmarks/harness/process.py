@@ -33,7 +33,7 @@ class ServiceProcess:
     ) -> None:
         self.port, self._module, self._ready_seconds = free_port(), module, ready_seconds
         self.url = f"http://127.0.0.1:{self.port}"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("BERT_", "OTEL_"))}
         self._environment = clean | dict(settings) | {"BERT_PORT": str(self.port)}
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - an unread pipe would fill and block the server
 

@@ -5,9 +5,10 @@ Knows sequences of tokens; knows nothing of texts, tokenizers or HTTP.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from service.scheduling.stats import BatchReport, BusyShare
 from service.scheduling.watchdog import Watchdog
 from service.settings import Settings
 
+if TYPE_CHECKING:
+    from service.tracing.spans import Tracing
+
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 log = logging.getLogger("service")
 
@@ -43,6 +47,7 @@ class ModelEngine:
     degraded: str = ""  # why the CPU is used although there is an artifact for the GPU
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
+    tracing: "Tracing | None" = None  # records the batches; None where traces are off
     calibration: Calibration | None = None
     opened: bool = False
     health: Health = field(init=False)
@@ -168,6 +173,10 @@ class ModelEngine:
     def _after_batch(self, report: BatchReport) -> None:
         self.metrics.batch(report)
         self._canary.count_batch()
+        if self.tracing is not None:
+            traces = Counter(request.trace for request, _ in report.jobs if request.trace)
+            size = {"sequences": report.sequences, "tokens": report.tokens}
+            self.tracing.record_batch(traces, **size, seconds=report.ran_seconds)
 
     def _on_dispatch_loop_done(self, serving: asyncio.Task[None]) -> None:
         """The dispatch loop ends only when the batcher is closed: an error in it must not leave requests waiting."""

@@ -9,7 +9,7 @@ from service.backend import Backend
 from service.engine.engine import ModelEngine
 from service.engine.runner import ModelRunner
 from service.errors import SHUTTING_DOWN
-from service.metrics import Metrics, render_state
+from service.metrics import Metrics, register_state, render
 from service.scheduling.concurrency import Concurrency
 from service.settings import Settings
 
@@ -27,7 +27,8 @@ class LocalBackend(Backend):
         make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
     ) -> None:
         super().__init__(artifact, settings, metrics)
-        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner)
+        metrics.exemplars = settings.tracing
+        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner, self.tracing)
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -57,9 +58,9 @@ class LocalBackend(Backend):
         mask_token = self.tokenizer.mask_token if self._tasks else None
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
-    async def render_metrics(self) -> bytes:
-        ready = not await self.ready()
-        return render_state(self.artifact, {"": os.getpid()}, ready=ready) + self.metrics.text()
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready())
+        return render([state, *self.metrics.registries], accept)
 
     def _end(self) -> None:
         self.on_fatal()

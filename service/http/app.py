@@ -23,13 +23,13 @@ from service.backend import Backend
 from service.errors import UNEXPECTED, ServiceError
 from service.http.dialects import tei
 from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, error_shape_of, task_routes
-from service.http.endpoints import TaskEndpoint
+from service.http.endpoints import make_endpoint
 from service.http.fast_path import PortSplit, TaskFastPath
 from service.http.headers.api_keys import ApiKeys
 from service.http.limits.large_body import start_thread
 from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
 from service.http.responses import JSON
-from service.metrics import CONTENT_TYPE
+from service.metrics import OPENMETRICS
 from service.tasks.schemas import Status
 
 log = logging.getLogger("service")
@@ -75,7 +75,7 @@ def create_app(backend: Backend) -> ASGIApp:
         swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
     )
     keys = ApiKeys(backend.settings)
-    endpoints = {path: TaskEndpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
+    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
     app.router.routes += [TaskRoute(path, endpoint) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
@@ -135,11 +135,13 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
         content = await backend.info()
         return _json(200, content | tei.info_keys(content))
 
-    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    string = {"schema": {"type": "string"}}
+    text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
 
-    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics in Prometheus' text format")
-    async def metrics() -> Response:
-        return Response(await backend.render_metrics(), media_type=CONTENT_TYPE)
+    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
+    async def metrics(request: Request) -> Response:
+        content, media_type = await backend.render_metrics(request.headers.get("accept", ""))
+        return Response(content, media_type=media_type)
 
 
 def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +26,7 @@ from service.http.responses import (
     describe_result,
     json_bytes,
     npy_bytes,
+    stages_of,
 )
 from service.http.validation import parse
 from service.logs import Fields, log_access
@@ -33,6 +34,9 @@ from service.metrics import PROCESS, RECEIVE
 from service.settings import Settings
 from service.tasks.base import TaskResult
 from service.tasks.schemas import Body
+
+if TYPE_CHECKING:
+    from service.tracing.spans import Tracing
 
 log = logging.getLogger("service")
 
@@ -132,6 +136,34 @@ class TaskEndpoint:
             status, fields = 200, describe_result(outcome)
         total_ms = round(1e3 * (time.perf_counter() - started), 3)
         log_access(id=request.id.decode(), route=request.path, status=status, **fields, total_ms=total_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTaskEndpoint(TaskEndpoint):
+    """A task with a span for each request. A class of its own: without traces no request runs any of it."""
+
+    tracing: "Tracing"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.tracing.trace_request(scope["path"], scope["headers"]):
+            await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
+
+    def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
+        """The line of the access log, and what became of the request into its span."""
+        TaskEndpoint._log_access(self, request, outcome, started)
+        named: Fields = {"bert.request_id": request.id.decode()}
+        if isinstance(outcome, ServiceError):
+            self.tracing.record_outcome(outcome.status, named, outcome.code)
+        else:
+            size = {"bert.sequences": len(outcome.sequences), "bert.tokens": outcome.tokens}
+            self.tracing.record_outcome(200, named | size)
+            self.tracing.record_stages(stages_of(outcome))
+
+
+def make_endpoint(backend: Backend, spec: TaskSpec, keys: ApiKeys) -> TaskEndpoint:
+    if backend.tracing is None:
+        return TaskEndpoint(backend, spec, keys)
+    return TracedTaskEndpoint(backend, spec, keys, backend.tracing)
 
 
 def _prefers_npy(accept: bytes) -> bool:

@@ -66,6 +66,19 @@ def stage_milliseconds(result: TaskResult) -> tuple[float, float, float, float]:
     )
 
 
+def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
+    """Name, start by time.perf_counter and duration in seconds of the stages before and after the run.
+
+    Waits between several runs of a request are added up, before the first one.
+    """
+    queued = result.received - result.forward_seconds - result.queue_seconds
+    return [
+        ("tokenize", queued - result.tokenize_seconds, result.tokenize_seconds),
+        ("queue", queued, result.queue_seconds),
+        ("format", result.received, result.format_seconds),
+    ]
+
+
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds, and the number of truncated inputs if there are any."""
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % stage_milliseconds(result)

@@ -142,6 +142,8 @@ def run(server: Server, sockets: list[socket.socket] | None = None) -> int:
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
     raise_open_file_limit()
     server.run(sockets=sockets)
+    if server.backend.tracing is not None:
+        server.backend.tracing.close()
     return 1 if server.failed or not server.started else 0
 
 

@@ -1,13 +1,15 @@
 """The Prometheus metrics: what is counted, and how it is written for a scrape. Decides nothing."""
 
-from service.metrics.collectors import DeviceMemory, render_state
-from service.metrics.metrics import CONTENT_TYPE, Metrics, aggregate
+from service.metrics.collectors import DeviceMemory, register_state
+from service.metrics.exposition import CONTENT_TYPE, OPENMETRICS, render
+from service.metrics.metrics import Metrics, aggregate
 from service.metrics.names import MISDIRECTED, REASONS, TASKS, UNKNOWN
 from service.metrics.tally import PROCESS, RECEIVE
 
 __all__ = [
     "CONTENT_TYPE",
     "MISDIRECTED",
+    "OPENMETRICS",
     "PROCESS",
     "REASONS",
     "RECEIVE",
@@ -16,5 +18,6 @@ __all__ = [
     "DeviceMemory",
     "Metrics",
     "aggregate",
-    "render_state",
+    "register_state",
+    "render",
 ]

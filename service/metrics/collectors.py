@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -115,10 +115,10 @@ class StateCollector(Collector):
         yield from families.values()
 
 
-def render_state(artifact: Artifact, processes: Mapping[str, int], *, ready: bool) -> bytes:
+def register_state(artifact: Artifact, processes: Mapping[str, int], *, ready: bool) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(StateCollector(artifact, ready, processes))
-    return generate_latest(registry)
+    return registry
 
 
 def _constant(process: int) -> Callable[[], int]:

@@ -1,5 +1,6 @@
 """The counts of one process, and the sums over several."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,16 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.samples import Exemplar
 
 from service.metrics import tally
 from service.metrics.collectors import DeviceMemory, QueueCollector
+from service.metrics.exposition import render
 from service.metrics.names import BATCH_SIZES, MISDIRECTED, OUTCOMES, REASONS, RUN_SECONDS, STAGES, TASKS, UNKNOWN
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
+from service.tracing.context import current_exemplar
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPERATIONAL = "bert_operational_requests"
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside every counter, in one process only
 
@@ -31,10 +34,13 @@ class Metrics:
     `name` and `folder` are those of a worker: its counts of requests go into a file there, which `aggregate` reads.
     """
 
+    exemplars = False  # the latencies name traces; not where several processes count
+
     def __init__(self, name: str = "", folder: Path | None = None) -> None:
         self.cells = tally.open_cells(folder / f"{name}{tally.SUFFIX}" if folder else None)
         self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
-        self._registry.register(tally.TallyCollector(self.cells))
+        self._exemplars: dict[int, Exemplar] = {}  # by cell
+        self._registry.register(tally.TallyCollector(self.cells, self._exemplars))
         counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
         gauge = partial(Gauge, registry=self._registry, multiprocess_mode="max")
         self._requests = counter(
@@ -97,6 +103,8 @@ class Metrics:
         count, series = self._answered[task]
         count.inc()
         tally.observe(self.cells, series, (seconds, *stages, *sizes))
+        if self.exemplars and (labels := current_exemplar()):
+            self._exemplars[tally.find_cell(series[0], seconds)] = Exemplar(labels, seconds, time.time())
         if truncated:
             self._truncated.inc(truncated)
 
@@ -120,8 +128,13 @@ class Metrics:
         """A response of the route `path`, which is as declared: no client chooses it."""
         self._operational.labels(path, str(status)).inc()
 
+    @property
+    def registries(self) -> tuple[CollectorRegistry, CollectorRegistry]:
+        """Of the requests and of the queue."""
+        return self._registry, self._queue_registry
+
     def text(self) -> bytes:
-        return generate_latest(self._registry) + self.queue_text()
+        return render(self.registries)[0]
 
     def queue_text(self) -> bytes:
         """The metrics of the queue, which only the process with the engine has."""

@@ -7,14 +7,15 @@ them. A cell takes 0.1 us. The collector gives them to prometheus_client as its 
 import mmap
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from service.metrics.names import (
@@ -49,6 +50,11 @@ def observe(cells: Cells, series: Sequence[Series], values: Sequence[float]) -> 
         cells[total] += value
 
 
+def find_cell(series: Series, value: float) -> int:
+    """The cell that counts `value`."""
+    return series.first + bisect_left(series.bounds, value)
+
+
 class Histogram:
     """One series for each value of the label, or a single one without a label."""
 
@@ -61,13 +67,17 @@ class Histogram:
         starts = range(first, self.end, size)
         self.series = {value: Series(at, bounds, at + size - 1) for value, at in zip(values, starts, strict=True)}
 
-    def family(self, cells: Sequence[float]) -> HistogramMetricFamily:
+    def family(self, cells: Sequence[float], exemplars: Mapping[int, Exemplar]) -> HistogramMetricFamily:
         family = HistogramMetricFamily(self.name, self.text, labels=[self.label] if self.label else [])
         for value, series in self.series.items():
             counts = accumulate(cells[series.first : series.total])
             bounds = [*map(floatToGoString, series.bounds), "+Inf"]
             labels = [value] if self.label else []
-            family.add_metric(labels, list(zip(bounds, counts, strict=True)), cells[series.total])
+            buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+            for cell, bound, count in zip(range(series.first, series.total), bounds, counts, strict=True):
+                named = exemplars.get(cell)
+                buckets.append((bound, count) if named is None else (bound, count, named))
+            family.add_metric(labels, buckets, cells[series.total])
         return family
 
 
@@ -119,6 +129,7 @@ class TallyCollector(Collector):
     """The cells as metrics, at the moment of the scrape."""
 
     cells: Sequence[float]
+    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)  # by cell
 
     def collect(self) -> Iterable[Metric]:
         gauge = GaugeMetricFamily(
@@ -130,4 +141,4 @@ class TallyCollector(Collector):
             gauge.add_metric([stage], self.cells[number])
         yield gauge
         for histogram in HISTOGRAMS:
-            yield histogram.family(self.cells)
+            yield histogram.family(self.cells, self.exemplars)

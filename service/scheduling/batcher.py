@@ -170,13 +170,22 @@ class Batcher:
         return rows, batch, watched.began, self.clock()
 
     def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
-        seconds, waited = ended - began, began - min([request.arrived for request, _ in jobs])
-        if batch.tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
+        seconds, tokens, waited = ended - began, batch.tokens, began - min([request.arrived for request, _ in jobs])
+        if tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
             beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
             rate = self.queue.tokens_per_second
-            self.queue.tokens_per_second = average_rate(rate, tokens=beside * batch.tokens, seconds=seconds)
-        sizes = {"sequences": len(jobs), "tokens": batch.tokens, "slots": batch.slots}
-        self.report(BatchReport(**sizes, waited_seconds=waited, ran_seconds=seconds, canary=jobs[0][0].exclusive))
+            self.queue.tokens_per_second = average_rate(rate, tokens=beside * tokens, seconds=seconds)
+        self.report(
+            BatchReport(
+                sequences=len(jobs),
+                tokens=tokens,
+                slots=batch.slots,
+                waited_seconds=waited,
+                ran_seconds=seconds,
+                canary=jobs[0][0].exclusive,
+                jobs=jobs,
+            )
+        )
 
     def _deliver(
         self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float

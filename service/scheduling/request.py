@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from model_export.artifact.batch import Row, Tokens
 from service.errors import InferenceFailed, ServiceError
+from service.tracing.context import TRACEPARENT
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,7 @@ class QueuedRequest:
     in_order: bool = False  # the queue's order has an entry of it
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
+    trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
     lengths: list[int] = field(init=False)  # tokens of each sequence
     size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched

@@ -1,7 +1,10 @@
 """What the batcher counts: batches that were run, requests by outcome, failures, how busy the device is."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from service.scheduling.request import SequenceJob
 
 RATE_SECONDS, MAX_RATE_WEIGHT = 5.0, 0.2  # time constant of the measured rate; of the newest batch in it
 BUSY_SECONDS = 15.0  # time constant of the average: about the interval of a scrape
@@ -17,6 +20,7 @@ class BatchReport:
     waited_seconds: float  # the longest wait in the batch
     ran_seconds: float
     canary: bool = False  # a self-check, in a batch of its own
+    jobs: Sequence[SequenceJob] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(slots=True)

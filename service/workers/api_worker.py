@@ -14,7 +14,7 @@ from service.artifact import Artifact
 from service.backend import Backend
 from service.errors import SHUTTING_DOWN, Unavailable
 from service.http.server import build, run
-from service.metrics import Metrics, aggregate, render_state
+from service.metrics import CONTENT_TYPE, Metrics, aggregate, register_state, render
 from service.settings import Settings
 from service.workers.child import WorkerSpec, metrics_dir, run_child, worker_pids
 from service.workers.client import EngineClient
@@ -83,10 +83,10 @@ class RemoteBackend(Backend):
         mask_token = self.tokenizer.mask_token if self._tasks else None
         return engine | {"mask_token": mask_token, "api_processes": self.settings.api_processes}
 
-    async def render_metrics(self) -> bytes:
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
         reason, of_queue = await asyncio.gather(self.ready(), self._query_metrics())
-        return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue
+        return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue, CONTENT_TYPE
 
     async def _query_metrics(self) -> bytes:
         """Empty without an engine."""
@@ -98,7 +98,8 @@ class RemoteBackend(Backend):
     def _render_sums(self, *, ready: bool) -> bytes:
         folder = Path(self.spec.folder)
         processes = worker_pids(folder) | {"supervisor": os.getppid()}
-        return render_state(self.artifact, processes, ready=ready) + aggregate(metrics_dir(folder))
+        state, _ = render([register_state(self.artifact, processes, ready=ready)], "")
+        return state + aggregate(metrics_dir(folder))
 
     def _restart_for_artifact(self) -> None:
         log.error("engine now serves a different artifact: exiting so that the restarted worker loads it")

@@ -16,6 +16,7 @@ from model_export.artifact.batch import Tokens
 from model_export.artifact.manifest import ModelBounds
 from service.errors import Overloaded, ServiceError, Unavailable
 from service.scheduling.results import InferenceResult, RequestInParts
+from service.tracing.context import TRACEPARENT
 from service.workers import messages
 from service.workers.codec import RemoteRequest, RemoteResult, decode_results
 from service.workers.connection.outbox import Outbox
@@ -62,13 +63,14 @@ class EngineClient:
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
         request = self._register(timeout_seconds)
-        self._outbox.add(RemoteRequest(id=request.id, deadline=request.deadline, sequences=work))
+        trace = TRACEPARENT.get()
+        self._outbox.add(RemoteRequest(id=request.id, deadline=request.deadline, sequences=work, trace=trace))
         return await self._finish(request)
 
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
         """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
         request = self._register(timeout_seconds)
-        self._write(messages.Begin(request.id, request.deadline, sequences, tokens))
+        self._write(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
         return RequestInParts(
             ended=request.future,
             append=partial(self._append, request),

@@ -37,6 +37,7 @@ class RemoteRequest:
     id: int
     deadline: float  # seconds on the machine's monotonic clock
     sequences: Sequence[Tokens]
+    trace: str = ""  # as SubmitBatch.traces
     reserved: int = WHOLE  # as SubmitBatch.reserved
     first: int = 0  # the index of the first sequence in its request; not sent
 
@@ -97,6 +98,7 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
         reserved=tuple(request.reserved for request in requests),
         deadlines=tuple(request.deadline for request in requests),
         sequence_counts=tuple(len(request.sequences) for request in requests),
+        traces=tuple(request.trace for request in requests),
         specs=tuple(
             OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
             for outputs, top_k, targets, pooled_from in specs
@@ -113,7 +115,7 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
 def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteRequest]:
     """Raises ProtocolError where the fields contradict each other or leave the model's bounds."""
     counts = message.sequence_counts
-    per_request = (message.request_ids, message.reserved, message.deadlines)
+    per_request = (message.request_ids, message.reserved, message.deadlines, message.traces)
     _check(all(len(each) == len(counts) for each in per_request), "lists of different lengths")
     _check(min(message.reserved, default=WHOLE) >= WHOLE, "a reservation out of bounds")
     _check(min(counts, default=0) >= 1, "a request without sequences")
@@ -140,8 +142,8 @@ def decode_requests(message: SubmitBatch, bounds: ModelBounds) -> list[RemoteReq
         for own, own_masks, index in zip(_slices(lengths), _slices(mask_counts), spec_index.tolist(), strict=True)
     ]
     return [
-        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], reserved=reserved)
-        for request_id, reserved, deadline, own in zip(*per_request, _slices(counts), strict=True)
+        RemoteRequest(id=request_id, deadline=deadline, sequences=sequences[own], reserved=reserved, trace=trace)
+        for request_id, reserved, deadline, trace, own in zip(*per_request, _slices(counts), strict=True)
     ]
 
 

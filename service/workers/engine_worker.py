@@ -17,6 +17,7 @@ from service.artifact import Artifact
 from service.engine.engine import ModelEngine
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing.start import start_tracing
 from service.workers import messages
 from service.workers.child import LOAD_FAILED, WorkerSpec, run_child
 from service.workers.connection.api_connection import ApiConnection
@@ -95,10 +96,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded)
+    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded, tracing=start_tracing(settings))
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
-    return runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
+    code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
+    if engine.tracing is not None:
+        engine.tracing.close()
+    return code
 
 
 if __name__ == "__main__":

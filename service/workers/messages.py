@@ -15,7 +15,7 @@ import msgspec
 
 from service import errors
 
-VERSION = 5
+VERSION = 6
 MAX_FRAME_BYTES = 256 * 2**20
 WHOLE = -1  # as SubmitBatch.reserved: the request has all of its sequences
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
@@ -32,6 +32,7 @@ QUEUE_ERRORS = (
 RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
 ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
 Topic = Literal["ready", "info", "metrics"]
+Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
 M = TypeVar("M")
 
 
@@ -64,6 +65,7 @@ class Begin(Message, frozen=True):
     deadline: float  # as in SubmitBatch
     sequences: Annotated[int, msgspec.Meta(ge=1)]
     tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
+    trace: Trace
 
 
 class SubmitBatch(Message, frozen=True):
@@ -71,6 +73,7 @@ class SubmitBatch(Message, frozen=True):
     reserved: tuple[int, ...]  # [requests], expected tokens of the sequences still to come; WHOLE without a Begin
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
+    traces: tuple[Trace, ...]  # [requests]
     specs: tuple[OutputSpec, ...]
     spec_index: memoryview  # [sequences] int32, into `specs`
     lengths: memoryview  # [sequences] int32

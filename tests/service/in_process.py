@@ -58,6 +58,7 @@ class InProcessBackend:
     """Admits every request, except for `refusals`, each of which one request gets."""
 
     draining = False
+    tracing: Any = None
     why_not_ready = ""
 
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:

@@ -11,7 +11,7 @@ import pytest
 from service.artifact import open_artifact
 from service.backend import Backend
 from service.http.server import Server, build
-from service.metrics import Metrics
+from service.metrics import Metrics, render
 from service.settings import Settings
 from tests.service.fakes import FakeTime, play, settle
 
@@ -37,8 +37,8 @@ class ModelessBackend(Backend):
     async def info(self) -> dict[str, Any]:
         return {}
 
-    async def render_metrics(self) -> bytes:
-        return self.metrics.text()
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return render(self.metrics.registries, accept)
 
 
 def play_server(artifact: Path, story: Callable[[Server, int, FakeTime], Awaitable[None]], **settings: Any) -> None:

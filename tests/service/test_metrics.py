@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from service import errors
 from service.errors import ServiceError
-from service.metrics import REASONS, TASKS, Metrics, aggregate, render_state
+from service.metrics import REASONS, TASKS, Metrics, aggregate, register_state, render
 from service.metrics.names import REQUEST_SECONDS
 from service.scheduling.batcher import Batcher
 from service.scheduling.stats import BatchReport
@@ -111,7 +111,8 @@ def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(t
 def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
     manifest = SimpleNamespace(name="m", precision="int8", device="cpu")
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
-    text = render_state(artifact, {"api-0": os.getpid(), "engine": 2**22 + 1}, ready=False).decode()
+    state = register_state(artifact, {"api-0": os.getpid(), "engine": 2**22 + 1}, ready=False)
+    text = render([state])[0].decode()
     values = values_of(text)
     assert values["bert_ready"] == 0
     assert values['process_cpu_seconds_total{process="api-0"}'] > 0

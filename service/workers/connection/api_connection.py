@@ -18,6 +18,7 @@ from model_export.artifact.manifest import ModelBounds
 from service.engine.engine import ModelEngine
 from service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge
 from service.scheduling.results import InferenceResult, RequestInParts
+from service.tracing.context import TRACEPARENT
 from service.workers import messages
 from service.workers.codec import RemoteRequest, RemoteResult, chunk_by_bytes, decode_requests, encode_results
 
@@ -89,6 +90,7 @@ class ApiConnection:
             raise messages.ProtocolError("a request id that is in use, or a deadline that is not finite")
         try:
             self.engine.check_open()
+            TRACEPARENT.set(message.trace)
             request = self.engine.batcher.begin(
                 message.sequences, tokens, timeout_seconds=message.deadline - time.monotonic()
             )
@@ -124,6 +126,7 @@ class ApiConnection:
 
     async def _submit(self, request: RemoteRequest) -> InferenceResult:
         self.engine.check_open()
+        TRACEPARENT.set(request.trace)  # in the context of this task
         return await self.engine.batcher.submit(request.sequences, timeout_seconds=request.deadline - time.monotonic())
 
     async def _answer(self, request_id: int, tokens: int, finish: Callable[[], Awaitable[InferenceResult]]) -> None:

@@ -287,7 +287,7 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
         content = operation["responses"]["200"]["content"]
         assert all(one["schema"] for one in content.values()), path
     assert set(operations["/embed"]["responses"]["200"]["content"]) == {"application/json", "application/x-npy"}
-    assert set(operations["/metrics"]["responses"]["200"]["content"]) == {"text/plain"}
+    assert set(operations["/metrics"]["responses"]["200"]["content"]) == {"text/plain", "application/openmetrics-text"}
     (timeout,) = operations["/embed"]["parameters"]
     assert (timeout["in"], timeout["name"], timeout["required"]) == ("header", "x-request-timeout-ms", False)
 

@@ -85,6 +85,7 @@ class FakeBackend:
     """Admits every request; `TASKS` with `run` replaced need no more."""
 
     draining = False
+    tracing = None
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)

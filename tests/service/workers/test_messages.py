@@ -53,8 +53,14 @@ def tokens(draw: st.DrawFn) -> Tokens:
 def requests(draw: st.DrawFn) -> list[RemoteRequest]:
     numbers = draw(st.lists(st.integers(0, 2**40), max_size=4, unique=True))
     finite = st.floats(allow_nan=False, allow_infinity=False)
+    traced = draw(st.booleans())  # all of a process or none
     return [
-        RemoteRequest(id=n, deadline=draw(finite), sequences=draw(st.lists(tokens(), min_size=1, max_size=4)))
+        RemoteRequest(
+            id=n,
+            deadline=draw(finite),
+            sequences=draw(st.lists(tokens(), min_size=1, max_size=4)),
+            trace=f"00-{n:032x}-{n:016x}-01" if traced else "",
+        )
         for n in numbers
     ]
 
@@ -109,8 +115,8 @@ def fields_of(one: Tokens) -> tuple[object, ...]:
 @given(requests())
 def test_decoded_requests_equal_the_encoded_ones(sent: list[RemoteRequest]) -> None:
     found = decode_requests(send(encode_requests(sent), from_api=True), BOUNDS) if sent else []
-    assert [(p.id, p.deadline, [fields_of(t) for t in p.sequences]) for p in found] == [
-        (p.id, p.deadline, [fields_of(t) for t in p.sequences]) for p in sent
+    assert [(p.id, p.deadline, p.trace, [fields_of(t) for t in p.sequences]) for p in found] == [
+        (p.id, p.deadline, p.trace, [fields_of(t) for t in p.sequences]) for p in sent
     ]
     assert all(t.ids.dtype == t.types.dtype == np.int32 for p in found for t in p.sequences)
 
@@ -186,6 +192,7 @@ def ints(*values: int) -> memoryview:
         {"request_ids": (1, 2)},
         {"request_ids": (1, 1), "deadlines": (1.0, 1.0), "sequence_counts": (1, 1)},
         {"deadlines": (float("nan"),)},
+        {"traces": ("", "")},
         {"sequence_counts": (2,)},
         {"sequence_counts": (0,)},
         {"sequence_counts": (-1,)},

@@ -1,0 +1,1 @@
+"""Traces of OpenTelemetry: a span for each request with its stages, and one for each batch. Off by default."""

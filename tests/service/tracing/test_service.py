@@ -1,0 +1,53 @@
+"""Real processes send their spans to a collector: the stages of a request, its runs, their batches."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from benchmarks.harness.process import ServiceProcess
+from tests.service.tracing.collector import collect
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artifact: Path) -> None:
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_API_PROCESSES": str(processes), "BERT_API_KEY": "topsecret"}
+    logs = {"BERT_ACCESS_LOG": "true", "BERT_LOG_FORMAT": "json"}
+    headers = {"authorization": "Bearer topsecret", "traceparent": f"00-{TRACE}-{PARENT}-01"}
+    with collect() as collector:
+        with (
+            ServiceProcess(settings | logs | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as process,
+            httpx.Client(base_url=process.url, headers=headers) as client,
+        ):
+            assert client.post("/embed", json={"inputs": ["my private dog", "is hairy"]}).status_code == 200
+            scrape = client.get("/metrics", headers={"accept": "application/openmetrics-text"})
+            code, output = process.terminate(), process.output()
+        assert code == 0
+        (request,) = collector.named("POST /embed")
+        stages = {span.name: span for span in collector.spans if span.parent_id == request.span_id}
+        (batch,) = collector.named("batch")  # the self-checks have none
+    assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
+    assert set(stages) == {"tokenize", "queue", "run", "format"}
+    assert len(collector.spans) == 6
+    assert {span.trace_id for span in stages.values()} == {TRACE}
+    starts = [stages[name].start for name in ("tokenize", "queue", "run", "format")]
+    assert starts == sorted(starts)
+    assert batch.links == [(TRACE, request.span_id)]
+    assert stages["run"].links == [(batch.trace_id, batch.span_id)]
+    assert stages["run"].attributes["bert.batch.sequences"] == 2
+    assert stages["run"].attributes["bert.batch.tokens"] == request.attributes["bert.tokens"]
+    assert not any(secret in body for body in collector.bodies for secret in (b"private", b"topsecret"))
+
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [line["trace_id"] for line in lines if line.get("route") == "/embed"] == [TRACE]
+    assert [line for line in lines if line["logger"].startswith("opentelemetry")] == []
+    if processes == 0:
+        families = text_string_to_metric_families(scrape.text)  # type: ignore[no-untyped-call]
+        assert {"bert_requests", "bert_queue_requests"} <= {family.name for family in families}
+    exemplar = f'# {{trace_id="{TRACE}"}}' in scrape.text
+    assert exemplar is (processes == 0)  # prometheus_client keeps none where several processes count
+    assert scrape.headers["content-type"].startswith("text/plain" if processes else "application/openmetrics-text")
