@@ -150,7 +150,8 @@ def test_no_request_starves_each_ends_no_later_than_if_all_shared_the_device_equ
     """But for those that bring their sequences late."""
     arrivals = [Arrival(at, [1] * size, part=part) for at, size, part in found]
     ends = shared_equally(arrivals, 10.0)
-    Simulation(make_queue(token_budget=4, max_tokens=10**6, tokens_per_second=10.0), 10.0).run(arrivals)
+    queue = make_queue(token_budget=4, max_tokens=10**6, max_wait_seconds=1e9, tokens_per_second=10.0)
+    Simulation(queue, 10.0).run(arrivals)
     for one in arrivals:
         assert one.ended is not None
         assert one.part or one.ended <= ends[one] + 3 * 4 / 10
