@@ -50,7 +50,7 @@ def begin_no_connection(listener: int) -> None:
     """From now on no connection begins on the listening socket with the file descriptor `listener`.
 
     Those that are established or in the handshake can still be accepted. When a listening socket closes, the system
-    resets the connections that nobody has accepted; with this filter there are none, some turns of the loop later. A
+    resets the connections that are not accepted yet; with this filter there are none, some turns of the loop later. A
     client that connects meanwhile sends its SYN again after a second, to what listens then. Does nothing where the
     system has no such filter.
     """

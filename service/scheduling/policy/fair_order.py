@@ -6,7 +6,7 @@ Plain arithmetic in tokens: knows no clock, no batch and no model.
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-BUCKETS_PER_MINIMUM = 8  # how finely the estimate of what is ahead tells apart when requests finish
+BUCKETS_PER_MINIMUM = 8  # how finely the estimate of what is ahead separates the times when requests finish
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
