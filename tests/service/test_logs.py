@@ -75,6 +75,7 @@ def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> Non
         answered = client.post("/embed", json={"inputs": ["my private dog", "is hairy"]})
         client.post("/embed", json={"inputs": ["private"], "pooling": "none such"})
         client.get("/nowhere")
+        process.terminate()  # an access line is written after its response
         output = process.output()
     lines = [json.loads(line) for line in output.splitlines()]
     found = {line["route"]: line for line in lines if line["logger"] == "service.access" and line["status"] != 422}
