@@ -166,7 +166,7 @@ def _add_openapi_route(app: FastAPI) -> None:
             written.append(await asyncio.to_thread(lambda: orjson.dumps(app.openapi())))
         return Response(written[0], media_type=JSON)
 
-    app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != url]
+    app.router.routes = [route for route in app.router.routes if _path(route) != url]
     app.add_route(url, openapi, include_in_schema=False)
 
 

@@ -117,11 +117,10 @@ class TaskEndpoint:
         return content, media_type, headers
 
     def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
-        stages = (result.tokenize_seconds, result.queue_seconds, result.forward_seconds, result.format_seconds)
         self.backend.metrics.answered(
             self.spec.name,
             seconds=time.perf_counter() - received,
-            stages=stages,
+            stages=result.stage_seconds,
             sizes=(len(result.sequences), result.tokens, body_bytes, response_bytes),
             truncated=result.truncated,
         )

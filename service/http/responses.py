@@ -56,16 +56,6 @@ def as_one_array(value: Any) -> tuple[NDArray[np.generic] | None, list[tuple[byt
     return np.concatenate(value), [(b"x-npy-rows", b",".join(b"%d" % len(one) for one in value))]
 
 
-def stage_milliseconds(result: TaskResult) -> tuple[float, float, float, float]:
-    """Of tokenizing, queue, forward pass and formatting."""
-    return (
-        1e3 * result.tokenize_seconds,
-        1e3 * result.queue_seconds,
-        1e3 * result.forward_seconds,
-        1e3 * result.format_seconds,
-    )
-
-
 def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
     """Name, start by time.perf_counter and duration in seconds of the stages before and after the run.
 
@@ -81,7 +71,9 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds, and the number of truncated inputs if there are any."""
-    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % stage_milliseconds(result)
+    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % tuple(
+        [1e3 * seconds for seconds in result.stage_seconds]
+    )
     headers = [(b"server-timing", timing)]
     return [*headers, (b"x-truncated-inputs", b"%d" % result.truncated)] if result.truncated else headers
 
@@ -89,5 +81,5 @@ def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
 def describe_result(result: TaskResult) -> Fields:
     """What the access log says of an answered request."""
     names = ("tokenize_ms", "queue_ms", "forward_ms", "format_ms")
-    milliseconds = (round(value, 3) for value in stage_milliseconds(result))
+    milliseconds = (round(1e3 * seconds, 3) for seconds in result.stage_seconds)
     return {"texts": len(result.sequences), "tokens": result.tokens, **dict(zip(names, milliseconds, strict=True))}

@@ -37,13 +37,18 @@ class TaskResult:
     tokenize_seconds: float
     queue_seconds: float
     forward_seconds: float
-    format_seconds: float = 0.0
+    format_seconds: float = 0.0  # set by HTTP, which writes the value as bytes
     received: float  # when the rows arrived, by time.perf_counter
 
     def finish(self, value: Any) -> "TaskResult":
         """Sets the value and lets go of the rows, which keep the arrays of their whole batches in memory."""
-        self.value, self.rows, self.format_seconds = value, (), time.perf_counter() - self.received
+        self.value, self.rows = value, ()
         return self
+
+    @property
+    def stage_seconds(self) -> tuple[float, float, float, float]:
+        """Of tokenizing, queue, forward pass and formatting."""
+        return self.tokenize_seconds, self.queue_seconds, self.forward_seconds, self.format_seconds
 
 
 class InferenceQueue(Protocol):

@@ -31,11 +31,9 @@ async def embed_texts(
     """As `embed`."""
     pooling = _choose_pooling(tasks, request)
     options = OPTIONS[pooling]
-    if prompt := find_prompt(tasks.manifest, request):
-        tasks.check_count(texts)
-        texts = [prompt + text for text in texts]
-        if pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-            options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
+    texts, prompt = prepend_prompt(tasks, texts, request)
+    if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
+        options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
     result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
     return _finish(tasks, result, request, pooling)
 
@@ -53,6 +51,18 @@ async def embed_token_ids(
     encode = partial(encode_ids, tasks.tokenizer)
     result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
     return _finish(tasks, result, request, pooling)
+
+
+def prepend_prompt(tasks: Tasks, texts: list[str], request: VectorFields) -> tuple[list[str], str]:
+    """The texts with the request's prompt before each, and the prompt, which may be empty.
+
+    Raises as `find_prompt` and, before texts are copied, TooLarge for too many of them.
+    """
+    prompt = find_prompt(tasks.manifest, request)
+    if not prompt:
+        return texts, ""
+    tasks.check_count(texts)
+    return [prompt + text for text in texts], prompt
 
 
 def find_prompt(manifest: Manifest, request: VectorFields) -> str:
@@ -91,9 +101,14 @@ def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
         raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
     tasks.require_head(pooling)
     width = int(tasks.manifest.outputs[pooling].shape[-1])
+    check_dimensions(request, width)
+    return pooling
+
+
+def check_dimensions(request: VectorFields, width: int) -> None:
+    """Raises Invalid for more dimensions than the `width` of the vectors."""
     if request.dimensions is not None and request.dimensions > width:
         raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
-    return pooling
 
 
 def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:

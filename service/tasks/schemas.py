@@ -20,6 +20,7 @@ POOLINGS = (
     "request says so (/embed alone); null: the default in /info"
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
+PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
 NO_EFFECT = "accepted for clients of other servers; has no effect"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
@@ -62,12 +63,15 @@ class ClientFields(Body):
     options: ClientOptions | None = Field(None, description=NO_EFFECT)
 
 
+class TextsWithPrompt(TruncationFields):
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
+    prompt_name: str | None = Field(None, description=PROMPT_NAME)
+
+
 class VectorFields(TruncationFields):
     pooling: Pooling | None = Field(None, description=POOLINGS)
     dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
-    prompt_name: str | None = Field(
-        None, description="one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
-    )
+    prompt_name: str | None = Field(None, description=PROMPT_NAME)
     prompt: str | None = Field(None, description='a prompt in full; "": none', examples=["query: "])
 
 

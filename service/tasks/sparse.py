@@ -12,8 +12,8 @@ from model_export.artifact.batch import Row
 from model_export.artifact.sparse import word_weights
 from service.errors import NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import find_prompt
-from service.tasks.schemas import EmbeddingFields, StringOrList, TruncationFields
+from service.tasks.embed import prepend_prompt
+from service.tasks.schemas import TextsWithPrompt, VectorFields
 from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
@@ -21,13 +21,9 @@ MAX_WEIGHTS = 2_000_000  # in a response: about 70 MB
 TEXTS_PER_TURN = 8  # number of texts formatted before the event loop gets a turn
 
 
-class EmbedSparseRequest(TruncationFields):
+class EmbedSparseRequest(TextsWithPrompt):
     """text-embeddings-inference's request, and `force`."""
 
-    inputs: StringOrList = Field(examples=["my dog is hairy"])
-    prompt_name: str | None = Field(
-        None, description="one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
-    )
     force: bool = Field(
         False, description="also for a checkpoint that was not trained for it, from its masked-language-model head"
     )
@@ -46,10 +42,7 @@ EmbedSparseResponse = Annotated[
 async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
-    texts = as_list(request.inputs)
-    if prompt := find_prompt(tasks.manifest, EmbeddingFields(prompt_name=request.prompt_name)):
-        tasks.check_count(texts)
-        texts = [prompt + text for text in texts]
+    texts, _ = prepend_prompt(tasks, as_list(request.inputs), VectorFields(prompt_name=request.prompt_name))
     result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     value = LongList()

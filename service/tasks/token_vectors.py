@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid, TooLarge
+from service.errors import TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import embed, find_prompt, unit_length
+from service.tasks.embed import check_dimensions, embed, prepend_prompt, unit_length
 from service.tasks.parameters import merge_parameters
-from service.tasks.schemas import EmbedRequest, StringOrList, TruncationFields
+from service.tasks.schemas import EmbedRequest, TextsWithPrompt
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
@@ -19,13 +19,8 @@ OPTIONS_WITH_PIECES = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
 MAX_NUMBERS = 6_000_000  # in a response: about 65 MB of JSON, 24 MB as NPY
 
 
-class EmbedAllRequest(TruncationFields):
+class EmbedAllRequest(TextsWithPrompt):
     """text-embeddings-inference's request."""
-
-    inputs: StringOrList = Field(examples=["my dog is hairy"])
-    prompt_name: str | None = Field(
-        None, description="one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
-    )
 
 
 class Piece(BaseModel):
@@ -61,8 +56,7 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     """A float32 array [tokens, dimensions] for each text; with `pieces`, its pieces beside them."""
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
-    if request.dimensions is not None and request.dimensions > width:
-        raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
+    check_dimensions(request, width)
     tokens, shown = 0, request.dimensions or width
 
     def check(sequences: Sequence[EncodedText], _: int = 0) -> None:
@@ -70,10 +64,7 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         tokens += sum(map(len, sequences))
         check_answer_size(tokens, shown)
 
-    texts = as_list(request.inputs)
-    if prompt := find_prompt(tasks.manifest, request):
-        tasks.check_count(texts)
-        texts = [prompt + text for text in texts]
+    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
     options = OPTIONS_WITH_PIECES if request.pieces else OPTIONS
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     vectors = LongList(_shape(row["tokens"], request) for row in result.rows)

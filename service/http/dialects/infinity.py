@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 
 from service.backend import Backend
 from service.http.dialects.errors import OPENAI_ERROR
-from service.http.dialects.openai import NO_EFFECT, Usage, VllmFields, new_id, truncation_fields, usage
+from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.predict import Floats
-from service.tasks.schemas import Label, StringOrList, TruncationFields
+from service.tasks.schemas import NO_EFFECT, Label, StringOrList, TruncationFields
 from service.tasks.score import score_labels
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()

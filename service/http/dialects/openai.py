@@ -18,10 +18,8 @@ from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON, Floats, json_bytes
 from service.tasks import embed
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.schemas import EmbeddingFields, FailFastList, StringOrList, TruncationFields
+from service.tasks.schemas import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
 from service.tokenization.encoding import Direction
-
-NO_EFFECT = "accepted for clients of other servers; has no effect"
 
 
 class VllmFields(TruncationFields):

@@ -12,11 +12,11 @@ from pydantic import BaseModel, Field
 
 from service.errors import Invalid
 from service.http.dialects.errors import OPENAI_ERROR
-from service.http.dialects.openai import NO_EFFECT, Usage, VllmFields, new_id, truncation_fields, usage
+from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.embed import embed_texts
-from service.tasks.schemas import EmbeddingFields, StringOrList
+from service.tasks.schemas import NO_EFFECT, EmbeddingFields, StringOrList
 from service.tasks.score import score_labels, score_pairs
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
