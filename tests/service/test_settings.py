@@ -65,8 +65,8 @@ def test_an_empty_key_is_none() -> None:
 
 
 def test_every_fault_is_told_at_once() -> None:
-    with pytest.raises(SettingsError, match=r"BERT_ARTIFACT: .*; BERT_PORT: .*; BERT_THREADS: "):
-        Settings.from_environment({"BERT_PORT": "x", "BERT_THREADS": "-1"})
+    with pytest.raises(SettingsError, match=r"BERT_PRECISION: .*; BERT_PORT: .*; BERT_THREADS: "):
+        Settings.from_environment({"BERT_PRECISION": "half", "BERT_PORT": "x", "BERT_THREADS": "-1"})
 
 
 def test_settings_do_not_change() -> None:

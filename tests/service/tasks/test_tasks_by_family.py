@@ -43,8 +43,9 @@ def ask(exported: Callable[..., Artifact]) -> Callable[[str, Ask], list[Any]]:
     """Runs a question on an engine with a golden checkpoint's artifact and returns the values of its results."""
 
     def asked(name: str, question: Ask) -> list[Any]:
-        settings = Settings(artifact=exported(name).root, token_budget=256, threads=1)
-        return asyncio.run(_asked(LocalBackend(open_artifact(settings.artifact), settings, Metrics()), question))
+        root = exported(name).root
+        settings = Settings(artifact=root, token_budget=256, threads=1)
+        return asyncio.run(_asked(LocalBackend(open_artifact(root), settings, Metrics()), question))
 
     return asked
 

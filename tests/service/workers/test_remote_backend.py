@@ -67,8 +67,9 @@ ASKED: dict[str, list[Ask]] = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name: str, exported: Callable) -> None:
-    settings = Settings(artifact=exported(name).root, token_budget=64, threads=1, api_processes=1)
-    artifact = open_artifact(settings.artifact)
+    root = exported(name).root
+    settings = Settings(artifact=root, token_budget=64, threads=1, api_processes=1)
+    artifact = open_artifact(root)
 
     async def story() -> None:
         local = LocalBackend(artifact, settings, Metrics())
@@ -79,6 +80,7 @@ def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name:
             spec = WorkerSpec(
                 name="api-0",
                 folder=str(tmp_path),
+                artifact=str(root),
                 device="cpu",
                 degraded="",
                 listener=listener.fileno(),
