@@ -9,10 +9,7 @@ from pathlib import Path
 
 from model_export.artifact.manifest import Manifest
 from model_export.checkpoints.hub import locate
-from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
-from model_export.export import AUTO, export
-from model_export.graph.precision import PRECISIONS
 from model_export.output.atomic_folder import check_empty
 
 CHECKPOINT = (
@@ -33,6 +30,8 @@ def main(words: list[str]) -> int:
         threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
         if command == "describe":
+            from model_export.describe import describe_checkpoint
+
             description = describe_checkpoint(*locate(arguments.checkpoint))
             print(description)
             return 2 if description.refused else 0
@@ -57,6 +56,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     if not command:
+        from model_export.export import AUTO
+        from model_export.graph.precision import PRECISIONS  # a download takes a third of its time without ONNX
+
         parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
         about = "fp16 for cuda, int8 for cpu; auto: those where they are fast and exact enough (default: fp32)"
         parser.add_argument("--precision", choices=[AUTO, *sorted(PRECISIONS)], default="fp32", help=about)
@@ -71,6 +73,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _export(arguments: argparse.Namespace) -> str:
+    from model_export.export import export
+
     check_empty(arguments.artifact, arguments.device)  # before a download
     folder, name = locate(arguments.checkpoint)
     manifest = export(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from model_export.artifact.source import DESCRIPTION, HUB_ID, MODULES, PICKLES, WEIGHTS
 from model_export.errors import ExportError
@@ -46,9 +46,10 @@ def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Pat
     from huggingface_hub import snapshot_download  # a fifth of the exporter's start, and most exports need no hub
     from huggingface_hub.errors import HfHubHTTPError
 
+    http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])  # that of its HTTP library, which changes
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (http_error, OSError, ValueError) as error:
         raise ExportError(f"{name} is not a local folder and could not be downloaded: {_reason(error)}") from error
 
 
