@@ -21,7 +21,7 @@ MODULES = ("model_export.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_
 PREFIX = "model_export: "  # of the sentence that the exporter fails with
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
-PROGRESS = re.compile(rb"\r$|\d%\||B/s")  # in what tqdm writes
+BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]")  # what moves a terminal's cursor
 log = logging.getLogger("service")
 
@@ -66,23 +66,21 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
 
 def _show(stream: IO[bytes]) -> str:
     """Shows what the child reports until it ends; returns the sentence that it fails with, empty where it does not."""
-    fault, rest, shown = "", b"", -PROGRESS_SECONDS
+    fault, rest, shown = "", b"", time.monotonic()
     terminal = sys.stderr.isatty()
     while chunk := os.read(stream.fileno(), 2**16):
         *lines, rest = END_OF_LINE.split(rest + chunk)
         for line in lines:
-            text = line.decode(errors="replace")
-            now = time.monotonic()
-            if text.startswith(PREFIX):
-                fault = text.removeprefix(PREFIX).strip()
-            elif terminal:
+            text, _, sentence = line.decode(errors="replace").partition(PREFIX)
+            fault = sentence.strip() or fault
+            if terminal:
                 sys.stderr.write(text)
                 sys.stderr.flush()
-            elif (words := CONTROL.sub("", text).strip()) and (
-                not PROGRESS.search(line) or now - shown >= PROGRESS_SECONDS
-            ):
-                log.info("export: %s", words)
-                shown = now
+                continue
+            words, bars = BAR.subn("", CONTROL.sub("", text))
+            if words.strip() and (not bars or time.monotonic() - shown >= PROGRESS_SECONDS):
+                log.info("export: %s", " ".join(words.split()))
+                shown = time.monotonic()
     return fault
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.hub import REPOSITORY, FakeHub
 from model_export.artifact.manifest import Manifest
-from tests.fake_hub import REPOSITORY, FakeHub
 from tests.paths import GOLDEN
 
 MODULES = GOLDEN / "sentence-transformers" / "dense"

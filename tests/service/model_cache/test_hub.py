@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from benchmarks.harness.process import ServiceProcess
 from model_export.artifact.manifest import Manifest
 from service.model_cache.cache import Cache
 from service.model_cache.checkpoint import ModelError
 from service.model_cache.prepare import prepare_artifact
-from tests.fake_hub import COMMIT, REPOSITORY, FakeHub
 from tests.paths import GOLDEN
 from tests.service.model_cache.helpers import wanted
 
@@ -46,10 +46,9 @@ def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
         assert client.get("/info").json()["model"] == REPOSITORY
         assert len(client.post("/embed", json={"inputs": "hello"}).json()[0]) == 32
         lines = [line.partition(" INFO service ")[2] for line in process.output().splitlines()]
-    assert lines[:2] == [f"{REPOSITORY}@v1: downloading", lines[1]]
+    assert lines[0] == f"{REPOSITORY}@v1: downloading"
     assert f"{REPOSITORY}@v1: commit {COMMIT}" in lines
     assert f"{REPOSITORY}@v1: exporting for cpu in fp32" in lines
-    assert any(line.startswith("export: ") and "100%" in line for line in lines), lines  # progress
     assert any(line.startswith("  heads: cls, mean, ") for line in lines)  # the report
 
 

@@ -1,5 +1,6 @@
-"""A hub on 127.0.0.1 with the part of the protocol that a download needs, and with the faults that a test asks for."""
+"""A hub on 127.0.0.1 with the part of the protocol that a download needs, and faults that a test asks for."""
 
+import functools
 import hashlib
 import json
 import threading
@@ -52,6 +53,11 @@ class FakeHub:
         return Handler
 
 
+@functools.lru_cache
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
 
@@ -95,15 +101,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound", "Entry not found")
             return
         content = self.hub.files[name]
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": self.hub.commit}
+        headers = {"ETag": f'"{_digest(content)}"', "X-Repo-Commit": self.hub.commit}
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         if first:
             headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
         half = len(content) // 2 if name == self.hub.cut else None
-        self._answer(206 if first else 200, content[first:], headers, half)
+        self._answer(206 if first else 200, memoryview(content)[first:], headers, half)
 
     def _answer(
-        self, status: int, content: bytes, headers: dict[str, str] | None = None, end: int | None = None
+        self, status: int, content: bytes | memoryview, headers: dict[str, str] | None = None, end: int | None = None
     ) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
