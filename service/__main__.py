@@ -42,7 +42,7 @@ def main(words: Sequence[str] = ()) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
-        choice = select_artifact(_artifact_folder(settings), settings.device)
+        choice = _select(settings)
         defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         print(f"service: {error}", file=sys.stderr)
@@ -65,11 +65,26 @@ def main(words: Sequence[str] = ()) -> int:
         return 1 if isinstance(error, ListenError) else 2
 
 
-def _artifact_folder(settings: Settings) -> Path:
-    """BERT_ARTIFACT, or the artifact of BERT_MODEL, which is exported first where it has none. Raises Stopped."""
-    if settings.model is None:
-        assert settings.artifact is not None  # the settings were checked
-        return settings.artifact
+def _select(settings: Settings) -> ArtifactChoice:
+    """Of BERT_ARTIFACT, or of the artifact of BERT_MODEL. Raises what `select_artifact` and `_prepare` do."""
+    if settings.artifact is not None:
+        return select_artifact(settings.artifact, settings.device)
+    try:
+        cache = Cache(settings.cache_folder)
+    except RuntimeError as error:
+        raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
+    folder = _prepare(settings, cache)
+    try:
+        return select_artifact(folder, settings.device)
+    except ManifestError as error:
+        if cache.folder not in folder.parents:
+            raise
+        raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
+
+
+def _prepare(settings: Settings, cache: Cache) -> Path:
+    """The folder of the artifact of BERT_MODEL, which is exported first where there is none. Raises Stopped."""
+    assert settings.model is not None  # the settings were checked
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         precision = settings.precision if "precision" in settings.model_fields_set else None
@@ -79,7 +94,7 @@ def _artifact_folder(settings: Settings) -> Path:
             precision=precision,
             update=settings.update,
         )
-        return prepare_artifact(wanted, Cache(settings.cache_folder))
+        return prepare_artifact(wanted, cache)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -51,7 +51,7 @@ def file_states(folder: Path) -> list[FileState]:
 
 
 def content_digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of the checkpoint's files: a second for about a gigabyte. Raises OSError."""
+    """SHA-256 of the names and contents of the checkpoint's files, which are read in full. Raises OSError."""
     digest = hashlib.sha256()
     for path in checkpoint_files(folder):
         digest.update(f"{path.relative_to(folder)}\0{sha256(path)}\n".encode())

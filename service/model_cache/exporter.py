@@ -81,7 +81,7 @@ def _show(stream: IO[bytes]) -> str:
             if words.strip() and (not bars or time.monotonic() - shown >= PROGRESS_SECONDS):
                 log.info("export: %s", " ".join(words.split()))
                 shown = time.monotonic()
-    return fault
+    return rest.decode(errors="replace").partition(PREFIX)[2].strip() or fault
 
 
 def _is_installed(name: str) -> bool:

@@ -92,6 +92,18 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     assert artifacts_in(tmp_path / "cache") == []
 
 
+def test_a_damaged_artifact_of_the_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
+    model, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    with start_preparing(model, cache) as process:
+        folder = process.communicate()[0].strip()
+    (Path(folder) / "cpu" / "model.onnx").write_text("damaged", "utf-8")
+    variables = {"BERT_MODEL": str(model), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
+    with start([sys.executable, "-m", "service"], **variables) as process:
+        _, log = process.communicate()
+    assert process.returncode == 2
+    assert f"export the checkpoint again (remove {folder}, and the next start does)" in log
+
+
 def test_remains_of_killed_exports_are_removed_but_not_of_one_that_runs(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     others = [Recipe(digest=name, name="bert", device="cpu", precision="fp32", fast_int8=False) for name in "abc"]
