@@ -23,6 +23,9 @@ class FakeHub:
     commit: str = COMMIT
     token: str = ""  # if set, the repository is gated and needs this token
     cut: str = ""  # of the file of this name only the first half is sent, and the connection is closed
+    stall: str = ""  # of the file of this name nothing is sent; `stalled` is set
+    stalled: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)  # the hub stops serving
     requests: list[str] = field(default_factory=list)  # paths
     url: str = ""
 
@@ -32,6 +35,7 @@ class FakeHub:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             self.url = f"http://127.0.0.1:{server.server_port}"
             yield self
+            self.ended.set()
             server.shutdown()
 
     def variables(self, folder: Path) -> dict[str, str]:
@@ -100,6 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in self.hub.files:
             self._refuse(404, "EntryNotFound", "Entry not found")
             return
+        if name == self.hub.stall and self.command == "GET":
+            self.hub.stalled.set()
+            self.hub.ended.wait()
         content = self.hub.files[name]
         headers = {"ETag": f'"{_digest(content)}"', "X-Repo-Commit": self.hub.commit}
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])

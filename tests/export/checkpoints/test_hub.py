@@ -1,6 +1,7 @@
 """A checkpoint by its hub id, from a local hub."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,3 +124,16 @@ def test_what_the_hub_refuses_has_a_way_out(name: str, token: str, sentence: str
 def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
     hub.token = "right"
     assert run(hub, tmp_path, "download", REPOSITORY, HF_TOKEN="right").returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_download_ends_at_once(number: int, hub: FakeHub, tmp_path: Path) -> None:
+    hub.stall = "model.safetensors"
+    words = [sys.executable, "-m", "model_export", "download", REPOSITORY]
+    environment = os.environ | hub.variables(tmp_path / "hub")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        hub.stalled.wait()
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said == "model_export: interrupted, nothing was written; the next download continues\n"
