@@ -107,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name == self.hub.stall and self.command == "GET":
             self.hub.stalled.set()
             self.hub.ended.wait()
+            return
         content = self.hub.files[name]
         headers = {"ETag": f'"{_digest(content)}"', "X-Repo-Commit": self.hub.commit}
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
