@@ -40,7 +40,7 @@ class Heads:
             self.hidden = self.g.cast(self.hidden, dtype)
             cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
-            self.present += ["cls", "mean", "tokens"]
+            self.present += ["cls", "mean", "tokens", "layers"]
             self._build_mean()
             tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
