@@ -11,10 +11,10 @@ from model_export.errors import ExportError
 from model_export.graph.attention import ATTENTION
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
-from model_export.graph.heads import Heads
-from model_export.graph.layers import expose_layers
+from model_export.graph.heads.heads import Heads
+from model_export.graph.heads.layers import expose_layers
+from model_export.graph.heads.sentence import build_sentence
 from model_export.graph.precision import PRECISIONS
-from model_export.graph.sentence import build_sentence
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.reference import Reference

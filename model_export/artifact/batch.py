@@ -11,11 +11,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.attention_feeds import attention_rows, cumulative_lengths
-from model_export.artifact.layers import LAST, LAYER_OUTPUTS, graph_outputs, layer_rows
+from model_export.artifact.feeds.attention import attention_rows, cumulative_lengths
+from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS, graph_outputs, layer_rows
+from model_export.artifact.feeds.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
+from model_export.artifact.feeds.sparse import NOTHING, sparse_feeds, sparse_spans
 from model_export.artifact.placement import Feeds, Ints
-from model_export.artifact.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
-from model_export.artifact.sparse import NOTHING, sparse_feeds, sparse_spans
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence

@@ -10,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
-from model_export.artifact.layers import LAST
+from model_export.artifact.feeds.layers import LAST
 from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import ExportError
 from model_export.verification.cuda_on_cpu import write_portable

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
-from model_export.artifact.layers import LAST
+from model_export.artifact.feeds.layers import LAST
 from model_export.artifact.manifest import ModelBounds
 from service.workers.messages import (
     MAX_FRAME_BYTES,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.layers import LAST, LAYER_OUTPUTS
+from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS
+from model_export.artifact.feeds.pooled import MEANS, MODES
+from model_export.artifact.feeds.sparse import PART, PARTS, SHIFTS
 from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
-from model_export.artifact.pooled import MEANS, MODES
-from model_export.artifact.sparse import PART, PARTS, SHIFTS
 
 SEQUENCE_OUTPUTS = [
     frozenset({"cls"}),

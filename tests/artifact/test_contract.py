@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model_export.artifact.batch import OUTPUTS, Tokens, pack
-from model_export.artifact.layers import LAST, graph_outputs
+from model_export.artifact.feeds.layers import LAST, graph_outputs
 from model_export.artifact.manifest import FORMAT, MANIFEST, Manifest, ManifestError
 from model_export.artifact.placement import Ints
 from service.artifact import open_artifact

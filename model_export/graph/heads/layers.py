@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_export.artifact.layers import LAST, OFFSETS, hidden_name
+from model_export.artifact.feeds.layers import LAST, OFFSETS, hidden_name
 from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.channel_shift import Shift
