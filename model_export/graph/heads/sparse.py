@@ -2,8 +2,8 @@
 of a text. The logarithm is left to the reader: ONNX Runtime rounds it by the place of a number in its array.
 
 Its inputs and its steps are those of `artifact/feeds/sparse`. A loop computes a block of tokens at a time, and nothing
-where no text asks for it. The table is the left side of the product, [vocabulary, width] times [width, tokens]: ONNX Runtime
-packs only the right side, so the table is not stored a second time.
+where no text asks for it. The table is the left side of the product, [vocabulary, width] times [width, tokens]: ONNX
+Runtime packs only the right side, so the table is not stored a second time.
 """
 
 from collections.abc import Callable, Sequence
