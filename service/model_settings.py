@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PrivateAttr
-from pydantic_settings import BaseSettings
+from pydantic import BaseModel, Field, PrivateAttr
 
 
-class ModelSettings(BaseSettings):
-    artifact: Path | None = Field(
-        None, description="folder written by `python -m model_export`; this or BERT_MODEL must be set"
-    )
+class ModelSettings(BaseModel):
+    artifact: Path | None = Field(None, description="folder written by `bert-export`; this or BERT_MODEL must be set")
     model: str | None = Field(
         None,
         description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact; "

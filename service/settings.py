@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.model_settings import ModelSettings
 
@@ -23,7 +23,7 @@ class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
 
 
-class Settings(ModelSettings):
+class Settings(ModelSettings, BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, allow_inf_nan=False)
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")

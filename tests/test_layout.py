@@ -18,7 +18,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "uvloop": ("service.workers",),
     "pydantic": ("service.settings", "service.model_settings", "service.command", "service.tasks", "service.http"),
     "pydantic_core": ("service.tasks", "service.http"),
-    "pydantic_settings": ("service.settings", "service.model_settings"),
+    "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
     "opentelemetry": ("service.tracing.spans",),
     "pythonjsonlogger": ("service.logs",),

@@ -1,4 +1,4 @@
-"""Runs `python -m model_export` as a child process, whose memory is gone when the service starts.
+"""Runs `bert-export` as a child process, whose memory is gone when the service starts.
 
 Knows the command and its output, not what is exported. The child ends with this process, however this one ends, and
 has a session of its own, so that Ctrl-C reaches it only through this process.
@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import IO
 
+from model_export.artifact import source
 from service.model_cache.checkpoint import ModelError
 from service.settings import variables_with
 
-MODULES = ("model_export.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+EXPORTER = source.__name__.removesuffix(".artifact.source")  # the package, wherever it is installed
+MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
 PREFIX = "model_export: "  # of the sentence that the exporter fails with
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
@@ -41,7 +43,7 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
     lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "model_export", *arguments, "--lifeline", str(lifeline)],
+            [sys.executable, "-m", EXPORTER, *arguments, "--lifeline", str(lifeline)],
             pass_fds=(lifeline,) if lock is None else (lifeline, lock),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
