@@ -53,7 +53,7 @@ async def run_passes(
     except TooMuchForDeadline as error:
         cost, _, _ = error.message.partition(": ")
         way_out = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
-        error.message = f"{cost}, in {count} passes of the model: {way_out}"
+        error.message = f"{cost}; they are {count} passes of the model: {way_out}"
         raise
     except ServiceError as error:
         if error.index is not None:
