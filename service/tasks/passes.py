@@ -13,6 +13,7 @@ from service.tasks.base import TaskResult, Tasks
 from service.tokenization.encoding import EncodedText
 
 PASSES_PER_TURN = 256  # made, or read, before the event loop gets a turn: about 1 ms
+WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
 Pass = tuple[int, EncodedText]  # the index of the input, and the sequence that the model gets
 
 
@@ -52,8 +53,7 @@ async def run_passes(
         result = await request.finish()
     except TooMuchForDeadline as error:
         cost, _, _ = error.message.partition(": ")
-        way_out = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
-        error.message = f"{cost}; they are {count} passes of the model: {way_out}"
+        error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
         raise
     except ServiceError as error:
         if error.index is not None:

@@ -45,7 +45,7 @@ def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
             backend = LocalBackend(open_artifact(settings.artifact), settings, Metrics())
             await backend.open()
             try:
-                return await asyncio.gather(*questions(backend.admit(0)))
+                return list(await asyncio.gather(*questions(backend.admit(0))))
             finally:
                 await backend.close()
 
