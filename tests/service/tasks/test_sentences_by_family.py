@@ -41,8 +41,9 @@ def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
 
     def asked(name: str, precision: str, questions: Callable[[Tasks], list[Any]]) -> list[TaskResult]:
         async def story() -> list[TaskResult]:
-            settings = Settings(artifact=exported(name, precision).root, token_budget=256, threads=1)
-            backend = LocalBackend(open_artifact(settings.artifact), settings, Metrics())
+            root = exported(name, precision).root
+            settings = Settings(artifact=root, token_budget=256, threads=1)
+            backend = LocalBackend(open_artifact(root), settings, Metrics())
             await backend.open()
             try:
                 return list(await asyncio.gather(*questions(backend.admit(0))))
@@ -157,8 +158,9 @@ def test_answers_of_several_passes_have_the_same_bits_alone_and_with_neighbours(
         return [*scored, *(fill(tasks, **body) for body in bodies)]
 
     async def story() -> None:
-        settings = Settings(artifact=exported(name, precision).root, token_budget=256, threads=1)
-        backend = LocalBackend(open_artifact(settings.artifact), settings, Metrics())
+        root = exported(name, precision).root
+        settings = Settings(artifact=root, token_budget=256, threads=1)
+        backend = LocalBackend(open_artifact(root), settings, Metrics())
         await backend.open()
         try:
             tasks = backend.admit(0)
