@@ -1,5 +1,6 @@
-"""Files of inputs and of answers: lines, JSON lines and Parquet in; NPY, JSON lines and Parquet out."""
+"""Files of inputs and of answers: lines, CSV, JSON lines and Parquet in; NPY, JSON lines and Parquet out."""
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from service.client.chunks import Input
+from service.bulk.chunks import Input
 
 WritePart = Callable[[Path, Sequence[Any]], None]
 JoinParts = Callable[[Sequence[Path], Path], None]
@@ -20,7 +21,7 @@ class FileError(Exception):
 
 
 def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
-    """The inputs of a file by its suffix: .parquet, .jsonl, or else one text a line.
+    """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
 
     `pair_column` is empty for single texts. Raises FileError with the row.
     """
@@ -28,8 +29,10 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
         rows: Iterator[Any] = _read_parquet(path, [name for name in (column, pair_column) if name])
     elif path.suffix in (".jsonl", ".ndjson"):
         rows = _read_jsonl(path)
+    elif path.suffix == ".csv":
+        rows = _read_csv(path)
     elif pair_column:
-        raise FileError(f"{path}: pairs are read from .jsonl or .parquet; this file has one text a line")
+        raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
     else:
         rows = ({column: line} for line in _read_lines(path))
     for number, row in enumerate(rows):
@@ -49,6 +52,15 @@ def _read_lines(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _read_csv(path: Path) -> Iterator[Any]:
+    """A dictionary for each row, by the names in the first one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            yield from csv.DictReader(file, strict=True)
+        except csv.Error as error:
+            raise FileError(f"{path} is no CSV: {error}") from None
 
 
 def _read_jsonl(path: Path) -> Iterator[Any]:
@@ -119,13 +131,23 @@ def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
 
     vectors = any(isinstance(one, np.ndarray) for one in answers)
     if vectors:
-        column = pyarrow.array(
-            [None if one is None else one.tolist() for one in answers], pyarrow.list_(pyarrow.float32())
-        )
+        column = _list_array(answers)
     else:
         texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
         column = pyarrow.array(texts, pyarrow.string())
     parquet.write_table(pyarrow.table({"output": column}), path)
+
+
+def _list_array(vectors: Sequence[Any]) -> Any:
+    """A column of lists, null where there is no vector. From one flat array: a list of each vector's numbers would
+    take ten times as long."""
+    import pyarrow
+
+    sizes = [0 if one is None else len(one) for one in vectors]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    flat = np.concatenate([np.asarray(one, np.float32) for one in vectors if one is not None])
+    missing = pyarrow.array([one is None for one in vectors])
+    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(flat), mask=missing)
 
 
 def join_parquet(parts: Sequence[Path], output: Path) -> None:
