@@ -42,9 +42,9 @@ MODULES = {  # of each name, below the package that holds `service`
 def __getattr__(name: str) -> object:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    import service
+    from service import __name__ as package
 
-    return getattr(import_module(f"{service.__name__}.{MODULES[name]}"), name)
+    return getattr(import_module(f"{package}.{MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -176,7 +176,7 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
             descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
             spec = WorkerSpec(name=name, folder=folder, device=device, degraded=degraded, **descriptors)
-            return Child(f"service.workers.{module}", spec, read_end, Backoff(delay))
+            return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
 
         engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
         apis = [
