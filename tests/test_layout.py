@@ -36,7 +36,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "onnx_ir": ("model_export.graph", "model_export.verification"),
     "onnx": ("model_export.verification",),
     "httpx": ("service.client",),
-    "pyarrow": ("service.bulk.files",),
+    "pyarrow": ("service.bulk.files", "service.library.ray_data"),
     "tqdm": ("model_export", "service.client.__main__", "service.library.command"),
     "ray": ("service.library.ray_data",),
     "numpy": PACKAGES,

@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from service.bulk.chunks import Input
 WritePart = Callable[[Path, Sequence[Any]], None]
 JoinParts = Callable[[Sequence[Path], Path], None]
 PARQUET_ROWS = 4096  # read at a time
+OUTPUT = "output"  # the column of the answers
 
 
 class FileError(Exception):
@@ -35,6 +36,11 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
         raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
     else:
         rows = ({column: line} for line in _read_lines(path))
+    yield from take_inputs(rows, path, column, pair_column)
+
+
+def take_inputs(rows: Iterable[Any], path: Path, column: str, pair_column: str) -> Iterator[Input]:
+    """The inputs of rows: dictionaries, or texts. Raises FileError with the row."""
     for number, row in enumerate(rows):
         texts = [row] if isinstance(row, str) and not pair_column else _texts(row, column, pair_column)
         if not all(isinstance(text, str) for text in texts):
@@ -125,17 +131,21 @@ def join_jsonl(parts: Sequence[Path], output: Path) -> None:
 
 
 def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
-    """One column `output`: a list of float32 for vectors, else the answer as JSON text."""
+    """One column `output`, as `make_column` makes it."""
     import pyarrow
     from pyarrow import parquet
 
-    vectors = any(isinstance(one, np.ndarray) for one in answers)
-    if vectors:
-        column = _list_array(answers)
-    else:
-        texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
-        column = pyarrow.array(texts, pyarrow.string())
-    parquet.write_table(pyarrow.table({"output": column}), path)
+    parquet.write_table(pyarrow.table({OUTPUT: make_column(answers)}), path)
+
+
+def make_column(answers: Sequence[Any]) -> Any:
+    """An array of pyarrow: lists of float32 for vectors, else the answers as JSON text; null for none."""
+    import pyarrow
+
+    if any(isinstance(one, np.ndarray) for one in answers):
+        return _list_array(answers)
+    texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
+    return pyarrow.array(texts, pyarrow.string())
 
 
 def _list_array(vectors: Sequence[Any]) -> Any:
@@ -157,11 +167,11 @@ def join_parquet(parts: Sequence[Path], output: Path) -> None:
 
     schemas = [parquet.read_schema(part) for part in parts]
     lists = [one for one in schemas if pyarrow.types.is_list(one.field(0).type)]
-    schema = (lists or schemas or [pyarrow.schema([("output", pyarrow.string())])])[0]
+    schema = (lists or schemas or [pyarrow.schema([(OUTPUT, pyarrow.string())])])[0]
     with parquet.ParquetWriter(output, schema) as writer:
         for part, own in zip(parts, schemas, strict=True):
             table = parquet.read_table(part)
-            empty = pyarrow.table({"output": pyarrow.nulls(table.num_rows, schema.field(0).type)})
+            empty = pyarrow.table({OUTPUT: pyarrow.nulls(table.num_rows, schema.field(0).type)})
             writer.write_table(table if own.equals(schema) else empty)
 
 

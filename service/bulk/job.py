@@ -118,6 +118,17 @@ def _answer_parts(
             answers = []
 
 
+def answer_inputs(job: Job, engine: BulkEngine, inputs: Sequence[Input]) -> list[Any]:
+    """The answer to each of the inputs, None for one that was refused and may be left out.
+
+    Raises RequestFailed with the place of a refused input among them.
+    """
+    answers: list[Any] = []
+    for found, sent in engine.run_chunks(job.task, engine.chunk(inputs), **job.fields):
+        answers += _resolve(job, engine, found, sent, len(answers))
+    return answers
+
+
 def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
     """The answers to a request's inputs; where it failed, those to its halves, until each refused input is alone."""
     if not isinstance(found, RequestFailed):

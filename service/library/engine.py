@@ -32,6 +32,17 @@ class HealthReport(NamedTuple):
     status: str  # "ready", or why a call would not be answered now
 
 
+class LoadReport(NamedTuple):
+    waiting_tokens: int  # in the queue, with those expected from tokenizing
+    tokens_per_second: float  # of the model, measured
+    busy: float  # share of the device that runs used in the last 15 s or so, 0 to 1
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Of computing what is in the queue."""
+        return self.waiting_tokens / self.tokens_per_second if self.waiting_tokens else 0.0
+
+
 class Engine(BulkMethods):
     """One model. `async with` opens it on the running event loop, `with` on a thread of its own, for the bulk methods
     and for `wait`. After it is closed it cannot be opened again.
@@ -128,13 +139,16 @@ class Engine(BulkMethods):
         reason = self._backend.engine.readiness()
         return HealthReport(ready=not reason, status=reason or "ready")
 
-    @property
-    def waiting_tokens(self) -> int:
-        """Tokens in the queue, with those expected from tokenizing: what a fleet scales on. 0 until it is open."""
+    def load(self) -> LoadReport:
+        """What a fleet scales on; zeros until the engine is open. May be asked from any thread."""
         if self._backend is None:
-            return 0
-        queue = self._backend.engine.batcher.queue
-        return queue.tokens + queue.reserved
+            return LoadReport(waiting_tokens=0, tokens_per_second=0.0, busy=0.0)
+        batcher = self._backend.engine.batcher
+        return LoadReport(
+            waiting_tokens=batcher.queue.expected,
+            tokens_per_second=batcher.queue.tokens_per_second,
+            busy=batcher.watchdog.busy.at(batcher.clock()),
+        )
 
     def info(self) -> dict[str, Any]:
         """The content of /info without the keys of text-embeddings-inference. Raises Unavailable until it is open."""

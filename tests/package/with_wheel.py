@@ -66,7 +66,14 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     assert np.array_equal(embed_by_library(python, artifact, installed.foreign, {}), expected)
     source = tmp_path / "in.txt"
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
-    command = [installed.commands / "bert-service", "bulk", source, tmp_path / "bulk.npy", "--artifact", artifact]
+    command: list[str | Path] = [
+        installed.commands / "bert-service",
+        "bulk",
+        source,
+        tmp_path / "bulk.npy",
+        "--artifact",
+        artifact,
+    ]
     run(command, installed.foreign, {})
     assert np.array_equal(np.load(tmp_path / "bulk.npy"), expected)
     monkeypatch.chdir(installed.foreign)

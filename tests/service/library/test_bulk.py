@@ -86,7 +86,7 @@ def test_an_iteration_that_ends_early_leaves_nothing_in_the_queue(engine: Engine
     next(found)
     found.close()  # type: ignore[attr-defined]  # a generator
     assert len(list(engine.embed_all(TEXTS[:3]))) == 3
-    assert engine.waiting_tokens == 0
+    assert engine.load().waiting_tokens == 0
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".parquet"])

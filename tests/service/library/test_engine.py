@@ -140,7 +140,8 @@ def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None
         async with engine:
             assert engine.health() == (True, "ready")
             assert engine.info()["model"] == "bert"
-            assert engine.waiting_tokens == 0
+            assert engine.load().waiting_tokens == engine.load().waiting_seconds == 0
+            assert 0 <= engine.load().busy <= 1
             assert (await engine.embed("my dog")).shape == (1, engine.info()["sizes"]["hidden"])
         assert not engine.health().ready
         with pytest.raises(Unavailable, match="shutting down"):
