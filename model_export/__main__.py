@@ -1,4 +1,4 @@
-"""`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: exports or describes a checkpoint."""
+"""`bert-export [describe] CHECKPOINT [ARTIFACT] [options]`: exports or describes a checkpoint."""
 
 import argparse
 import signal
@@ -38,11 +38,11 @@ def main(words: list[str]) -> int:
 def _parser(describes: bool) -> argparse.ArgumentParser:
     if describes:
         about = "Describes a checkpoint without exporting it."
-        parser = argparse.ArgumentParser(prog="python -m model_export describe", description=about)
+        parser = argparse.ArgumentParser(prog="bert-export describe", description=about)
     else:
-        about = "Converts a trained BERT to an ONNX artifact for `python -m service`."
+        about = "Converts a trained BERT to an ONNX artifact for `bert-service`."
         epilog = "`describe CHECKPOINT` describes a checkpoint without exporting it."
-        parser = argparse.ArgumentParser(prog="python -m model_export", description=about, epilog=epilog)
+        parser = argparse.ArgumentParser(prog="bert-export", description=about, epilog=epilog)
     parser.add_argument("checkpoint", help=CHECKPOINT)
     parser.add_argument("--revision", help="a branch, tag or commit of the hub's repository")
     if not describes:

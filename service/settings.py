@@ -23,7 +23,7 @@ class SettingsError(Exception):
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    artifact: Path = Field(description="folder written by `python -m model_export`")
+    artifact: Path = Field(description="folder written by `bert-export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")
     admin_port: int | None = Field(
