@@ -42,7 +42,10 @@ FORMS = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """The head has the controller and the proxy and runs no engine."""
-    variables = {"PYTHONPATH": os.pathsep.join([str(paths.ROOT), str(DEPLOY)])}
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(paths.ROOT), str(DEPLOY)]),
+        "RAY_raylet_start_wait_time_s": "300",  # on a busy machine
+    }
     os.environ.update(variables)  # of the nodes, and so of their workers
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"head": 1}})
     for _ in range(2):
