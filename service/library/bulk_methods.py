@@ -13,7 +13,6 @@ from service.library.methods import TaskMethods, Vector
 from service.library.options import EmbedOptions
 
 T = TypeVar("T")
-TOKENS_AHEAD = 65_536  # estimated, of the requests under way: some batches, so that the model never waits for a text
 TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
 FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
 
@@ -28,6 +27,10 @@ class BulkMethods(TaskMethods):
 
     @abstractmethod
     def info(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def tokens_ahead(self) -> int:
+        """The most tokens that bulk requests under way should have: less than what the queue would refuse."""
 
     def embed_all(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
         """A vector [dimensions] float32 for each text, in order, as `embed` gives it.
@@ -58,14 +61,13 @@ class BulkMethods(TaskMethods):
         self, task: str, chunks: Iterable[list[Input]], **fields: Any
     ) -> Iterator[tuple[Sequence[Any] | ServiceError, list[Input]]]:
         """The answers to each chunk, or why it was refused, with the chunk itself; in their order."""
-        most = min(TOKENS_AHEAD, self.info()["limits"]["waiting_tokens"] // 2)
         pending: deque[tuple[Future[Sequence[Any] | ServiceError], list[Input], int]] = deque()
         ahead = 0
         fields = {"timeout_seconds": TIMEOUT_SECONDS} | fields
         try:
             for chunk in chunks:
                 tokens = sum(map(estimate_tokens, chunk))
-                while pending and ahead + tokens > most:
+                while pending and ahead + tokens > self.tokens_ahead():
                     future, sent, size = pending[0]
                     yield future.result(), sent
                     pending.popleft()

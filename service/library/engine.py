@@ -24,6 +24,7 @@ from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
 
 T = TypeVar("T")
+TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
 ROUTES = {**native.ROUTES, **tei.ROUTES, **tokens.ROUTES, **rerank.ROUTES}
 
 
@@ -149,6 +150,11 @@ class Engine(BulkMethods):
             tokens_per_second=batcher.queue.tokens_per_second,
             busy=batcher.watchdog.busy.at(batcher.clock()),
         )
+
+    def tokens_ahead(self) -> int:
+        """Some batches, so that the model never waits for a text; on a slow machine half of BERT_MAX_WAIT_SECONDS."""
+        admitted = self.load().tokens_per_second * self.settings.max_wait_seconds
+        return min(TOKENS_AHEAD, self.settings.max_waiting_tokens // 2, int(admitted) // 2)
 
     def info(self) -> dict[str, Any]:
         """The content of /info without the keys of text-embeddings-inference. Raises Unavailable until it is open."""

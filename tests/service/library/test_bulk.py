@@ -16,7 +16,7 @@ from pyarrow import Table, parquet
 from bert_service import Engine, ServiceError
 from service.bulk import job
 from service.errors import Overloaded
-from service.library import bulk_methods
+from service.library import engine as library
 from service.library.command import main
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
@@ -42,7 +42,7 @@ def test_all_texts_have_their_vectors_in_order(engine: Engine) -> None:
 def test_texts_are_read_only_as_far_ahead_as_requests_are_under_way(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_methods, "TOKENS_AHEAD", 2000)
+    monkeypatch.setattr(library, "TOKENS_AHEAD", 2000)
     read = 0
 
     def texts() -> Iterator[str]:
