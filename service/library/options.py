@@ -30,6 +30,9 @@ class EngineOptions(TypedDict, total=False):
     self_check_seconds: float
 
 
+LayerPooling = Literal["concat", "mean", "sum"] | list[float]
+
+
 class CallOptions(TypedDict, total=False):
     timeout_seconds: float  # until the answer; DeadlineExceeded after it
 
@@ -45,6 +48,8 @@ class EmbedOptions(TruncationOptions, total=False):
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None
     normalize: bool | None
     dimensions: int | None
+    layers: list[int] | None  # without layer_pooling the array is [texts, layers, dimensions]
+    layer_pooling: LayerPooling | None
     prompt: str | None
     prompt_name: str | None
 
@@ -54,6 +59,9 @@ class TokenVectorOptions(TruncationOptions, total=False):
 
     normalize: bool | None
     dimensions: int | None
+    layers: list[int] | None  # without layer_pooling the arrays are [layers, tokens, dimensions]
+    layer_pooling: LayerPooling | None
+    words: bool  # [words, dimensions]
     prompt: str | None
     prompt_name: str | None
 

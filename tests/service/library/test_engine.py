@@ -11,8 +11,10 @@ import numpy as np
 import orjson
 import pytest
 
-from bert_service import Engine, ManifestError, ServiceError, SettingsError, make_app
+from bert_service import Engine, ManifestError, ServiceError, Settings, SettingsError, make_app
 from service.errors import Unavailable
+from service.library import options
+from service.library.engine import ROUTES
 from service.library.methods import TaskMethods
 from tests.export.goldens import Artifact
 
@@ -81,6 +83,8 @@ def test_the_methods_give_one_answer_for_each_input(server: httpx.Client, engine
     assert as_json(engine.wait(engine.embed_tokens(TEXTS, dimensions=4))) == post(
         "/embed", inputs=TEXTS, pooling="none", dimensions=4
     )
+    layers = engine.wait(engine.embed(TEXTS, layers=[0, -1]))
+    assert as_json(layers) == post("/embed", inputs=TEXTS, layers=[0, -1])
     assert as_json(engine.wait(engine.embed_sparse("a dog", force=True))) == post(
         "/embed_sparse", inputs="a dog", force=True
     )
@@ -122,6 +126,27 @@ def test_every_method_is_of_a_route(engine: Engine) -> None:
     assert methods == {"embed", "embed_tokens", "embed_sparse", "fill_mask", "nsp", "predict", "tag", "rerank"}
     with pytest.raises(ServiceError, match=r"the engine has no route /embedd; it has /embed, "):
         engine.wait(engine.run("/embedd", inputs="x"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "route"),
+    [
+        (options.EmbedOptions, "/embed"),
+        (options.TokenVectorOptions, "/embed"),
+        (options.SparseOptions, "/embed_sparse"),
+        (options.FillMaskOptions, "/fill-mask"),
+        (options.PredictOptions, "/predict"),
+        (options.TagOptions, "/tag"),
+        (options.TruncationOptions, "/nsp"),
+        (options.RerankOptions, "/rerank"),
+    ],
+)
+def test_options_are_fields_of_their_route(asked: type, route: str) -> None:
+    assert set(asked.__annotations__) - {"timeout_seconds"} <= set(ROUTES[route].request_model.model_fields)
+
+
+def test_options_of_an_engine_are_settings() -> None:
+    assert set(options.EngineOptions.__annotations__) <= set(Settings.model_fields)
 
 
 def test_an_unpaired_surrogate_is_an_error_of_its_input(engine: Engine) -> None:
