@@ -14,6 +14,7 @@ import json
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from service.library.engine import Engine
 from service.library.job_engine import JobEngine
 from service.tasks.embed import OPTIONS
 
+Run = Callable[[Sequence[str]], tuple[float, float]]  # gives seconds, and seconds of CPU
 REQUEST_TEXTS = 256
 NO_LIMIT_SECONDS = 3600.0
 
@@ -56,9 +58,7 @@ def open_without_limits(artifact: Path) -> Engine:
     return Engine.from_artifact(artifact, max_waiting_tokens=2**31, max_wait_seconds=NO_LIMIT_SECONDS)
 
 
-def measure(
-    contenders: dict[str, Callable[[Sequence[str]], float]], rounds: Sequence[Sequence[str]]
-) -> dict[str, dict[str, float]]:
+def measure(contenders: dict[str, Run], rounds: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
     """Texts a second over all rounds, of the best round, and milliseconds of CPU for 1,000 texts."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     spent = dict.fromkeys(contenders, 0.0)
@@ -67,48 +67,49 @@ def measure(
     for number, texts in enumerate(rounds):
         turns = list(contenders.items())
         for name, run in turns[number % len(turns) :] + turns[: number % len(turns)]:
-            cpu = time.process_time()
-            seconds[name].append(run(texts))
-            spent[name] += time.process_time() - cpu
+            taken, cpu = run(texts)
+            seconds[name].append(taken)
+            spent[name] += cpu
     count = len(rounds[0])
     return {
         name: {
-            "texts_per_second": len(rounds) * count / sum(taken),
-            "of_best_round": count / min(taken),
+            "texts_per_second": len(rounds) * count / sum(found),
+            "of_best_round": count / min(found),
             "cpu_ms_per_1000": 1e6 * spent[name] / (len(rounds) * count),
         }
-        for name, taken in seconds.items()
+        for name, found in seconds.items()
     }
 
 
-def run_tokens(engine: Engine, texts: Sequence[str]) -> float:
-    """Seconds from submitting all requests to the last answer."""
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of one call, and seconds of CPU of this process."""
+    started, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - started, time.process_time() - cpu
+
+
+def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
+    """From submitting all requests to the last answer; their texts are tokenized before."""
     backend = engine.backend
     options = OPTIONS[backend.artifact.manifest.embedding.pooling]
     work = backend.tokenizer.encode_sync(texts, options, None)
     requests = [work[start : start + REQUEST_TEXTS] for start in range(0, len(work), REQUEST_TEXTS)]
 
-    async def submit() -> float:
-        started = time.perf_counter()
+    async def submit() -> None:
         await asyncio.gather(*(backend.queue.submit(one, timeout_seconds=NO_LIMIT_SECONDS) for one in requests))
-        return time.perf_counter() - started
 
-    return engine.wait(submit())
-
-
-def run_library(engine: Engine, texts: Sequence[str]) -> float:
-    started = time.perf_counter()
-    for _ in engine.embed_all(texts):
-        pass
-    return time.perf_counter() - started
+    return timed(lambda: engine.wait(submit()))
 
 
-def run_file(engine: Engine, texts: Sequence[str], folder: Path) -> float:
+def run_library(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
+    return timed(lambda: deque(engine.embed_all(texts), maxlen=0))
+
+
+def run_file(engine: Engine, texts: Sequence[str], folder: Path) -> tuple[float, float]:
     source = folder / "in.txt"
     source.write_text("".join(text + "\n" for text in texts), "utf-8")
-    started = time.perf_counter()
-    run_job(Job(task="embed", source=source, output=folder / "out.npy"), JobEngine(engine))
-    return time.perf_counter() - started
+    job = Job(task="embed", source=source, output=folder / "out.npy")
+    return timed(lambda: run_job(job, JobEngine(engine)))
 
 
 if __name__ == "__main__":
