@@ -66,7 +66,7 @@ test-wheel: dev
 test-ray: dev
 	$(PYTHON) -m venv build/ray
 	build/ray/bin/python -m pip install --quiet --disable-pip-version-check -e .[dev,ray]
-	build/ray/bin/python -m pytest tests/deploy/with_ray.py
+	build/ray/bin/python -m pytest -W ignore tests/deploy/with_ray.py  # Ray warns of its own code
 
 # the whole suite with the lowest versions that pyproject.toml allows (TESTS=tests/service/http for a part of it)
 test-lowest: dev
