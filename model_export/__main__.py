@@ -1,4 +1,4 @@
-"""`python -m model_export [describe|download] CHECKPOINT [ARTIFACT] [options]`: exports a checkpoint."""
+"""`bert-export [describe|download] CHECKPOINT [ARTIFACT] [options]`: exports a checkpoint."""
 
 import argparse
 import os
@@ -47,11 +47,11 @@ def main(words: list[str]) -> int:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     if command:
-        parser = argparse.ArgumentParser(prog=f"python -m model_export {command}", description=COMMANDS[command])
+        parser = argparse.ArgumentParser(prog=f"bert-export {command}", description=COMMANDS[command])
     else:
-        about = "Converts a trained BERT to an ONNX artifact for `python -m service`."
+        about = "Converts a trained BERT to an ONNX artifact for `bert-service`."
         epilog = " ".join(f"`{name} CHECKPOINT`: {what}" for name, what in COMMANDS.items())
-        parser = argparse.ArgumentParser(prog="python -m model_export", description=about, epilog=epilog)
+        parser = argparse.ArgumentParser(prog="bert-export", description=about, epilog=epilog)
     parser.add_argument("checkpoint", help=CHECKPOINT)
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)

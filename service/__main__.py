@@ -129,9 +129,16 @@ def _supervise(settings: Settings, choice: ArtifactChoice, check: StartedCheck) 
     return supervise(settings, choice.artifact, degraded=choice.degraded)
 
 
+def _answer_file() -> int:
+    """`bert-service bulk`."""
+    from service.library.command import main as answer_file
+
+    return answer_file(sys.argv[2:])
+
+
 def run() -> NoReturn:
     """The command `bert-service`: ends the process at once, so that a run that hangs cannot keep it."""
-    code = main(sys.argv[1:])
+    code = _answer_file() if sys.argv[1:2] == ["bulk"] else main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

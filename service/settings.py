@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from service.model_settings import ModelSettings
 
@@ -23,8 +22,8 @@ class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
 
 
-class Settings(ModelSettings, BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, allow_inf_nan=False)
+class Settings(ModelSettings):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")

@@ -117,7 +117,7 @@ class Manifest:
         except FileNotFoundError:
             raise ManifestError(
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "
-                "create one with `python -m model_export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
+                "create one with `bert-export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error

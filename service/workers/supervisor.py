@@ -178,7 +178,7 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
             model, device = str(artifact.folder.parent), artifact.manifest.device
             spec = WorkerSpec(name=name, folder=folder, artifact=model, device=device, degraded=degraded, **descriptors)
-            return Child(f"service.workers.{module}", spec, read_end, Backoff(delay))
+            return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
 
         engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
         apis = [

@@ -1,18 +1,20 @@
-"""Files of inputs and of answers: lines, JSON lines and Parquet in; NPY, JSON lines and Parquet out."""
+"""Files of inputs and of answers: lines, CSV, JSON lines and Parquet in; NPY, JSON lines and Parquet out."""
 
+import csv
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from service.client.chunks import Input
+from service.bulk.chunks import Input
 
 WritePart = Callable[[Path, Sequence[Any]], None]
 JoinParts = Callable[[Sequence[Path], Path], None]
 PARQUET_ROWS = 4096  # read at a time
+OUTPUT = "output"  # the column of the answers
 
 
 class FileError(Exception):
@@ -20,7 +22,7 @@ class FileError(Exception):
 
 
 def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
-    """The inputs of a file by its suffix: .parquet, .jsonl, or else one text a line.
+    """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
 
     `pair_column` is empty for single texts. Raises FileError with the row.
     """
@@ -28,10 +30,17 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
         rows: Iterator[Any] = _read_parquet(path, [name for name in (column, pair_column) if name])
     elif path.suffix in (".jsonl", ".ndjson"):
         rows = _read_jsonl(path)
+    elif path.suffix == ".csv":
+        rows = _read_csv(path)
     elif pair_column:
-        raise FileError(f"{path}: pairs are read from .jsonl or .parquet; this file has one text a line")
+        raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
     else:
         rows = ({column: line} for line in _read_lines(path))
+    yield from take_inputs(rows, path, column, pair_column)
+
+
+def take_inputs(rows: Iterable[Any], path: Path, column: str, pair_column: str) -> Iterator[Input]:
+    """The inputs of rows: dictionaries, or texts. Raises FileError with the row."""
     for number, row in enumerate(rows):
         texts = [row] if isinstance(row, str) and not pair_column else _texts(row, column, pair_column)
         if not all(isinstance(text, str) for text in texts):
@@ -49,6 +58,15 @@ def _read_lines(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _read_csv(path: Path) -> Iterator[Any]:
+    """A dictionary for each row, by the names in the first one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            yield from csv.DictReader(file, strict=True)
+        except csv.Error as error:
+            raise FileError(f"{path} is no CSV: {error}") from None
 
 
 def _read_jsonl(path: Path) -> Iterator[Any]:
@@ -113,19 +131,33 @@ def join_jsonl(parts: Sequence[Path], output: Path) -> None:
 
 
 def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
-    """One column `output`: a list of float32 for vectors, else the answer as JSON text."""
+    """One column `output`, as `make_column` makes it."""
     import pyarrow
     from pyarrow import parquet
 
-    vectors = any(isinstance(one, np.ndarray) for one in answers)
-    if vectors:
-        column = pyarrow.array(
-            [None if one is None else one.tolist() for one in answers], pyarrow.list_(pyarrow.float32())
-        )
-    else:
-        texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
-        column = pyarrow.array(texts, pyarrow.string())
-    parquet.write_table(pyarrow.table({"output": column}), path)
+    parquet.write_table(pyarrow.table({OUTPUT: make_column(answers)}), path)
+
+
+def make_column(answers: Sequence[Any]) -> Any:
+    """An array of pyarrow: lists of float32 for vectors, else the answers as JSON text; null for none."""
+    import pyarrow
+
+    if any(isinstance(one, np.ndarray) for one in answers):
+        return _list_array(answers)
+    texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
+    return pyarrow.array(texts, pyarrow.string())
+
+
+def _list_array(vectors: Sequence[Any]) -> Any:
+    """A column of lists, null where there is no vector. From one flat array: a list of each vector's numbers would
+    take ten times as long."""
+    import pyarrow
+
+    sizes = [0 if one is None else len(one) for one in vectors]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    flat = np.concatenate([np.asarray(one, np.float32) for one in vectors if one is not None])
+    missing = pyarrow.array([one is None for one in vectors])
+    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(flat), mask=missing)
 
 
 def join_parquet(parts: Sequence[Path], output: Path) -> None:
@@ -135,11 +167,11 @@ def join_parquet(parts: Sequence[Path], output: Path) -> None:
 
     schemas = [parquet.read_schema(part) for part in parts]
     lists = [one for one in schemas if pyarrow.types.is_list(one.field(0).type)]
-    schema = (lists or schemas or [pyarrow.schema([("output", pyarrow.string())])])[0]
+    schema = (lists or schemas or [pyarrow.schema([(OUTPUT, pyarrow.string())])])[0]
     with parquet.ParquetWriter(output, schema) as writer:
         for part, own in zip(parts, schemas, strict=True):
             table = parquet.read_table(part)
-            empty = pyarrow.table({"output": pyarrow.nulls(table.num_rows, schema.field(0).type)})
+            empty = pyarrow.table({OUTPUT: pyarrow.nulls(table.num_rows, schema.field(0).type)})
             writer.write_table(table if own.equals(schema) else empty)
 
 

@@ -12,10 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from service.client.chunks import Input
-from service.client.client import TASKS, Client
-from service.client.files import FORMATS, FileError, read_inputs
-from service.client.sender import RequestFailed
+from service.bulk.chunks import Input
+from service.bulk.files import FORMATS, FileError, read_inputs
+from service.bulk.tasks import TASKS, Answers, BulkEngine, RequestFailed
 
 PART_ROWS = 4096
 INPUT_ERRORS = range(400, 500)  # statuses that concern the inputs of a request
@@ -43,25 +42,25 @@ class Job:
             raise FileError(f"--pair-column: {self.task} takes single texts")
 
     def fingerprint(self, artifact: str) -> dict[str, Any]:
-        """Equal for two runs of one job. `artifact` is the server's digest of its model."""
+        """Equal for two runs of one job. `artifact` is the digest of the model's files, of /info."""
         stat = self.source.stat()
         source = [str(self.source.resolve()), stat.st_size, stat.st_mtime_ns]
         columns = [self.column, self.pair_column]
         return {"task": self.task, "source": source, "columns": columns, "fields": self.fields, "artifact": artifact}
 
 
-def run_job(job: Job, client: Client, *, on_rows: Callable[[int], object] = lambda _: None) -> int:
+def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = lambda _: None) -> int:
     """Writes the output; returns the number of inputs without an answer. `on_rows` gets the rows that are done.
 
     Raises FileError, or RequestFailed with the row as its index.
     """
     job.check()
     folder = job.output.with_name(job.output.name + ".parts")
-    _claim(folder, job.fingerprint(str(client.info().get("artifact", ""))))
+    _claim(folder, job.fingerprint(str(engine.info().get("artifact", ""))))
     write, join = FORMATS[job.output.suffix]
     parts: list[Path] = []
     refused = 0
-    for start, answers in _answer_parts(job, client, folder, parts, on_rows):
+    for start, answers in _answer_parts(job, engine, folder, parts, on_rows):
         path, writing = _part_path(folder, start), folder / "writing"
         write(writing, answers)
         writing.rename(path)
@@ -78,7 +77,9 @@ def _claim(folder: Path, fingerprint: dict[str, Any]) -> None:
     folder.mkdir(exist_ok=True)
     note, content = folder / "job.json", json.dumps(fingerprint)
     if not note.exists():
-        note.write_text(content, "utf-8")
+        writing = folder / "writing"  # as a whole or not at all, as a part: a killed job is to go on
+        writing.write_text(content, "utf-8")
+        writing.rename(note)
     elif note.read_text("utf-8") != content:
         raise FileError(
             f"{folder} holds parts of another job (other input, options or model): delete it to start again"
@@ -90,7 +91,7 @@ def _part_path(folder: Path, start: int) -> Path:
 
 
 def _answer_parts(
-    job: Job, client: Client, folder: Path, parts: list[Path], on_rows: Callable[[int], object]
+    job: Job, engine: BulkEngine, folder: Path, parts: list[Path], on_rows: Callable[[int], object]
 ) -> Iterator[tuple[int, list[Any]]]:
     """The first row and the answers of each part that is not there yet. Appends the paths of all parts to `parts`."""
     waiting: list[tuple[int, int]] = []  # first row and size of the parts that are being answered
@@ -103,13 +104,13 @@ def _answer_parts(
                 on_rows(len(part))
             else:
                 waiting.append((start, len(part)))
-                yield from client.chunk(part)
+                yield from engine.chunk(part)
             start += len(part)
 
     answers: list[Any] = []
-    for found, sent in client.run_chunks(job.task, chunks(), **job.fields):
+    for found, sent in engine.run_chunks(job.task, chunks(), **job.fields):
         start, size = waiting[0]
-        answers += _resolve(job, client, found, sent, start + len(answers))
+        answers += _resolve(job, engine, found, sent, start + len(answers))
         on_rows(len(sent))
         if len(answers) == size:
             waiting.pop(0)
@@ -117,9 +118,18 @@ def _answer_parts(
             answers = []
 
 
-def _resolve(
-    job: Job, client: Client, found: Sequence[Any] | RequestFailed, sent: list[Input], first: int
-) -> Sequence[Any]:
+def answer_inputs(job: Job, engine: BulkEngine, inputs: Sequence[Input]) -> list[Any]:
+    """The answer to each of the inputs, None for one that was refused and may be left out.
+
+    Raises RequestFailed with the place of a refused input among them.
+    """
+    answers: list[Any] = []
+    for found, sent in engine.run_chunks(job.task, engine.chunk(inputs), **job.fields):
+        answers += _resolve(job, engine, found, sent, len(answers))
+    return answers
+
+
+def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
     """The answers to a request's inputs; where it failed, those to its halves, until each refused input is alone."""
     if not isinstance(found, RequestFailed):
         return found
@@ -131,6 +141,6 @@ def _resolve(
         return [None]
     half = len(sent) // 2
     answers: list[Any] = []
-    for again, part in client.run_chunks(job.task, iter([sent[:half], sent[half:]]), **job.fields):
-        answers += _resolve(job, client, again, part, first + len(answers))
+    for again, part in engine.run_chunks(job.task, iter([sent[:half], sent[half:]]), **job.fields):
+        answers += _resolve(job, engine, again, part, first + len(answers))
     return answers

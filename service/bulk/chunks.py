@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 Input = str | tuple[str, str]  # a text, or a pair of texts
 SPECIAL_TOKENS = 2
@@ -39,3 +40,13 @@ def split_into_chunks(items: Iterable[Input], limits: ChunkLimits) -> Iterator[l
         tokens, characters = tokens + size, characters + length
     if chunk:
         yield chunk
+
+
+def read_limits(info: dict[str, Any]) -> ChunkLimits:
+    """The limits of a request, from /info."""
+    limits, defaults = info.get("limits", {}), ChunkLimits()
+    return ChunkLimits(
+        tokens=min(defaults.tokens, limits.get("waiting_tokens", defaults.tokens) // 4),
+        inputs=min(defaults.inputs, limits.get("inputs", defaults.inputs)),
+        characters=min(defaults.characters, limits.get("body_bytes", 8 * defaults.characters) // 8),
+    )
