@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from model_export.artifact.placement import Ints
@@ -63,8 +62,8 @@ class QuestionsJob(EncodingJob):
     def _encode(self, first: int, end: int) -> list[EncodedText]:
         windows: list[EncodedText] = []
         for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
-            words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
-            windows += self._split(index, _pair(encoding, words, np.array(encoding.offsets, np.int32)))
+            sides, words = _numbers(encoding.sequence_ids), _numbers(encoding.word_ids)
+            windows += self._split(index, _pair(encoding, sides, words, np.array(encoding.offsets, np.int32)))
         return windows
 
     def _start_long(self, index: int) -> LongText:
@@ -79,11 +78,12 @@ class QuestionsJob(EncodingJob):
         if long.empty:
             raise _empty(QUESTION if not long.sides[QUESTION].tokens else CONTEXT, index)
         encoding, offsets = long.encoding()
-        words, all_offsets = np.full(len(encoding), -1, np.int32), np.full((len(encoding), 2), -1, np.int32)
-        own = np.array(encoding.special_tokens_mask) == 0
-        all_offsets[own] = offsets
+        own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+        sides, words, places = (np.full((len(encoding), *shape), -1, np.int32) for shape in ((), (), (2,)))
+        sides[own] = np.repeat([QUESTION, CONTEXT], [side.tokens for side in long.sides])  # sequence_ids lacks some
         words[own] = np.concatenate([_word_numbers(side.encodings) for side in long.sides])
-        return self._split(index, _pair(encoding, words, all_offsets))
+        places[own] = offsets
+        return self._split(index, _pair(encoding, sides, words, places))
 
     def _split(self, index: int, pair: _Pair) -> list[EncodedText]:
         counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
@@ -160,17 +160,21 @@ class QuestionsJob(EncodingJob):
         return dict(zip(starts, self.splitter.first_spans(self.texts[index][CONTEXT], starts), strict=True))
 
 
-def _pair(encoding: Encoding, words: Ints, offsets: Ints) -> _Pair:
-    sides = np.array([-1 if side is None else side for side in encoding.sequence_ids], np.int32)
+def _pair(encoding: Encoding, sides: Ints, words: Ints, offsets: Ints) -> _Pair:
     ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
     return _Pair(ids=ids, types=types, sides=sides, words=words, offsets=offsets)
+
+
+def _numbers(values: Sequence[int | None]) -> Ints:
+    """-1 for None."""
+    return np.array([-1 if value is None else value for value in values], np.int32)
 
 
 def _word_numbers(encodings: Sequence[Encoding]) -> Ints:
     """The word of each token of a text that was read in pieces, each of which counts its words from 0."""
     numbers, first = [], 0
     for encoding in encodings:
-        words: NDArray[np.int32] = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
+        words = _numbers(encoding.word_ids)
         numbers.append(np.where(words < 0, words, words + first))
         first += int(words.max(initial=-1)) + 1
     return np.concatenate(numbers)

@@ -25,8 +25,10 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
         "tokenizer": "Unigram from tokenizer.json, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
         "embedding": "the hidden state of [CLS]: 32 numbers",
         "heads": "cls; mean; tokens; pooler; pair (in_order, swapped); fill_mask",
+        "no choices": "the checkpoint has no multiple-choice head",
         "no labels": "the checkpoint has no classifier of texts",
         "no sparse": "the checkpoint was not trained for sparse vectors",
+        "no spans": "the checkpoint has no weights of a question-answering head",
         "no tags": "the checkpoint has no classifier of tokens",
         "refused": "nothing: it can be exported",
     }

@@ -45,8 +45,8 @@ def as_list(found: Any) -> list[dict[str, Any]]:
 
 def same(found: Any, expected: Any) -> None:
     assert [one | {"score": 0} for one in as_list(found)] == [one | {"score": 0} for one in as_list(expected)]
-    scores = [[one["score"] for one in as_list(side)] for side in (found, expected)]
-    np.testing.assert_allclose(*scores, rtol=0, atol=TOLERANCE)
+    for one, other in zip(as_list(found), as_list(expected), strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=TOLERANCE)
 
 
 def requests(name: str) -> list[AnswerRequest]:
