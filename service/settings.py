@@ -15,7 +15,7 @@ PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
-RootTask = Literal["embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
+RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
 class SettingsError(Exception):
@@ -73,7 +73,7 @@ class Settings(ModelSettings):
     min_read_bytes_per_second: int = Field(
         10_000, ge=1, description="a client that reads its response more slowly than this is disconnected"
     )
-    max_top_k: int = Field(1000, ge=1, description="candidates per mask")
+    max_top_k: int = Field(1000, ge=1, description="candidates per mask, answers per question")
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
         None, description="pooling of a request that names none; unset: as the artifact says"
     )

@@ -110,12 +110,17 @@ class Reference:
 
     def labels(self, hidden: Doubles, count: int) -> Doubles:
         """A text's logits, [count]."""
-        activation, size = self._parts.family.labels_activation, self.architecture.hidden
-        if activation:
-            inner = ACTIVATIONS[activation](self._dense("labels_dense", hidden[0], size, size))
-        else:
-            inner = self.pooler(hidden)
-        return self._dense("labels", inner, size, count)
+        inner = self._classified(hidden, "labels_dense", self._parts.family.labels_activation)
+        return self._dense("labels", inner, self.architecture.hidden, count)
+
+    def choices(self, hidden: Doubles) -> Doubles:
+        """The logit of a prompt with a choice, [1]."""
+        inner = self._classified(hidden, "choices_dense", self._parts.family.choices_activation)
+        return self._dense("choices", inner, self.architecture.hidden, 1)
+
+    def spans(self, hidden: Doubles) -> Doubles:
+        """The logits of the start and the end of an answer at each token, [length, 2]."""
+        return self._dense("spans", hidden, self.architecture.hidden, 2)
 
     def tags(self, hidden: Doubles, count: int) -> Doubles:
         """The logits of each token, [length, count]."""
@@ -130,6 +135,11 @@ class Reference:
     def sparse(self, hidden: Doubles) -> Doubles:
         """The largest logit of each word, [vocabulary], over the states [length, hidden] of a text; at least 0."""
         return np.asarray(np.maximum(self._logits(hidden), 0).max(axis=0))
+
+    def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
+        """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
+        size = self.architecture.hidden
+        return ACTIVATIONS[activation](self._dense(part, hidden[0], size, size)) if activation else self.pooler(hidden)
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""

@@ -37,7 +37,7 @@ class Expected:
     hidden: Sequence[Doubles]  # each [length, hidden]
     outputs: Mapping[
         str, Sequence[Doubles]
-    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, tokens, sentence; and layer_tokens
+    ]  # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
     layers: int
     modes: Sequence[str]  # that the output `sentence` pools by
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
@@ -56,7 +56,9 @@ def reference_outputs(
         "pooler": reference.pooler,
         "pair": reference.pair,
         "labels": lambda h: reference.labels(h, labels),
+        "choices": reference.choices,
         "tags": lambda h: reference.tags(h, labels),
+        "spans": reference.spans,
         "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }

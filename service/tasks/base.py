@@ -17,6 +17,7 @@ from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
 from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
 from service.tokenization.job import EncodingJob
+from service.tokenization.questions import QuestionsJob
 from service.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -126,6 +127,24 @@ class Tasks:
         """
         self.check_count(texts)
         tokenized = self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
+        return await self._run_windows(tokenized, timeout_seconds)
+
+    async def run_job(self, job: QuestionsJob, *, timeout_seconds: float) -> TaskResult:
+        """As `run_windows`, for questions with their contexts."""
+
+        async def tokenize() -> tuple[list[EncodedText], Sequence[int]]:
+            if sum(job.sizes) > INLINE_CHARACTERS:
+                return [one async for part in self.tokenizer.run_job(job) for one in part], job.owners
+            sequences: list[EncodedText] = []
+            while not job.done:
+                sequences += job.step()
+            return sequences, job.owners
+
+        return await self._run_windows(tokenize(), timeout_seconds)
+
+    async def _run_windows(
+        self, tokenized: Awaitable[tuple[list[EncodedText], Sequence[int]]], timeout_seconds: float
+    ) -> TaskResult:
         (sequences, owners), left = await self.prepare(tokenized, timeout_seconds)
         try:
             check_tokens(sequences)

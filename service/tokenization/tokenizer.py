@@ -24,6 +24,7 @@ from service.tokenization.encoding import (
 )
 from service.tokenization.job import EncodingJob
 from service.tokenization.pieces import Cuts
+from service.tokenization.questions import QuestionsJob, WindowOptions
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
 from service.tokenization.windows import WindowsJob, WindowSplitter
@@ -135,6 +136,27 @@ class Tokenizer:
             most=most,
         )
         return [one async for part in self.run_job(job) for one in part], job.owners
+
+    def start_questions(
+        self, pairs: Sequence[tuple[str, str]], outputs: frozenset[str], asked: WindowOptions, most: int
+    ) -> QuestionsJob:
+        """A job for pairs (question, context), each of one or more windows.
+
+        Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
+        """
+        return QuestionsJob(
+            tokenizer=self._plain,
+            cuts=self._cuts,
+            texts=pairs,
+            sizes=self.measure(pairs),
+            options=EncodeOptions(outputs=outputs, spans=True),
+            truncate=None,
+            limit=asked.limit,
+            mask_id=self.mask_id,
+            splitter=self._splitter,
+            asked=asked,
+            most=most,
+        )
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""

@@ -49,11 +49,11 @@ class WindowSplitter:
         cuts = [(start, min(start + self._room, end)) for start in starts]
         windows = [[_cut(array, first, cut, end) for array in whole] for cut in cuts]
         if len(whole[2]) and type(self.tokenizer.post_processor).__name__ not in KEEP_OFFSETS:
-            for window, span in zip(windows, self._first_spans(text, [start - first for start in starts]), strict=True):
+            for window, span in zip(windows, self.first_spans(text, [start - first for start in starts]), strict=True):
                 window[2][first] = span
         return [(ids, types, spans) for ids, types, spans in windows]
 
-    def _first_spans(self, text: str, starts: Sequence[int]) -> list[tuple[int, int]]:
+    def first_spans(self, text: str, starts: Sequence[int]) -> list[tuple[int, int]]:
         """The span of the first token of each window, `starts` among the text's own tokens.
 
         ByteLevel and RobertaProcessing take the space before a token out of its span, but not at the start of a window.

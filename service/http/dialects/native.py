@@ -1,7 +1,7 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import fill_mask, mask_schemas, nsp, predict, schemas, tag, vectors
+from service.tasks import answer, choose, fill_mask, mask_schemas, nsp, predict, schemas, tag, vectors
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -44,5 +44,22 @@ ROUTES = {
         schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head="tags",
+    ),
+    "/answer": TaskSpec(
+        "answer",
+        answer.answer,
+        answer.AnswerRequest,
+        answer.AnswerResponse,
+        "The parts of a context of any length that answer a question, in the format of transformers' "
+        "QuestionAnsweringPipeline",
+        head="spans",
+    ),
+    "/choose": TaskSpec(
+        "choose",
+        choose.choose,
+        choose.ChooseRequest,
+        choose.ChooseResponse,
+        "The choices of a prompt by their probability, from a multiple-choice head",
+        head="choices",
     ),
 }

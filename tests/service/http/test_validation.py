@@ -24,7 +24,7 @@ def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, it
     )
     with pytest.raises(ValidationError) as raised:
         task.request_model.model_validate_json(body)
-    assert raised.value.error_count() < 10
+    assert raised.value.error_count() < 20  # some for each alternative of the first item
 
 
 def test_many_unknown_fields_are_counted_and_not_listed() -> None:

@@ -56,6 +56,8 @@ REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
     ("/embed_sparse", {"inputs": "the cat"}, {}),
     ("/predict", {"inputs": "the cat"}, {}),
     ("/tag", {"inputs": "the cat"}, {}),
+    ("/answer", {"question": "who?", "context": "the cat"}, {}),
+    ("/choose", {"prompt": "the cat", "choices": ["a", "b"]}, {}),
     ("/embed", {"inputs": ["the cat", ""]}, {}),
     ("/embed", {"inputs": ["a", "cat " * 600]}, {}),
     ("/embed", {"inputs": ["a"] * 101}, {}),

@@ -1,6 +1,7 @@
 """huggingface_hub's own client, with nothing but the URL of the service: every method that has a route here."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -8,6 +9,14 @@ import numpy as np
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+
+from tests.conftest import serve
+from tests.export.goldens import Artifact
+
+
+@pytest.fixture(scope="module")
+def questions(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +84,22 @@ def test_sentence_similarity(server: httpx.Client, path: str) -> None:
     found = client_of(server, path).sentence_similarity("the cat", ["the cat", "a dog"])
     assert found[0] == pytest.approx(1.0)
     assert -1 <= found[1] < 1
+
+
+@pytest.mark.parametrize("path", ["", "/answer"])
+def test_question_answering(questions: httpx.Client, path: str) -> None:
+    client, context = client_of(questions, path), "The cat sat in Paris. It was warm. " * 20
+    expected = questions.post("/answer", json={"question": "Where?", "context": context, "top_k": 2}).json()
+    best = client.question_answering(question="Where?", context=context)
+    assert not isinstance(best, list)
+    assert (best.answer, best.start, best.end) == tuple(expected[0][key] for key in ("answer", "start", "end"))
+    several = client.question_answering(
+        question="Where?", context=context, top_k=2, max_answer_len=15, doc_stride=20, handle_impossible_answer=True
+    )
+    assert isinstance(several, list)
+    assert len(several) == 2
+    with pytest.raises(HfHubHTTPError, match="the question has no tokens"):
+        client.question_answering(question="", context=context)
 
 
 def test_the_state_of_the_endpoint(classifier: httpx.Client) -> None:
