@@ -60,8 +60,8 @@ LONG_CONTEXT = (
     "😀 The sun likes my big house: she said hello to the world! Milk is good, water is cold. "
 ) * 4
 LONG_CHINESE = "我爱北京天安门。他们在中国，我来上子和大地。你不是人，为了到天安门！" * 8
-WINDOWS = {"max_seq_len": 60, "doc_stride": 20}
-IMPOSSIBLE = {"handle_impossible_answer": True}
+WINDOWS: dict[str, object] = {"max_seq_len": 60, "doc_stride": 20}
+IMPOSSIBLE: dict[str, object] = {"handle_impossible_answer": True}
 ASKED: tuple[tuple[str, str, dict[str, object]], ...] = (  # question, context, parameters
     ("Where is the cat?", CONTEXT, {}),
     ("Where is the cat?", CONTEXT, {"top_k": 3}),
