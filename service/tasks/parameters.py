@@ -3,7 +3,8 @@
 from typing import Any, TypeVar
 
 from service.errors import Invalid
-from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest
+from service.tasks.label_schemas import PredictRequest
+from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, SimilarityRequest
 
 Request = TypeVar("Request", EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest)
 

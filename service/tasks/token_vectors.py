@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.errors import TooLarge
+from service.errors import Invalid, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import check_dimensions, embed, prepend_prompt, unit_length
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbedRequest, TextsWithPrompt
+from service.tasks.windows import asks_for_windows
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
@@ -55,6 +56,9 @@ async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: 
 async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """A float32 array [tokens, dimensions] for each text; with `pieces`, its pieces beside them."""
     tasks.require_head("tokens")
+    if asks_for_windows(request, request):
+        message = "windows make one vector of a text, and pooling none gives one for each token: send another pooling"
+        raise Invalid(message, code="pooling")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
     tokens, shown = 0, request.dimensions or width

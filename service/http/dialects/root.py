@@ -1,7 +1,8 @@
 """`POST /`, the artifact's own task as text-embeddings-inference and hosted endpoints run it; `GET /` and `/ping`.
 
-Labels are answered as a list of lists also for one text, and tags are grouped (aggregation simple): that is what the
-clients of hosted endpoints read. Everything else is as on the task's own route.
+Labels are answered as a list of lists also for one text, zero-shot labels as a list of label and score, and tags are
+grouped (aggregation simple): that is what the clients of hosted endpoints read. Everything else is as on the task's own
+route.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from service.http.responses import JSON
 from service.http.validation import validate
 from service.settings import RootTask
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.label_schemas import PredictResponse, TagResponse
 from service.tasks.schemas import (
     Body,
     EmbedResponse,
@@ -29,12 +31,11 @@ from service.tasks.schemas import (
     FillMaskResponse,
     NspResponse,
     Pair,
-    PredictResponse,
     SimilarityInputs,
     SimilarityResponse,
     Status,
-    TagResponse,
 )
+from service.tasks.zero_shot import as_elements
 
 SPECS: dict[RootTask, TaskSpec] = {
     "embed": native.ROUTES["/embed"],
@@ -77,7 +78,10 @@ async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -
     except ServiceError as error:
         error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
         raise
-    return await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    if _has_labels(fields):
+        result.value = as_elements(result.value)
+    return result
 
 
 def set_fields(request: RootRequest) -> dict[str, Any]:
@@ -99,6 +103,8 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
         return "rerank"
     if isinstance(fields["inputs"], SimilarityInputs):
         return "similarity"
+    if _has_labels(fields):
+        return "predict"
     if tasks.root_task is not None:
         return tasks.root_task
     if "labels" in heads:
@@ -106,6 +112,11 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
     if "tags" in heads:
         return "tag"
     return "fill-mask" if "fill_mask" in heads and _asks_for_words(tasks, fields) else "embed"
+
+
+def _has_labels(fields: Mapping[str, Any]) -> bool:
+    """Whether a request for zero-shot classification names its labels."""
+    return "candidate_labels" in fields or "candidate_labels" in fields.get("parameters", {})
 
 
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:

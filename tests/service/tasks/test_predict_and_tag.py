@@ -16,7 +16,7 @@ from service.scheduling.results import InferenceResult
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.schemas import TagRequest
+from service.tasks.label_schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact

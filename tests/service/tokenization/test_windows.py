@@ -1,6 +1,5 @@
 """Windows of long texts are those of the tokenizers library's own truncation, for every kind of post-processor."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -31,12 +30,21 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
 
 
 def windows(
-    tokenizer: Tokenizer, *texts: str, stride: int = 0, most: int = 10_000, options: EncodeOptions = SPANS
+    tokenizer: Tokenizer,
+    *texts: str,
+    stride: int | None = 0,
+    prompt: int = 0,
+    most: int = 10_000,
+    options: EncodeOptions = SPANS,
 ) -> list[list[EncodedText]]:
-    found, owners = asyncio.run(tokenizer.encode_windows(texts, options, stride, most))
-    assert owners == sorted(owners)
+    job = tokenizer.start_windows(texts, options, stride=stride, prompt=prompt, most=most)
+    found: list[EncodedText] = []
+    while not job.done:
+        found += job.step()
+    assert list(job.owners) == sorted(job.owners)
+    assert len(job.added) == len(found)
     of_text: list[list[EncodedText]] = [[] for _ in texts]
-    for owner, window in zip(owners, found, strict=True):
+    for owner, window in zip(job.owners, found, strict=True):
         of_text[owner].append(window)
     return of_text
 
@@ -94,5 +102,5 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
     text = "cat " * (2 * ROOM)
     count = len(windows(tokenizer, text)[0])
     assert len(windows(tokenizer, text, "cat", most=count + 1)) == 2
-    with pytest.raises(TooLarge, match=rf"the request has {count + 1} windows or more; at most {count} are allowed"):
+    with pytest.raises(TooLarge, match=rf"the request has about {count + 1} windows; at most {count} are allowed"):
         windows(tokenizer, text, "cat", most=count)

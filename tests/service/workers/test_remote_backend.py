@@ -21,7 +21,8 @@ from service.tasks import nsp as nsp_task
 from service.tasks import predict as predict_task
 from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.tasks.label_schemas import PredictRequest, TagRequest
+from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest
 from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
