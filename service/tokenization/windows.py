@@ -42,6 +42,9 @@ class WindowSplitter:
     def shape(self, stride: int | None, prompt: int = 0) -> WindowShape:
         """By default a stride of an eighth of the limit. Raises Invalid where a window would add no token."""
         room = max(0, self._room(prompt))
+        if prompt and not room:
+            message = f"the prompt has {prompt} tokens, which leaves no room for a text in a window of {self.limit}"
+            raise Invalid(f"{message}: send a shorter one", code="prompt")
         chosen = min(self.limit // STRIDE_SHARE, room // 2) if stride is None else stride
         if chosen >= room:
             reason = f"a window holds {room} tokens of a text" + " beside its prompt" * (prompt > 0)
