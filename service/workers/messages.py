@@ -53,9 +53,10 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """What is computed for a sequence; all sequences of a message with equal values share one."""
 
     outputs: tuple[str, ...]
-    top_k: int
     targets: memoryview  # [targets] int32
+    top_k: int
     pooled_from: int  # as Tokens.pooled_from
+    layers: tuple[int, ...]  # as Tokens.layers
 
 
 class Begin(Message, frozen=True):

@@ -166,6 +166,17 @@ def test_the_mean_is_cut_to_dimensions_and_then_normalised(vectors: InProcessCli
     np.testing.assert_allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
 
 
+def test_layers_and_their_joins_are_the_means_of_the_windows(vectors: InProcessClient) -> None:
+    body: dict[str, Any] = {"inputs": [TEXTS[0], TEXTS[3]], "long": "windows", "normalize": False, "pooling": "mean"}
+    last = np.array(post(vectors, "/embed", **body).json())
+    states = np.array(post(vectors, "/embed", **body, layers=[1, -1]).json())
+    np.testing.assert_allclose(states[:, 1], last, atol=1e-5)
+    joined = post(vectors, "/embed", **body, layers=[1, -1], layer_pooling="concat").json()
+    np.testing.assert_allclose(joined, states.reshape(2, -1), atol=1e-6)
+    plain = post(vectors, "/embed", inputs=TEXTS[3], normalize=False, pooling="mean", layers=[1, -1]).json()
+    assert states[1].tolist() == plain[0]
+
+
 def test_a_batch_of_labels_may_hold_pairs_that_fit(labels: InProcessClient) -> None:
     found = post(labels, "/predict", inputs=[[TEXTS[0]], ["The cat.", "It was warm."]], long="windows")
     assert found.json()[1] == post(labels, "/predict", inputs=["The cat.", "It was warm."]).json()
