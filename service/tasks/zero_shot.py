@@ -24,7 +24,7 @@ UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "
 
 def predict_labels(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> Coroutine[Any, Any, TaskResult]:
     """/predict: the checkpoint's own labels, or those of the request."""
-    if not any(_asks_for_labels(fields) for fields in (request, request.parameters)):
+    if not (_asks_for_labels(request) or _asks_for_labels(request.parameters)):
         return predict(tasks, request, timeout_seconds=timeout_seconds)
     return zero_shot(tasks, merge_parameters(request), timeout_seconds=timeout_seconds)
 
