@@ -25,6 +25,10 @@ OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse
 SPARSE_TOKENS = 31  # sparse vectors are compared for texts of so many tokens: [tokens, vocabulary] stays small
 
 
+class PrecisionError(ExportError):
+    """The written artifact does not compute the checkpoint's vectors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The reference's outputs for the random sequences, in the order of `sequences`."""
@@ -75,7 +79,7 @@ def reference_outputs(
 
 
 def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
-    """The largest error of each output. Raises ExportError where the [CLS] vectors are not the checkpoint's."""
+    """The largest error of each output. Raises PrecisionError where [CLS] vectors are not the checkpoint's."""
     rows = _run(model, expected, heads, layout)
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
@@ -90,7 +94,7 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
         errors[f"{name}_max_abs_error"] = float(np.max(largest))
     worst, cosine = errors["cls_max_abs_error"], _smallest_cosine(pairs["cls"])
     if not (worst <= TOLERANCE[precision] and cosine >= MIN_COSINE[precision]):  # NaN fails: max and min return it
-        raise ExportError(
+        raise PrecisionError(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"

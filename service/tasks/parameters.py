@@ -4,7 +4,8 @@ from typing import Any, TypeVar
 
 from service.errors import Invalid
 from service.tasks.label_schemas import PredictRequest
-from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, SimilarityRequest
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import Body, EmbedRequest, SimilarityRequest
 
 Request = TypeVar("Request", EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest)
 

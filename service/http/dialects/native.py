@@ -1,7 +1,7 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import fill_mask, label_schemas, nsp, schemas, tag, vectors, zero_shot
+from service.tasks import fill_mask, label_schemas, mask_schemas, nsp, schemas, tag, vectors, zero_shot
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -16,8 +16,8 @@ ROUTES = {
     "/fill-mask": TaskSpec(
         "fill_mask",
         fill_mask.fill_mask,
-        schemas.FillMaskRequest,
-        schemas.FillMaskResponse,
+        mask_schemas.FillMaskRequest,
+        mask_schemas.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
         head="fill_mask",
     ),
