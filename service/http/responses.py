@@ -71,12 +71,17 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 
 
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
-    """server-timing in milliseconds, and the number of truncated inputs if there are any."""
+    """server-timing in milliseconds; the number of truncated inputs if there are any; the windows of each text."""
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % tuple(
         [1e3 * seconds for seconds in result.stage_seconds]
     )
     headers = [(b"server-timing", timing)]
-    return [*headers, (b"x-truncated-inputs", b"%d" % result.truncated)] if result.truncated else headers
+    if result.truncated:
+        headers.append((b"x-truncated-inputs", b"%d" % result.truncated))
+    if result.added:
+        counts = np.bincount(result.owners).tolist()
+        headers.append((b"x-windows", b",".join(b"%d" % count for count in counts)))
+    return headers
 
 
 def describe_result(result: TaskResult) -> Fields:

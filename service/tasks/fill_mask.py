@@ -109,7 +109,7 @@ async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> l
     texts = as_list(asked.inputs)
     tasks.check_count(texts)
     read = await tasks.tokenizer.encode(texts, _options(1, ()), tasks.truncation(asked))
-    check_tokens(read)
+    check_tokens(read, range(len(read)))
     check_masks(tasks, read, 0)
     answer.add(read)
     return read

@@ -12,9 +12,9 @@ from tokenizers import Encoding
 from model_export.artifact.placement import Ints
 from service.errors import Invalid
 from service.tokenization.encoding import EncodedText, encode_each
-from service.tokenization.job import EncodingJob
+from service.tokenization.job import SAMPLE_CHARACTERS, SAMPLES, EncodingJob, Floats
 from service.tokenization.pieces import LongText
-from service.tokenization.windows import KEEP_OFFSETS, WindowSplitter, check_window_count
+from service.tokenization.windows import KEEP_OFFSETS, WindowSplitter, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline
@@ -59,9 +59,34 @@ class QuestionsJob(EncodingJob):
     def owners(self) -> Sequence[int]:
         return self.window_owners
 
+    @property
+    def expected_sequences(self) -> int:
+        return int(self._expected_windows(self._expected_sizes())[0].sum())
+
+    def sample(self) -> None:
+        """As of any texts, but of the contexts."""
+        every = -(-len(self.texts) // SAMPLES)
+        self._read_samples([text[CONTEXT][:SAMPLE_CHARACTERS] for text in self.texts[::every]])
+
+    def _estimate_tokens(self, sizes: Floats) -> int:
+        return int(self._expected_windows(sizes)[1].sum())
+
+    def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
+        """For the pairs that are left, of so many tokens: how many windows each has, and how many tokens."""
+        special = self.tokenizer.num_special_tokens_to_add(True)
+        characters = np.array([len(text[QUESTION]) for text in self.texts[self.position :]])
+        shares = characters / np.maximum(self._sizes[self.position :], 1)
+        questions = np.minimum((sizes - special) * shares, self.asked.question_limit or self.asked.limit)
+        rooms = np.maximum(self.asked.limit - questions - special, 1)
+        strides = np.minimum(self.asked.limit // 2 if self.asked.stride is None else self.asked.stride, rooms // 2)
+        counts = 1 + np.maximum(0.0, np.ceil((sizes - self.asked.limit) / (rooms - strides)))
+        return counts, sizes + (counts - 1) * (self.asked.limit - rooms + strides)
+
     def _encode(self, first: int, end: int) -> list[EncodedText]:
         windows: list[EncodedText] = []
         for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
+            self._tokens += len(encoding)
+            self._characters += self.sizes[index]
             sides, words = _numbers(encoding.sequence_ids), _numbers(encoding.word_ids)
             windows += self._split(index, _pair(encoding, sides, words, np.array(encoding.offsets, np.int32)))
         return windows
@@ -110,7 +135,8 @@ class QuestionsJob(EncodingJob):
         else:
             stride = self._stride(index, room)
             count = 1 + -(-(context - room) // (room - stride))
-        check_window_count(len(self.window_owners) + count, self.most)
+        if (made := len(self.window_owners) + count) > self.most:
+            raise too_many_windows(f"{made} or more", self.most)
         return room, stride, count
 
     def _stride(self, index: int, room: int) -> int:

@@ -1,7 +1,18 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import answer, choose, fill_mask, mask_schemas, nsp, predict, schemas, tag, vectors
+from service.tasks import (
+    answer,
+    choose,
+    fill_mask,
+    label_schemas,
+    mask_schemas,
+    nsp,
+    schemas,
+    tag,
+    vectors,
+    zero_shot,
+)
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -31,17 +42,18 @@ ROUTES = {
     ),
     "/predict": TaskSpec(
         "predict",
-        predict.predict,
-        schemas.PredictRequest,
-        schemas.PredictResponse,
-        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
+        zero_shot.predict_labels,
+        label_schemas.PredictRequest,
+        label_schemas.PredictResponse,
+        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with "
+        "candidate_labels those of the request, as transformers' zero-shot-classification pipeline gives them",
         head="labels",
     ),
     "/tag": TaskSpec(
         "tag",
         tag.tag,
-        schemas.TagRequest,
-        schemas.TagResponse,
+        label_schemas.TagRequest,
+        label_schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head="tags",
     ),

@@ -1,7 +1,8 @@
 """`POST /`, the artifact's own task as text-embeddings-inference and hosted endpoints run it; `GET /` and `/ping`.
 
-Labels are answered as a list of lists also for one text, and tags are grouped (aggregation simple): that is what the
-clients of hosted endpoints read. Everything else is as on the task's own route.
+Labels are answered as a list of lists also for one text, zero-shot labels as a list of label and score, and tags are
+grouped (aggregation simple): that is what the clients of hosted endpoints read. Everything else is as on the task's own
+route.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from service.settings import RootTask
 from service.tasks.answer import AnswerResponse, QuestionAndContext
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.choose import ChooseResponse, PromptAndChoices
+from service.tasks.label_schemas import PredictResponse, TagResponse
 from service.tasks.mask_schemas import FillMaskParameters, FillMaskResponse
 from service.tasks.schemas import (
     Body,
@@ -30,12 +32,11 @@ from service.tasks.schemas import (
     FailFastList,
     NspResponse,
     Pair,
-    PredictResponse,
     SimilarityInputs,
     SimilarityResponse,
     Status,
-    TagResponse,
 )
+from service.tasks.zero_shot import as_elements
 
 SPECS: dict[RootTask, TaskSpec] = {
     "answer": native.ROUTES["/answer"],
@@ -94,7 +95,10 @@ async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -
     except ServiceError as error:
         error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
         raise
-    return await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    if _has_labels(fields):
+        result.value = as_elements(result.value)
+    return result
 
 
 def set_fields(request: RootRequest) -> dict[str, Any]:
@@ -114,6 +118,8 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
     heads = tasks.manifest.heads
     if found := _task_of_form(fields):
         return found
+    if _has_labels(fields):
+        return "predict"
     if tasks.root_task is not None:
         return tasks.root_task
     if "labels" in heads:
@@ -131,6 +137,11 @@ def _task_of_form(fields: Mapping[str, Any]) -> RootTask | None:
     inputs = fields["inputs"]
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
     return OF_INPUTS.get(type(first))
+
+
+def _has_labels(fields: Mapping[str, Any]) -> bool:
+    """Whether a request for zero-shot classification names its labels."""
+    return "candidate_labels" in fields or "candidate_labels" in fields.get("parameters", {})
 
 
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:

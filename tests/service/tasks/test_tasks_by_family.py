@@ -15,10 +15,11 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.fill_mask import fill_mask
+from service.tasks.label_schemas import PredictRequest, TagRequest
 from service.tasks.mask_schemas import FillMaskRequest
 from service.tasks.nsp import nsp
 from service.tasks.predict import predict
-from service.tasks.schemas import NspRequest, PredictRequest, TagRequest
+from service.tasks.schemas import NspRequest
 from service.tasks.tag import tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN

@@ -21,9 +21,10 @@ from service.tasks import nsp as nsp_task
 from service.tasks import predict as predict_task
 from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.label_schemas import PredictRequest, TagRequest
 from service.tasks.likelihood import score_sentences
 from service.tasks.mask_schemas import FillMaskRequest
-from service.tasks.schemas import EmbedRequest, NspRequest, PredictRequest, TagRequest, TruncationFields
+from service.tasks.schemas import EmbedRequest, NspRequest, TruncationFields
 from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
