@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model_export.artifact.cpu import trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import MODEL, PREPACKED_FOR, TOKENIZER, Manifest
+from model_export.artifact.manifest import ATTENTION, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.errors import ExportError
@@ -54,10 +54,11 @@ def export(
         built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
+        shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
         trim_heap()
-        errors = verify(folder / MODEL, expected, heads, precision, built.layout)
+        errors = verify(folder, expected, heads, precision, built.layout)
         manifest = make_manifest(
-            checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
+            checkpoint, built, tokenizer, expected, errors, folder, shared, precision=precision, device=device
         )
         manifest.write(folder)
     return manifest

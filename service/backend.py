@@ -96,7 +96,12 @@ class Backend(ABC):
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""
         settings = self.settings
-        limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
+        limits = Limits(
+            max_inputs=settings.max_inputs,
+            max_top_k=settings.max_top_k,
+            max_attention=settings.max_attention,
+            truncate=settings.truncate,
+        )
         manifest = self.artifact.manifest
         self._tasks = Tasks(
             manifest=manifest,

@@ -45,7 +45,7 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=RunnerQueue(runner),
-        limits=Limits(max_inputs=100, max_top_k=1, truncate=settings.truncate),
+        limits=Limits(max_inputs=100, max_top_k=1, max_attention=settings.max_attention, truncate=settings.truncate),
         embedding=embedding_defaults(artifact.manifest, settings),
         rerank_by_cosine=settings.rerank == "cosine",
         root_task=root_task(artifact.manifest, settings),

@@ -1,7 +1,7 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import fill_mask, nsp, predict, schemas, tag, vectors
+from service.tasks import attention, fill_mask, nsp, predict, schemas, tag, vectors
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -12,6 +12,15 @@ ROUTES = {
         "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
         "or with pooling none one per token",
         npy=True,
+    ),
+    "/attention": TaskSpec(
+        "attention",
+        attention.attention,
+        attention.AttentionRequest,
+        attention.AttentionResponse,
+        "How much each token of a text or pair attends to each other, by layer and head",
+        npy=True,
+        head="attention",
     ),
     "/fill-mask": TaskSpec(
         "fill_mask",
