@@ -19,19 +19,21 @@ def attention_error(
     attention: ort.InferenceSession,
     sequences: Sequence[NDArray[np.int32]],
     expected: Sequence[Doubles],
+    *,
     layout: str,
+    modes: Sequence[str],
     precision: str,
 ) -> float:
     """The largest error of a probability: `expected` is [layers, heads, length, length] of each sequence.
 
-    Raises ExportError where the probabilities are not the checkpoint's.
+    `layout` and `modes` are those of `pack`. Raises ExportError where the probabilities are not the checkpoint's.
     """
     layers = tuple(range(len(expected[0])))
     tokens = [
         Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=frozenset({"attention"}), layers=layers)
         for ids in sequences
     ]
-    batch = pack(tokens, layout)
+    batch = pack(tokens, layout, modes)
     names, inputs = sorted(batch.outputs), {one.name for one in encoder.get_inputs()}
     results = encoder.run(names, {name: array for name, array in batch.feeds.items() if name in inputs})
     largest = distance = 0.0

@@ -103,9 +103,15 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"
         )
-    shown = expected.sequences[: len(expected.attention)]
-    attention = attention_error(encoder, _open(folder / ATTENTION), shown, expected.attention, layout, precision)
-    errors["attention_max_abs_error"] = attention
+    errors["attention_max_abs_error"] = attention_error(
+        encoder,
+        _open(folder / ATTENTION),
+        expected.sequences[: len(expected.attention)],
+        expected.attention,
+        layout=layout,
+        modes=expected.modes,
+        precision=precision,
+    )
     return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
 
 

@@ -19,8 +19,8 @@ from model_export.artifact.batch import LAYER, Batch, Row, Tokens, pack, split
 from model_export.artifact.cpu import cpu_signature, trim_heap
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS
 from service.artifact import Artifact
-from service.engine.graphs.attention import AttentionModel
 from service.engine.calibration import Calibration, golden_tokens, measure
+from service.engine.graphs.attention import AttentionModel
 from service.engine.session import Session, configure_inference_thread, onnxruntime_version, open_session
 from service.errors import InferenceFailed, OutOfMemory
 from service.scheduling.concurrency import SERIAL, Concurrency
