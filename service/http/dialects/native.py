@@ -13,15 +13,6 @@ ROUTES = {
         "or with pooling none one per token",
         npy=True,
     ),
-    "/attention": TaskSpec(
-        "attention",
-        attention.attention,
-        attention.AttentionRequest,
-        attention.AttentionResponse,
-        "How much each token of a text or pair attends to each other, by layer and head",
-        npy=True,
-        head="attention",
-    ),
     "/fill-mask": TaskSpec(
         "fill_mask",
         fill_mask.fill_mask,
@@ -53,5 +44,14 @@ ROUTES = {
         schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head="tags",
+    ),
+    "/attention": TaskSpec(
+        "attention",
+        attention.attention,
+        attention.AttentionRequest,
+        attention.AttentionResponse,
+        "How much each token of a text or pair attends to each other, by layer and head",
+        npy=True,
+        head="attention",
     ),
 }

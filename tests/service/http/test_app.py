@@ -277,7 +277,7 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed attention fill_mask nsp predict tag embeddings embeddings_of_infinity similarity rerank rerank_v1 "
+        "embed fill_mask nsp predict tag attention embeddings embeddings_of_infinity similarity rerank rerank_v1 "
         "rerank_v2 root "
         "classify score pooling tokenize decode embed_all embed_sparse infer infer_by_version "
         "health ready info metrics server_metadata server_live server_ready model_metadata model_ready "
