@@ -16,7 +16,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "uvicorn": ("service.http",),
     "httptools": ("service.http",),
     "uvloop": ("service.workers",),
-    "pydantic": ("service.settings", "service.tasks", "service.http"),
+    "pydantic": ("service.settings", "service.model_settings", "service.command", "service.tasks", "service.http"),
     "pydantic_core": ("service.tasks", "service.http"),
     "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),

@@ -99,6 +99,7 @@ class NullRunner(ModelRunner):
 
 def main() -> int:
     settings = Settings.from_environment()
+    assert settings.artifact is not None  # the benchmarks set BERT_ARTIFACT
     logging.basicConfig(level=settings.log_level.upper())
     return run(
         build(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens, pack, split
 from model_export.artifact.feeds.layers import attention_name, hidden_name
-from model_export.errors import ExportError
+from model_export.errors import PrecisionError
 from model_export.verification.reference import Doubles
 
 MAX_DISTANCE = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
@@ -26,7 +26,7 @@ def attention_error(
 ) -> float:
     """The largest error of a probability: `expected` is [layers, heads, length, length] of each sequence.
 
-    `layout` and `modes` are those of `pack`. Raises ExportError where the probabilities are not the checkpoint's.
+    `layout` and `modes` are those of `pack`. Raises PrecisionError where the probabilities are not the checkpoint's.
     """
     layers = tuple(range(len(expected[0])))
     tokens = [
@@ -44,7 +44,7 @@ def attention_error(
         largest = float(np.maximum(largest, errors.max()))  # NaN stays
         distance = float(np.maximum(distance, errors.sum(axis=-1).mean() / 2))
     if not distance <= MAX_DISTANCE[precision]:
-        raise ExportError(
+        raise PrecisionError(
             f"the written {precision} artifact does not compute the checkpoint's attention: the distance of its "
             f"probabilities to the float64 reference is {distance:.3g}, at most {MAX_DISTANCE[precision]} is expected"
         )

@@ -13,7 +13,7 @@ from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack,
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
 from model_export.artifact.manifest import ATTENTION, MODEL
 from model_export.checkpoints.sentence_modules import SentenceModel
-from model_export.errors import ExportError
+from model_export.errors import PrecisionError
 from model_export.verification.attention import attention_error
 from model_export.verification.cuda_on_cpu import write_portable
 from model_export.verification.reference import Doubles, Reference, random_sequences
@@ -81,7 +81,7 @@ def reference_outputs(
 def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
     """The largest error of each output of the artifact in `folder`.
 
-    Raises ExportError where the [CLS] vectors or the attention are not the checkpoint's.
+    Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
     """
     encoder = _open_portable(folder / MODEL, layout)
     rows = _run(encoder, expected, heads, layout)
@@ -98,7 +98,7 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
         errors[f"{name}_max_abs_error"] = float(np.max(largest))
     worst, cosine = errors["cls_max_abs_error"], _smallest_cosine(pairs["cls"])
     if not (worst <= TOLERANCE[precision] and cosine >= MIN_COSINE[precision]):  # NaN fails: max and min return it
-        raise ExportError(
+        raise PrecisionError(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"

@@ -65,6 +65,7 @@ class Limits:
     max_top_k: int
     truncate: bool  # for requests that do not set it
     max_attention: int = 128  # tokens of an /attention request
+    max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from typing import Any, TypeVar
 
 from service.errors import Invalid
-from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import Body, EmbedRequest, PredictRequest, SimilarityRequest
 
 Request = TypeVar("Request", EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest)
 

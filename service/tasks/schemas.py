@@ -100,24 +100,6 @@ class EmbedRequest(ClientFields, EmbedParameters):
     )
 
 
-class FillMaskParameters(Body):
-    top_k: int | None = Field(None, ge=0)
-    targets: StringOrList | None = None
-    first_piece: bool | None = None
-
-
-class FillMaskRequest(ClientFields, TruncationFields):
-    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
-    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
-    top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
-    targets: StringOrList | None = Field(
-        None, description="score only these words, each one piece; probabilities are over the vocabulary"
-    )
-    first_piece: bool | None = Field(
-        None, description="true: score the first piece of a target that has several, as transformers does"
-    )
-
-
 class Pair(Body):
     text: str
     text_pair: str
@@ -186,14 +168,6 @@ class RerankFields(TruncationFields):
     raw_scores: bool = Field(False, description="return a cross-encoder's logits instead of their sigmoid")
 
 
-class Candidate(BaseModel):
-    score: float = Field(description="probability over the whole vocabulary at the mask", examples=[0.41])
-    token: int = Field(examples=[2605])
-    token_str: str = Field(examples=["france"])
-    sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
-    target: str = Field("", description="with targets: the one that this token stands for", examples=["France"])
-
-
 class PairScore(BaseModel):
     """Probabilities under the names of /info's pair_labels: in_order and swapped if the head learned sentence order."""
 
@@ -220,8 +194,6 @@ class Tag(BaseModel):
 Vectors = list[list[float]]
 EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
 EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
-MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
-FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]
 PredictResponse = list[Label] | list[list[Label]]
 TagResponse = list[Tag] | list[list[Tag]]

@@ -25,7 +25,7 @@ PAIRS = (
     ("Hello!", "We walked to the river and drank tea in the sun."),
     ("a", "b"),
 )
-MASKED = (
+MASKED: tuple[tuple[str, dict[str, object]], ...] = (
     ("Paris is the capital of {mask}.", {}),
     ("Paris is the {mask} of France.", {"top_k": 3}),
     ("The {mask} sat on the {mask}.", {"top_k": 2}),

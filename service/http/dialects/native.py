@@ -1,7 +1,7 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import attention, fill_mask, nsp, predict, schemas, tag, vectors
+from service.tasks import attention, fill_mask, mask_schemas, nsp, predict, schemas, tag, vectors
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -16,8 +16,8 @@ ROUTES = {
     "/fill-mask": TaskSpec(
         "fill_mask",
         fill_mask.fill_mask,
-        schemas.FillMaskRequest,
-        schemas.FillMaskResponse,
+        mask_schemas.FillMaskRequest,
+        mask_schemas.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
         head="fill_mask",
     ),

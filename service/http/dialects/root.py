@@ -21,12 +21,11 @@ from service.http.responses import JSON
 from service.http.validation import validate
 from service.settings import RootTask
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.mask_schemas import FillMaskParameters, FillMaskResponse
 from service.tasks.schemas import (
     Body,
     EmbedResponse,
     FailFastList,
-    FillMaskParameters,
-    FillMaskResponse,
     NspResponse,
     Pair,
     PredictResponse,

@@ -16,7 +16,8 @@ from service.tasks.base import Limits, TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import OPTIONS
 from service.tasks.fill_mask import fill_mask
-from service.tasks.schemas import EmbedRequest, FillMaskRequest
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import EmbedRequest
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import FakeRunner, adds_up, make_queue
 
