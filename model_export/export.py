@@ -7,17 +7,17 @@ from pathlib import Path
 
 from model_export.artifact.cpu import has_fast_int8, trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import MODEL, PREPACKED_FOR, TOKENIZER, Manifest
+from model_export.artifact.manifest import ATTENTION, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.errors import ExportError
+from model_export.errors import ExportError, PrecisionError
 from model_export.graph.precision import PRECISIONS
 from model_export.make_manifest import make_manifest
 from model_export.output.atomic_folder import atomic_folder, check_empty
 from model_export.output.prepacked import prepack, prepacked_for
 from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import read_tokenizer
-from model_export.verification.verify import PrecisionError, reference_outputs, verify
+from model_export.verification.verify import reference_outputs, verify
 
 AUTO = "auto"
 AUTO_MIN_COSINE = {"int8": 0.99, "fp16": 0.9999}  # of the check's vectors; below it auto takes fp32
@@ -87,12 +87,13 @@ def _export(
         built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
+        shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
         trim_heap()
-        errors = verify(folder / MODEL, expected, heads, precision, built.layout)
+        errors = verify(folder, expected, heads, precision, built.layout)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(
-            checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
+            checkpoint, built, tokenizer, expected, errors, folder, shared, precision=precision, device=device
         )
         manifest.write(folder)
     return manifest

@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_export.artifact.graph_sizes import why_sizes_differ
-from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, WEIGHTS, Manifest, ManifestError
+from model_export.artifact.manifest import (
+    ATTENTION,
+    MANIFEST,
+    MODEL,
+    PREPACKED_FOR,
+    TOKENIZER,
+    WEIGHTS,
+    Manifest,
+    ManifestError,
+)
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
-FILES = (MODEL, WEIGHTS, TOKENIZER)
+FILES = (MODEL, WEIGHTS, TOKENIZER, ATTENTION)
 SIZES = {"vocabulary": 1, "hidden": 1, "layers": 1, "heads": 1, "intermediate": 1, "segments": 0, "parameters": 1}
 CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model*.bin")  # files of a checkpoint
 SOLUTION = "export the checkpoint again"
@@ -23,6 +32,10 @@ class Artifact:
     @property
     def model(self) -> Path:
         return self.folder / MODEL
+
+    @property
+    def attention(self) -> Path:
+        return self.folder / ATTENTION
 
     @property
     def weights(self) -> Path:

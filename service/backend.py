@@ -100,6 +100,7 @@ class Backend(ABC):
         limits = Limits(
             max_inputs=settings.max_inputs,
             max_top_k=settings.max_top_k,
+            max_attention=settings.max_attention,
             truncate=settings.truncate,
             max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
         )

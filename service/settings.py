@@ -74,6 +74,7 @@ class Settings(ModelSettings):
         10_000, ge=1, description="a client that reads its response more slowly than this is disconnected"
     )
     max_top_k: int = Field(1000, ge=1, description="candidates per mask, answers per question")
+    max_attention: int = Field(128, ge=3, description="tokens of the text or pair of an /attention request")
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
         None, description="pooling of a request that names none; unset: as the artifact says"
     )

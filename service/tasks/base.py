@@ -65,6 +65,7 @@ class Limits:
     max_inputs: int
     max_top_k: int
     truncate: bool  # for requests that do not set it
+    max_attention: int = 128  # tokens of an /attention request
     max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
 
 
@@ -188,6 +189,10 @@ class Tasks:
 
 class LongList(list[Any]):
     """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+
+
+class LongObject(dict[str, Any]):
+    """An object with long values: HTTP writes it in chunks, and as NPY its one array."""
 
 
 def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> None:

@@ -81,7 +81,10 @@ def _sizes(artifact: Path, **sizes: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"files": {}}, r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json"),
+        (
+            {"files": {}},
+            r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json, attention.onnx",
+        ),
         ({"files": {"../secret": "0"}}, "lists the checksums of"),
         ({"golden": []}, "has no golden sequences"),
         ({"max_tokens": 5}, "has a golden sequence of 17 tokens, but max_tokens is 5"),

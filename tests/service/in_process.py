@@ -47,7 +47,12 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=RunnerQueue(runner),
-        limits=Limits(max_inputs=100, max_top_k=settings.max_top_k, truncate=settings.truncate),
+        limits=Limits(
+            max_inputs=100,
+            max_top_k=settings.max_top_k,
+            max_attention=settings.max_attention,
+            truncate=settings.truncate,
+        ),
         embedding=embedding_defaults(artifact.manifest, settings),
         rerank_by_cosine=settings.rerank == "cosine",
         root_task=root_task(artifact.manifest, settings),

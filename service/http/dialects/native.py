@@ -3,6 +3,7 @@
 from service.http.dialects.spec import TaskSpec
 from service.tasks import (
     answer,
+    attention,
     choose,
     fill_mask,
     label_schemas,
@@ -73,5 +74,14 @@ ROUTES = {
         choose.ChooseResponse,
         "The choices of a prompt by their probability, from a multiple-choice head",
         head="choices",
+    ),
+    "/attention": TaskSpec(
+        "attention",
+        attention.attention,
+        attention.AttentionRequest,
+        attention.AttentionResponse,
+        "How much each token of a text or pair attends to each other, by layer and head",
+        npy=True,
+        head="attention",
     ),
 }

@@ -244,7 +244,7 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
     assert info["mask_token"] == "[MASK]"
-    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask"]
+    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention"]
     assert info["limits"]["inputs"] == 100
     assert info["measured"]["batch_invariant"] is True
 
@@ -277,7 +277,7 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp predict tag answer choose embeddings embeddings_of_infinity "
+        "embed fill_mask nsp predict tag answer choose attention embeddings embeddings_of_infinity "
         "similarity rerank rerank_v1 rerank_v2 root "
         "classify score pooling tokenize decode embed_all embed_sparse infer infer_by_version "
         "health ready info metrics server_metadata server_live server_ready model_metadata model_ready "
