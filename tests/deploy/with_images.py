@@ -90,7 +90,7 @@ def test_the_serving_image_is_small() -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_says_what_it_is_and_runs_as_nobody_in_particular(name: str) -> None:
+def test_an_image_has_labels_and_a_user_without_rights(name: str) -> None:
     config = inspect(IMAGES[name])["Config"]
     labels = {key.removeprefix("org.opencontainers.image."): value for key, value in config["Labels"].items()}
     assert {"title", "description", "licenses", "version", "revision", "base.name"} <= set(labels)
@@ -115,7 +115,7 @@ def test_the_artifact_keeps_the_name_of_its_model(served: httpx.Client) -> None:
     assert served.get("/info").json()["model"] == MODEL
 
 
-def test_the_service_answers_in_a_container_without_rights(served: httpx.Client, bert_artifact: Path) -> None:
+def test_the_service_answers_in_a_container_without_rights(served: httpx.Client) -> None:
     answer = served.post("/embed", json={"inputs": ["my dog is hairy"]})
     assert answer.status_code == 200, answer.text
     name = container("serve")
@@ -125,11 +125,13 @@ def test_the_service_answers_in_a_container_without_rights(served: httpx.Client,
         assert "Read-only file system" in refused.stderr
 
 
-def test_the_port_is_open_on_this_machine_only(served: httpx.Client, port: str) -> None:
+@pytest.mark.usefixtures("served")
+def test_the_port_is_open_on_this_machine_only(port: str) -> None:
     assert compose("port", "serve", "8080").stdout.strip() == f"127.0.0.1:{port}"
 
 
-def test_sigterm_ends_the_service_with_exit_code_0(served: httpx.Client) -> None:
+@pytest.mark.usefixtures("served")
+def test_sigterm_ends_the_service_with_exit_code_0() -> None:
     name = container("serve")
     docker("kill", "--signal=TERM", name)
     assert docker("wait", name).stdout.strip() == "0"
@@ -145,7 +147,20 @@ def test_a_mistyped_folder_of_checkpoints_is_refused_and_not_created(name: str, 
     assert not missing.exists()
 
 
-def test_a_mistyped_model_is_refused(tmp_path: Path) -> None:
+def test_a_mistyped_model_is_refused() -> None:
     refused = compose("run", "--rm", "export", check=False, MODEL="brt")
     assert refused.returncode == 2
     assert "brt" in refused.stderr
+
+
+def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: str) -> None:
+    for _ in range(2):
+        compose("up", "--detach", "--wait", "--force-recreate", "service", BERT_PORT=port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            assert client.get("/info").json()["model"] == MODEL
+            assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
+    log = docker("logs", container("service")).stderr
+    assert "exported before, in /data/bert-service/artifacts/" in log
+    name = container("service")
+    docker("kill", "--signal=TERM", name)
+    assert docker("wait", name).stdout.strip() == "0"
