@@ -102,14 +102,14 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
-# RUNTIME=cuda for a GPU. Images bert-service (the one command), bert-serve and bert-export, with the tag RUNTIME.
+# Images bert-service (the one command), bert-serve and bert-export. RUNTIME=cuda: for a GPU; bert-export needs none.
 RUNTIME := cpu
 IMAGE_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD = docker build --file docker/Dockerfile --build-arg RUNTIME=$(RUNTIME) --build-arg VERSION=$(IMAGE_VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BUILD_NETWORK),--network=$(BUILD_NETWORK))
 
 images:
-	$(BUILD) --target export --tag bert-export:$(RUNTIME) .
+	$(if $(filter cpu,$(RUNTIME)),$(BUILD) --target export --tag bert-export:cpu .)
 	$(BUILD) --target serve --tag bert-serve:$(RUNTIME) .
 	$(BUILD) --target service --tag bert-service:$(RUNTIME) .
 
