@@ -1,15 +1,15 @@
 # make serve: install, export the bundled model, serve it.   make test: the whole suite.
-# make check: lint, types, import rules, documents.
+# make check: lint, types, import rules, documents.   make images: the images of docker/Dockerfile.
 PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-wheel test-ray test-lowest lock docs reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-wheel | test-ray | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-wheel | test-ray | test-lowest | docs | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -45,6 +45,7 @@ check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/python -m pytest tests/docs tests/test_layout.py
 
 # the alerts and the dashboard against a real Prometheus and its promtool
@@ -111,19 +112,42 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
+# Images bert-service (the one command), bert-serve and bert-export. RUNTIME=cuda: for a GPU; bert-export needs none.
+RUNTIME := cpu
+IMAGE_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILD = docker build --file docker/Dockerfile --build-arg RUNTIME=$(RUNTIME) --build-arg VERSION=$(IMAGE_VERSION) \
+	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BUILD_NETWORK),--network=$(BUILD_NETWORK))
+
+images:
+	$(if $(filter cpu,$(RUNTIME)),$(BUILD) --target export --tag bert-export:cpu .)
+	$(BUILD) --target serve --tag bert-serve:$(RUNTIME) .
+	$(BUILD) --target service --tag bert-service:$(RUNTIME) .
+
+# builds the images and runs them with compose, about 5 minutes; needs Docker with Compose (docker/engine.sh start: one
+# for a machine that has none, then PATH=/var/tmp/bert-engine/bin:$$PATH BUILD_NETWORK=host)
+test-images: dev images
+	$(BIN)/python -m pytest tests/deploy/with_images.py
+
 # The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
 # The development lock holds every extra but cuda and train; the others take their versions from it.
-COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url pyproject.toml
+COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url
 UNIVERSAL = --universal --python-version 3.11
+FOR_IMAGES = $(COMPILE) --universal --python-version 3.12 --constraint requirements-dev.lock
+LOCKS = docker/locks
 
 lock: dev
-	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev -o requirements-dev.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export \
+	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev pyproject.toml -o requirements-dev.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export pyproject.toml \
 		-o requirements.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel -o requirements-service.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra export -o requirements-export.lock
-	$(COMPILE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 $(UPGRADE) \
-		--constraint requirements-dev.lock --extra service --extra otel --extra cuda -o requirements-cuda.lock
+	$(FOR_IMAGES) $(UPGRADE) $(LOCKS)/build.in -o $(LOCKS)/build.lock
+	$(FOR_IMAGES) --override $(LOCKS)/unused.txt --override $(LOCKS)/runtime-cpu.txt pyproject.toml \
+		-o $(LOCKS)/runtime-cpu.lock
+	$(COMPILE) $(UPGRADE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 --constraint requirements-dev.lock \
+		--extra cuda --override $(LOCKS)/unused.txt --override $(LOCKS)/no-cufft.txt pyproject.toml \
+		-o $(LOCKS)/runtime-cuda.lock
+	$(FOR_IMAGES) --extra service --extra otel --override $(LOCKS)/unused.txt --override $(LOCKS)/no-runtime.txt \
+		pyproject.toml -o $(LOCKS)/service.lock
+	$(FOR_IMAGES) --extra export --override $(LOCKS)/no-runtime.txt pyproject.toml -o $(LOCKS)/export.lock
 
 clean:
 	rm -rf .venv artifacts build/lowest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -5,10 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 'import sys; sys.exit("Python 3.12 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 12) else 0)'
-if [ ! .venv-gpu/ready -nt requirements-cuda.lock ]; then
+if [ ! .venv-gpu/ready -nt docker/locks/runtime-cuda.lock ]; then
     "$PYTHON" -m venv .venv-gpu
-    .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-cuda.lock
-    .venv-gpu/bin/python -m pip install --quiet --require-hashes -r requirements-export.lock  # it exports, too
+    for lock in runtime-cuda service export; do  # each holds all that it needs, but the runtime has a file of its own
+        .venv-gpu/bin/python -m pip install --quiet --no-deps --require-hashes -r docker/locks/$lock.lock
+    done
     .venv-gpu/bin/python -m pip install --quiet --no-deps -e .
     touch .venv-gpu/ready
 fi

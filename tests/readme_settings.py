@@ -17,8 +17,8 @@ README_MARKS = (
     "<!-- /settings -->",
 )
 COMPOSE_MARKS = (
-    "      # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
-    "      # /settings\n",
+    "  # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
+    "  # /settings\n",
 )
 COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "precision", "cache", "update", "host", "port")  # the container has its own
@@ -33,7 +33,7 @@ def readme_table() -> str:
 
 def compose_environment() -> str:
     """YAML, one line for each setting that the container takes from the shell."""
-    return "".join(f"      {_variable(name)}:\n" for name in Settings.model_fields if name not in NOT_PASSED)
+    return "".join(f"  {_variable(name)}:\n" for name in Settings.model_fields if name not in NOT_PASSED)
 
 
 def rewrite_readme(readme: str) -> str:

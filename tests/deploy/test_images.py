@@ -1,0 +1,143 @@
+"""What the images are made of: files, locked packages and the health check. `with_images.py` builds and runs them."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.paths import ROOT
+
+DOCKER = ROOT / "docker"
+LOCKS = DOCKER / "locks"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+OURS = ("service", "export", "serve")  # the services of compose that this repository builds
+HEALTH_CHECK = DOCKER / "healthcheck.py"
+
+
+def packages(lock: str) -> dict[str, set[str]]:
+    """The versions of each package in a lock file; more than one where they depend on Python's version."""
+    found: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([a-z0-9-]+)==([^ ]+)", (ROOT / lock).read_text("utf-8"), re.MULTILINE):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(LOCKS.glob("*.lock")), ids=lambda path: path.stem)
+def test_every_package_of_an_image_has_a_hash_and_the_version_that_the_tests_ran_with(path: Any) -> None:
+    tested, locked = packages("requirements-dev.lock"), packages(str(path.relative_to(ROOT)))
+    text = path.read_text("utf-8")
+    assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", text))
+    images_only = {name for name in locked if name in ("pip", "setuptools") or name.startswith("nvidia-")}
+    other = {name: versions for name, versions in locked.items() if not versions <= tested.get(name, set())}
+    assert set(other) <= images_only
+
+
+def test_the_serving_images_hold_no_package_of_the_exporter_and_one_onnx_runtime() -> None:
+    cpu, cuda, service, export = (
+        set(packages(f"docker/locks/{name}.lock")) for name in ("runtime-cpu", "runtime-cuda", "service", "export")
+    )
+    assert "huggingface-hub" in export
+    assert {"huggingface-hub", "onnx", "onnx-ir", "sympy", "safetensors", "tqdm"} & (cpu | cuda | service) == set()
+    assert [{name for name in lock if name.startswith("onnxruntime")} for lock in (cpu, cuda, service, export)] == [
+        {"onnxruntime"},
+        {"onnxruntime-gpu"},
+        set(),
+        set(),
+    ]
+
+
+def test_the_gpu_images_hold_the_cuda_libraries_that_the_provider_loads() -> None:
+    found = {name for name in packages("docker/locks/runtime-cuda.lock") if name.startswith("nvidia-")}
+    assert found == {
+        "nvidia-cublas",
+        "nvidia-cuda-nvrtc",  # loaded by cuBLAS
+        "nvidia-cuda-runtime",
+        "nvidia-cudnn-cu13",
+        "nvidia-curand",
+    }
+
+
+def test_a_build_finds_every_file_that_it_copies_and_is_sent_no_other() -> None:
+    sources = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    copied = {name for words in sources for name in words.split()}
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert {name for name in copied if "$" not in name and not (ROOT / name).exists()} == set()
+    sent = {line.removeprefix("!") for line in kept if line.startswith("!")}
+    assert {name for name in copied if not any(f"{name}/".startswith(f"{path}/") for path in sent)} == set()
+    assert {path for path in sent if not any(f"{name}/".startswith(f"{path}/") for name in copied)} == set()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_container_of_compose_can_write_only_its_volumes(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    folders = [volume for volume in service["volumes"] if isinstance(volume, dict)]
+    assert all(volume["read_only"] and volume["bind"] == {"create_host_path": False} for volume in folders)
+    named = [volume.split(":") for volume in service["volumes"] if isinstance(volume, str)]
+    assert {volume for volume, *_ in named} <= set(COMPOSE["volumes"])
+
+
+def test_compose_publishes_on_this_machine_unless_bert_host_says_otherwise() -> None:
+    published = {
+        name: service["ports"] for name, service in COMPOSE["services"].items() if name in ("service", "serve")
+    }
+    assert set(map(str, published.values())) == {"['${BERT_HOST:-127.0.0.1}:${BERT_PORT:-8080}:8080']"}
+
+
+def health(host: str, port: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-IS", str(HEALTH_CHECK)]
+    environment = {**os.environ, "BERT_HOST": host, "BERT_PORT": str(port)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """The port of a server that sends `answer` to the first connection and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def test_a_container_is_healthy_where_the_service_is_ready(server: httpx.Client) -> None:
+    port = server.base_url.port
+    assert port is not None
+    assert health("0.0.0.0", port).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reported"),
+    [(b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "HTTP/1.1 503"), (b"", "connection closed")],
+)
+def test_a_container_is_unhealthy_where_ready_is_not_200(answer: bytes, reported: str) -> None:
+    with answering(answer) as port:
+        found = health("127.0.0.1", port)
+    assert found.returncode == 1
+    assert found.stderr.strip() == f"/ready of 127.0.0.1:{port}: {reported}"
+
+
+def test_a_container_is_unhealthy_where_nothing_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    found = health("127.0.0.1", port)
+    assert (found.returncode, "refused" in found.stderr) == (1, True)

@@ -1,0 +1,166 @@
+"""The images, run with compose as the README says, with a golden checkpoint.
+
+`make test-images` builds and runs them where Docker is at hand; `make test` does not, because it need not be.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import free_port
+from tests.paths import GOLDEN, ROOT
+
+MODEL = "bert"  # a folder in tests/golden
+PROJECT = "bert-images-test"
+MAX_CPU_BYTES = 350_000_000
+IMAGES = {"export": "bert-export:cpu", "serve": "bert-serve:cpu", "service": "bert-service:cpu"}
+# Imports all that the image serves with, and what that imports when it is first used; lists the packages that are left.
+UNUSED = """
+import importlib, importlib.metadata as metadata, pkgutil, sys
+import service
+for module in pkgutil.walk_packages(service.__path__, "service."):
+    if not module.name.startswith("service.client") and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+import uvloop  # by the API workers' entry
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+OTLPSpanExporter()
+used = set()
+for name, packages in metadata.packages_distributions().items():
+    if any(loaded == name or loaded.startswith(name + ".") for loaded in sys.modules):
+        used.update(packages)
+print(sorted({one.metadata["Name"] for one in metadata.distributions()} - used))
+"""
+
+
+def docker(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of docker; raises AssertionError with what it printed where it fails and `check` is set."""
+    environment = {**os.environ, "CHECKPOINTS": str(GOLDEN), "MODEL": MODEL, **variables}
+    done = subprocess.run(
+        ["docker", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def compose(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+    return docker("compose", "--project-name", PROJECT, "--profile", "stages", *words, check=check, **variables)
+
+
+def inspect(name: str) -> dict[str, Any]:
+    """What docker knows of an image or a container."""
+    content: dict[str, Any] = json.loads(docker("inspect", name).stdout)[0]
+    return content
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _clean() -> Iterator[None]:
+    compose("down", "--volumes")
+    yield
+    compose("down", "--volumes")
+
+
+@pytest.fixture(scope="module")
+def port() -> str:
+    return str(free_port())
+
+
+@pytest.fixture(scope="module")
+def served(port: str) -> Iterator[httpx.Client]:
+    """In two stages: the artifact exported into a volume, and a service of it; a client of the service."""
+    compose("run", "--rm", "export")
+    compose("up", "--detach", "--wait", "serve", BERT_PORT=port)  # until its health check has passed
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield client
+    compose("rm", "--stop", "--force", "serve")
+
+
+def container(service: str) -> str:
+    return compose("ps", "--quiet", "--all", service).stdout.strip()
+
+
+def test_the_serving_image_is_small() -> None:
+    sizes = {name: inspect(image)["Size"] for name, image in IMAGES.items()}
+    assert sizes["serve"] <= MAX_CPU_BYTES
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_has_labels_and_a_user_without_rights(name: str) -> None:
+    config = inspect(IMAGES[name])["Config"]
+    labels = {key.removeprefix("org.opencontainers.image."): value for key, value in config["Labels"].items()}
+    assert {"title", "description", "licenses", "version", "revision", "base.name"} <= set(labels)
+    assert "unknown" not in labels.values()
+    assert config["User"] == "10001"
+    assert config["Entrypoint"] == ["bert-export" if name == "export" else "bert-service"]
+
+
+def test_the_serving_image_holds_only_what_the_service_imports() -> None:
+    run = docker("run", "--rm", "--network=none", "--entrypoint=python", IMAGES["serve"], "-c", UNUSED)
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_no_image_holds_what_built_it(name: str) -> None:
+    listing = "import importlib.metadata as m; print(*(one.metadata['Name'] for one in m.distributions()))"
+    run = docker("run", "--rm", "--network=none", "--entrypoint=python", IMAGES[name], "-c", listing)
+    assert not {"pip", "setuptools"} & set(run.stdout.split())
+
+
+def test_the_artifact_keeps_the_name_of_its_model(served: httpx.Client) -> None:
+    assert served.get("/info").json()["model"] == MODEL
+
+
+def test_the_service_answers_in_a_container_without_rights(served: httpx.Client) -> None:
+    answer = served.post("/embed", json={"inputs": ["my dog is hairy"]})
+    assert answer.status_code == 200, answer.text
+    name = container("serve")
+    assert docker("exec", name, "id", "-u").stdout.strip() == "10001"
+    for path in ("/opt/venv/new", "/artifacts/new", "/data/new"):
+        refused = docker("exec", name, "touch", path, check=False)
+        assert "Read-only file system" in refused.stderr
+
+
+@pytest.mark.usefixtures("served")
+def test_the_port_is_open_on_this_machine_only(port: str) -> None:
+    assert compose("port", "serve", "8080").stdout.strip() == f"127.0.0.1:{port}"
+
+
+@pytest.mark.usefixtures("served")
+def test_sigterm_ends_the_service_with_exit_code_0() -> None:
+    name = container("serve")
+    docker("kill", "--signal=TERM", name)
+    assert docker("wait", name).stdout.strip() == "0"
+
+
+@pytest.mark.parametrize("name", ["export", "service"])
+def test_a_mistyped_folder_of_checkpoints_is_refused_and_not_created(name: str, tmp_path: Path) -> None:
+    missing = tmp_path / "chekpoints"
+    refused = compose("run", "--rm", name, check=False, CHECKPOINTS=str(missing))
+    assert refused.returncode != 0
+    assert f"{missing}" in refused.stderr
+    assert "does not exist" in refused.stderr
+    assert not missing.exists()
+
+
+def test_a_mistyped_model_is_refused() -> None:
+    refused = compose("run", "--rm", "export", check=False, MODEL="brt")
+    assert refused.returncode == 2
+    assert "brt" in refused.stderr
+
+
+def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: str) -> None:
+    for _ in range(2):
+        compose("up", "--detach", "--wait", "--force-recreate", "service", BERT_PORT=port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            assert client.get("/info").json()["model"] == MODEL
+            assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
+    log = docker("logs", container("service")).stderr
+    assert "exported before, in /data/bert-service/artifacts/" in log
+    name = container("service")
+    docker("kill", "--signal=TERM", name)
+    assert docker("wait", name).stdout.strip() == "0"
