@@ -130,11 +130,17 @@ class Settings(ModelSettings):
     )
 
     _tracing: bool = PrivateAttr(default=False)
+    _notify_socket: str = PrivateAttr(default="")
 
     @property
     def tracing(self) -> bool:
         """Whether the standard variables of OpenTelemetry ask for traces; its SDK reads the others by itself."""
         return self._tracing
+
+    @property
+    def notify_socket(self) -> str:
+        """Where a service manager waits to hear that the service is ready; empty without one (NOTIFY_SOCKET)."""
+        return self._notify_socket
 
     @property
     def api_keys(self) -> list[str]:
@@ -167,6 +173,7 @@ class Settings(ModelSettings):
         if fault := settings.why_no_model():
             raise SettingsError(fault)
         settings._xdg_cache_home = variables.get("XDG_CACHE_HOME", "")
+        settings._notify_socket = variables.get("NOTIFY_SOCKET", "")
         settings._tracing = _asks_for_traces(variables)
         settings._check_together()
         return settings

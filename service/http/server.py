@@ -19,6 +19,7 @@ from service.http.limits.connections import Acceptor, ConnectionLimits
 from service.http.limits.totals import BufferedBytes
 from service.http.protocol import LimitedHttpProtocol
 from service.listening import begin_no_connection
+from service.notify import notify_when_ready
 from service.settings import Settings
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
@@ -49,6 +50,8 @@ class Server(uvicorn.Server):
             self.fail()
         if self.started:
             self._limit_connections()
+            if address := self.backend.settings.notify_socket:
+                self._notifying = asyncio.create_task(notify_when_ready(address, self.backend.ready))
 
     def _limit_connections(self) -> None:
         """Puts an Acceptor on the sockets of asyncio's servers, which accept whatever arrives."""

@@ -1,0 +1,78 @@
+"""A service manager gets a message when the service is ready, and not before: real datagram sockets."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from service.notify import notify_when_ready
+from service.settings import Settings
+from tests.service.fakes import play
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(60)
+        yield receiver
+
+
+def received(receiver: socket.socket) -> bytes:
+    """What is there now; empty without a message."""
+    receiver.setblocking(False)
+    try:
+        return receiver.recv(100)
+    except BlockingIOError:
+        return b""
+
+
+def test_the_message_is_sent_once_nothing_speaks_against_it(manager: socket.socket) -> None:
+    reasons = ["loading", "loading", ""]
+    seen = []
+
+    async def ready() -> str:
+        seen.append(received(manager))
+        return reasons.pop(0)
+
+    play(lambda time: notify_when_ready(manager.getsockname(), ready))
+    assert seen == [b""] * 3
+    assert received(manager) == b"READY=1"
+    assert received(manager) == b""
+
+
+async def is_ready() -> str:
+    return ""
+
+
+def test_an_abstract_socket_begins_with_an_at_sign() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind("")  # the kernel chooses an abstract name
+        asyncio.run(notify_when_ready("@" + receiver.getsockname()[1:].decode(), is_ready))
+        assert received(receiver) == b"READY=1"
+
+
+def test_a_manager_that_is_gone_stops_no_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(notify_when_ready(str(tmp_path / "gone"), is_ready))
+    (line,) = caplog.messages
+    assert line.startswith(f"NOTIFY_SOCKET is {tmp_path / 'gone'}, which cannot be reached ([Errno 2]")
+
+
+def test_the_socket_is_the_one_that_the_manager_names() -> None:
+    settings = {"BERT_ARTIFACT": "x"}
+    assert Settings.from_environment(settings | {"NOTIFY_SOCKET": "/run/notify"}).notify_socket == "/run/notify"
+    assert Settings.from_environment(settings).notify_socket == ""
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_started_service_notifies(processes: str, bert_artifact: Path, manager: socket.socket) -> None:
+    settings = {
+        "BERT_ARTIFACT": str(bert_artifact),
+        "BERT_API_PROCESSES": processes,
+        "NOTIFY_SOCKET": manager.getsockname(),
+    }
+    with ServiceProcess(settings):
+        assert manager.recv(100) == b"READY=1"
