@@ -1,8 +1,10 @@
-"""The README's table of settings and the environment of docker-compose.yml, both made from `Settings`.
+"""The README's table of settings, the environment of docker-compose.yml and the settings that the Helm chart takes, all
+made from `Settings`.
 
 python -m tests.readme_settings          writes them; a test compares
 """
 
+import json
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -20,8 +22,11 @@ COMPOSE_MARKS = (
     "  # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
     "  # /settings\n",
 )
+CHART_SCHEMA = ROOT / "deploy" / "helm" / "bert-service" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "precision", "cache", "update", "host", "port")  # the container has its own
+# The chart has values for these, and takes no key in clear text.
+OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_seconds", "api_key", "api_key_file"}
 
 
 def readme_table() -> str:
@@ -42,6 +47,14 @@ def rewrite_readme(readme: str) -> str:
 
 def rewrite_compose(compose: str) -> str:
     return replace_between(compose, *COMPOSE_MARKS, compose_environment())
+
+
+def rewrite_chart(schema: str) -> str:
+    """The chart's schema with the names that its value `settings` takes: those that no other value sets."""
+    content: dict[str, Any] = json.loads(schema)
+    names = [_variable(name) for name in Settings.model_fields if name not in OF_CHART | set(NOT_PASSED) - {"update"}]
+    content["properties"]["settings"]["propertyNames"] = {"enum": names}
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _row(name: str, field: FieldInfo) -> tuple[str, ...]:
@@ -83,3 +96,4 @@ def _plain(value: Any) -> str:
 if __name__ == "__main__":
     README.write_text(rewrite_readme(README.read_text("utf-8")), "utf-8")
     COMPOSE.write_text(rewrite_compose(COMPOSE.read_text("utf-8")), "utf-8")
+    CHART_SCHEMA.write_text(rewrite_chart(CHART_SCHEMA.read_text("utf-8")), "utf-8")

@@ -1,0 +1,45 @@
+{{/* The variables of the service. */}}
+{{- define "bert.env" -}}
+{{- if include "bert.oneCommand" . }}
+- {name: BERT_MODEL, value: {{ .Values.model | quote }}}
+- {name: BERT_PRECISION, value: {{ .Values.precision }}}
+{{- else if include "bert.downloads" . }}
+- {name: BERT_ARTIFACT, value: {{ include "bert.exported" . }}}
+{{- else }}
+- {name: BERT_ARTIFACT, value: {{ clean (printf "/artifacts/%s" .Values.artifact.path) | quote }}}
+{{- end }}
+- {name: BERT_HOST, value: 0.0.0.0}
+- {name: BERT_PORT, value: "8080"}
+- {name: BERT_DEVICE, value: {{ include "bert.device" . }}}
+- {name: BERT_LINGER_SECONDS, value: {{ .Values.lingerSeconds | quote }}}
+- {name: BERT_DRAIN_SECONDS, value: {{ .Values.drainSeconds | quote }}}
+- {name: BERT_API_PROCESSES, value: {{ .Values.apiProcesses | quote }}}
+{{- with .Values.adminPort }}
+- {name: BERT_ADMIN_PORT, value: {{ . | quote }}}
+{{- end }}
+{{- if .Values.apiKeys.secret }}
+- {name: BERT_API_KEY_FILE, value: /etc/bert-service/keys}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+- {name: {{ $name }}, value: {{ include "bert.setting" $value | quote }}}
+{{- end }}
+{{- if include "bert.oneCommand" . }}{{ include "bert.hubToken" . }}{{ end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A number as it was written: Helm reads all as floating-point numbers and prints large ones as 1e+06. */}}
+{{- define "bert.setting" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "bert.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- if gt (int .Values.gpu.count) 0 -}}
+{{- $limits := get $resources "limits" | default dict -}}
+{{- $_ := set $limits .Values.gpu.resource (int .Values.gpu.count) -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

@@ -1,0 +1,90 @@
+{{- define "bert.name" -}}
+{{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) -}}
+{{- .Values.fullnameOverride | default $own | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "bert.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "bert.labels" -}}
+{{ include "bert.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{/* "true" where this pod downloads a model; fails where the values name no model, or two. */}}
+{{- define "bert.downloads" -}}
+{{- $artifact := .Values.artifact.claim -}}
+{{- if not (or .Values.model $artifact) -}}{{- fail "set model (a hub id) or artifact.claim" -}}{{- end -}}
+{{- if and .Values.model $artifact -}}{{- fail "model and artifact.claim are both set: leave one out" -}}{{- end -}}
+{{- if and .Values.export.initContainer $artifact -}}
+{{- fail "export.initContainer exports model: set model, or leave out export.initContainer" -}}
+{{- end -}}
+{{- if .Values.model -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" where the model is served by the image that has the exporter. */}}
+{{- define "bert.oneCommand" -}}
+{{- if and (include "bert.downloads" .) (not .Values.export.initContainer) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Of the claim for the cache; empty where each pod has its own volume. */}}
+{{- define "bert.cacheClaim" -}}
+{{- with .Values.cache.claim -}}
+{{- if .name -}}{{ .name }}{{- else if .create -}}{{ include "bert.name" $ }}-cache{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" where one node at a time can mount the cache; fails where several replicas would. */}}
+{{- define "bert.oneNode" -}}
+{{- $claimed := and (include "bert.downloads" .) (include "bert.cacheClaim" .) -}}
+{{- if and $claimed (ne .Values.cache.claim.accessMode "ReadWriteMany") -}}
+{{- if or (gt (int .Values.replicas) 1) (ne .Values.autoscaling.kind "none") -}}
+{{- fail (printf "cache.claim.accessMode is %s: several replicas need ReadWriteMany, or no claim" .Values.cache.claim.accessMode) -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The folder of the artifact that the initContainer writes: another one for another export. */}}
+{{- define "bert.exported" -}}
+/data/artifacts/{{ list .Values.model .Values.precision (include "bert.device" .) | join " " | sha256sum | trunc 16 }}
+{{- end -}}
+
+{{- define "bert.device" -}}{{ ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0) }}{{- end -}}
+
+{{- define "bert.prefix" -}}{{ with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{- end -}}
+
+{{- define "bert.image" -}}
+{{- $kind := ternary "service" "serve" (eq (include "bert.oneCommand" .) "true") -}}
+{{- get .Values.image $kind | default (printf "%sbert-%s:%s" (include "bert.prefix" .) $kind (include "bert.device" .)) -}}
+{{- end -}}
+
+{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%sbert-export:cpu" (include "bert.prefix" .)) }}{{- end -}}
+
+{{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more for the engine process. */}}
+{{- define "bert.graceSeconds" -}}
+{{- $margin := ternary 20 10 (gt (int .Values.apiProcesses) 0) -}}
+{{- add .Values.preStopSeconds .Values.lingerSeconds .Values.drainSeconds $margin -}}
+{{- end -}}
+
+{{- define "bert.metricsPort" -}}{{ ternary "admin" "http" (gt (int .Values.adminPort) 0) }}{{- end -}}
+
+{{/* The series of this release, by the labels that the Prometheus Operator adds. */}}
+{{- define "bert.series" -}}
+{namespace="{{ .Release.Namespace }}",service="{{ include "bert.name" . }}"}
+{{- end -}}
+
+{{- define "bert.hubToken" -}}
+{{- with .Values.hubToken.secret }}
+- name: HF_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.hubToken.key }}}}
+{{- end }}
+{{- end -}}
+
+{{- define "bert.confined" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end -}}

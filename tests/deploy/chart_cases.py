@@ -1,0 +1,284 @@
+"""Every value of the Helm chart, changed from its default, and what it changes in the resources.
+
+Knows the chart's values and Kubernetes' fields, not how the chart is rendered.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+MODEL = {"model": "org/model"}
+GRACE = "terminationGracePeriodSeconds"
+PEER = [{"podSelector": {"matchLabels": {"app": "gateway"}}}]
+SCRAPER = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+SERIES = '{namespace="prod",service="demo-bert-service"}'
+
+
+@dataclass(frozen=True)
+class Case:
+    """`expected` has what is at a path such as `Service/spec/type`, `pod/volumes` or `env/BERT_MODEL`; None: none."""
+
+    values: dict[str, Any]
+    expected: dict[str, Any]
+
+
+def scaled(kind: str, **more: Any) -> dict[str, Any]:
+    return MODEL | {"autoscaling": {"kind": kind} | more}
+
+
+EXPORT = {"export": {"initContainer": True}}
+CLAIM = {"create": True, "storageClass": "fast"}
+NEW_REGISTRY = {"registry": "registry.example.com/team/", "pullPolicy": "Always", "pullSecrets": [{"name": "login"}]}
+KEDA = scaled("keda", minReplicas=2, maxReplicas=9, busyRatio=0.6, waitSeconds=2, scaleDownSeconds=60)
+KEDA["autoscaling"]["prometheus"] = "http://prometheus.example.com"
+CASES = {
+    "model": Case(
+        MODEL | {"precision": "int8"},
+        {
+            "env/BERT_MODEL": "org/model",
+            "env/BERT_PRECISION": "int8",
+            "env/BERT_ARTIFACT": None,
+            "container/image": "bert-service:cpu",
+            "pod/initContainers": None,
+            "pod/volumes/1": {"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}},
+            "PersistentVolumeClaim": None,
+        },
+    ),
+    "cache of the chart's claim": Case(
+        MODEL | {"cache": {"size": "50Gi", "claim": CLAIM | {"accessMode": "ReadWriteMany"}}, "replicas": 3},
+        {
+            "PersistentVolumeClaim/spec/accessModes": ["ReadWriteMany"],
+            "PersistentVolumeClaim/spec/storageClassName": "fast",
+            "PersistentVolumeClaim/spec/resources/requests/storage": "50Gi",
+            "pod/volumes/1/persistentVolumeClaim/claimName": "demo-bert-service-cache",
+            "Deployment/spec/strategy/type": "RollingUpdate",
+            "Deployment/spec/replicas": 3,
+        },
+    ),
+    "cache of another claim, which one node can mount": Case(
+        MODEL | {"cache": {"claim": {"create": True, "name": "mine"}}},
+        {
+            "PersistentVolumeClaim": None,
+            "pod/volumes/1/persistentVolumeClaim/claimName": "mine",
+            "Deployment/spec/strategy": {"type": "Recreate"},
+        },
+    ),
+    "export in an initContainer": Case(
+        MODEL | {"precision": "int8", "export": {"initContainer": True, "resources": {"limits": {"memory": "9Gi"}}}},
+        {
+            "pod/initContainers/0/image": "bert-export:cpu",
+            "pod/initContainers/0/args/0": "org/model",
+            "pod/initContainers/0/args/2": "int8",
+            "pod/initContainers/0/resources/limits/memory": "9Gi",
+            "container/image": "bert-serve:cpu",
+            "container/volumeMounts/1/readOnly": True,
+            "env/BERT_MODEL": None,
+            "env/BERT_PRECISION": None,
+        },
+    ),
+    "artifact": Case(
+        {"artifact": {"claim": "models", "path": "bert/v2"}},
+        {
+            "env/BERT_ARTIFACT": "/artifacts/bert/v2",
+            "env/BERT_MODEL": None,
+            "container/image": "bert-serve:cpu",
+            "pod/volumes/1/persistentVolumeClaim": {"claimName": "models", "readOnly": True},
+            "container/volumeMounts/1": {"name": "artifact", "mountPath": "/artifacts", "readOnly": True},
+        },
+    ),
+    "images of a registry": Case(
+        MODEL | EXPORT | {"image": NEW_REGISTRY},
+        {
+            "container/image": "registry.example.com/team/bert-serve:cpu",
+            "container/imagePullPolicy": "Always",
+            "pod/initContainers/0/image": "registry.example.com/team/bert-export:cpu",
+            "pod/initContainers/0/imagePullPolicy": "Always",
+            "pod/imagePullSecrets": [{"name": "login"}],
+        },
+    ),
+    "the service's image": Case(MODEL | {"image": {"service": "mine:1"}}, {"container/image": "mine:1"}),
+    "the other images": Case(
+        MODEL | EXPORT | {"image": {"serve": "mine:2", "export": "mine:3"}},
+        {"container/image": "mine:2", "pod/initContainers/0/image": "mine:3"},
+    ),
+    "settings": Case(
+        MODEL | {"settings": {"BERT_MAX_BODY_BYTES": 8388608, "BERT_TRUNCATE": True, "BERT_MAX_WAIT_SECONDS": 0.5}},
+        {
+            "env/BERT_MAX_BODY_BYTES": "8388608",
+            "env/BERT_TRUNCATE": "true",
+            "env/BERT_MAX_WAIT_SECONDS": "0.5",
+        },
+    ),
+    "API processes": Case(MODEL | {"apiProcesses": 2}, {"env/BERT_API_PROCESSES": "2", f"pod/{GRACE}": 45}),
+    "secrets": Case(
+        MODEL | {"apiKeys": {"secret": "keys", "key": "all"}, "hubToken": {"secret": "hub", "key": "read"}},
+        {
+            "env/BERT_API_KEY_FILE": "/etc/bert-service/keys",
+            "container/volumeMounts/2/mountPath": "/etc/bert-service",
+            "pod/volumes/2/secret": {"secretName": "keys", "items": [{"key": "all", "path": "keys"}]},
+            "env/HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "read"}},
+        },
+    ),
+    "token and variables of an export": Case(
+        MODEL | EXPORT | {"hubToken": {"secret": "hub"}, "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://p:1"}]},
+        {
+            "pod/initContainers/0/env/0/valueFrom/secretKeyRef/name": "hub",
+            "pod/initContainers/0/env/1/value": "http://p:1",
+            "env/HF_TOKEN": None,
+            "env/HTTPS_PROXY": "http://p:1",
+        },
+    ),
+    "no autoscaling": Case(
+        MODEL, {"HorizontalPodAutoscaler": None, "ScaledObject": None, "Deployment/spec/replicas": 1}
+    ),
+    "HPA": Case(
+        scaled("hpa", minReplicas=2, maxReplicas=9, busyRatio=0.6, waitSeconds=2, scaleDownSeconds=60),
+        {
+            "Deployment/spec/replicas": None,
+            "HorizontalPodAutoscaler/spec/scaleTargetRef/name": "demo-bert-service",
+            "HorizontalPodAutoscaler/spec/minReplicas": 2,
+            "HorizontalPodAutoscaler/spec/maxReplicas": 9,
+            "HorizontalPodAutoscaler/spec/metrics/0/pods/metric/name": "bert_busy_ratio",
+            "HorizontalPodAutoscaler/spec/metrics/0/pods/target/averageValue": "0.6",
+            "HorizontalPodAutoscaler/spec/metrics/1/pods/metric/name": "bert_wait_seconds_estimated",
+            "HorizontalPodAutoscaler/spec/metrics/1/pods/target/averageValue": "2",
+            "HorizontalPodAutoscaler/spec/behavior/scaleDown/stabilizationWindowSeconds": 60,
+        },
+    ),
+    "KEDA": Case(
+        KEDA,
+        {
+            "Deployment/spec/replicas": None,
+            "ScaledObject/spec/scaleTargetRef/name": "demo-bert-service",
+            "ScaledObject/spec/minReplicaCount": 2,
+            "ScaledObject/spec/maxReplicaCount": 9,
+            "ScaledObject/spec/fallback/replicas": 2,
+            "ScaledObject/spec/triggers/0/metadata/serverAddress": "http://prometheus.example.com",
+            "ScaledObject/spec/triggers/0/metadata/threshold": "0.6",
+            "ScaledObject/spec/triggers/0/metadata/query": (
+                f"sum(bert_busy_ratio{SERIES} + bert_wait_seconds_estimated{SERIES} / 2)"
+            ),
+            "ScaledObject/spec/advanced/horizontalPodAutoscalerConfig/behavior/scaleDown": {
+                "stabilizationWindowSeconds": 60
+            },
+        },
+    ),
+    "times": Case(
+        MODEL | {"startupSeconds": 61, "lingerSeconds": 1, "drainSeconds": 2, "preStopSeconds": 4},
+        {
+            "container/startupProbe/failureThreshold": 13,
+            "Deployment/spec/progressDeadlineSeconds": 661,
+            "env/BERT_LINGER_SECONDS": "1",
+            "env/BERT_DRAIN_SECONDS": "2",
+            "container/lifecycle": {"preStop": {"sleep": {"seconds": 4}}},
+            f"pod/{GRACE}": 17,
+        },
+    ),
+    "Service": Case(
+        MODEL | {"service": {"type": "LoadBalancer", "port": 80, "annotations": {"a": "b"}}},
+        {
+            "Service/spec/type": "LoadBalancer",
+            "Service/spec/ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+            "Service/metadata/annotations": {"a": "b"},
+        },
+    ),
+    "admin port": Case(
+        MODEL | {"adminPort": 9000, "serviceMonitor": {"enabled": True}},
+        {
+            "env/BERT_ADMIN_PORT": "9000",
+            "container/ports/1": {"name": "admin", "containerPort": 9000},
+            "ServiceMonitor/spec/endpoints/0/targetPort": "admin",
+            "Service/spec/ports/1": None,
+        },
+    ),
+    "GPU": Case(
+        MODEL | {"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb", "runtimeClassName": "nvidia"}},
+        {
+            "container/resources/limits": {"memory": "4Gi", "nvidia.com/mig-1g.10gb": 1},
+            "container/image": "bert-service:cuda",
+            "env/BERT_DEVICE": "cuda",
+            "pod/runtimeClassName": "nvidia",
+        },
+    ),
+    "GPU, after an export": Case(
+        MODEL | EXPORT | {"gpu": {"count": 1}},
+        {"pod/initContainers/0/args/3": "cuda", "container/image": "bert-serve:cuda"},
+    ),
+    "resources": Case(
+        MODEL | {"resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}}},
+        {"container/resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}}},
+    ),
+    "disruptions": Case(
+        MODEL | {"podDisruptionBudget": {"maxUnavailable": "25%"}},
+        {"PodDisruptionBudget/spec/maxUnavailable": "25%"},
+    ),
+    "any disruption": Case(MODEL | {"podDisruptionBudget": {"enabled": False}}, {"PodDisruptionBudget": None}),
+    "no monitoring": Case(MODEL, {"ServiceMonitor": None, "PrometheusRule": None, "NetworkPolicy": None}),
+    "monitoring": Case(
+        MODEL
+        | {
+            "serviceMonitor": {"enabled": True, "interval": "5s", "labels": {"release": "x"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "y"}},
+        },
+        {
+            "ServiceMonitor/metadata/labels/release": "x",
+            "ServiceMonitor/spec/endpoints/0": {"targetPort": "http", "path": "/metrics", "interval": "5s"},
+            "PrometheusRule/metadata/labels/release": "y",
+        },
+    ),
+    "network": Case(
+        MODEL
+        | {"networkPolicy": {"enabled": True, "from": PEER, "metricsFrom": SCRAPER, "egress": [{"to": SCRAPER}]}}
+        | {"adminPort": 9000},
+        {
+            "NetworkPolicy/spec/ingress": [
+                {"ports": [{"port": "http"}], "from": PEER},
+                {"ports": [{"port": "admin"}], "from": SCRAPER},
+            ],
+            "NetworkPolicy/spec/egress/1": {"ports": [{"port": 443}]},
+            "NetworkPolicy/spec/egress/2": {"to": SCRAPER},
+        },
+    ),
+    "network with metrics on the same port": Case(
+        {"artifact": {"claim": "models"}, "networkPolicy": {"enabled": True, "from": PEER, "metricsFrom": SCRAPER}},
+        {
+            "NetworkPolicy/spec/ingress": [
+                {"ports": [{"port": "http"}], "from": PEER},
+                {"ports": [{"port": "http"}], "from": SCRAPER},
+            ],
+            "NetworkPolicy/spec/egress/1": None,
+        },
+    ),
+    "network from all": Case(
+        MODEL | {"networkPolicy": {"enabled": True}}, {"NetworkPolicy/spec/ingress": [{"ports": [{"port": "http"}]}]}
+    ),
+    "pod": Case(
+        MODEL
+        | {
+            "fullnameOverride": "embeddings",
+            "serviceAccountName": "reader",
+            "priorityClassName": "high",
+            "podAnnotations": {"a": "b"},
+            "podLabels": {"c": "d"},
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "topologySpreadConstraints": [
+                {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+            ],
+            "podSecurityContext": {"fsGroup": 5},
+        },
+        {
+            "Deployment/metadata/name": "embeddings",
+            "Service/metadata/name": "embeddings",
+            "pod/serviceAccountName": "reader",
+            "pod/priorityClassName": "high",
+            "Deployment/spec/template/metadata/annotations": {"a": "b"},
+            "Deployment/spec/template/metadata/labels/c": "d",
+            "pod/nodeSelector": {"disk": "ssd"},
+            "pod/tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "pod/affinity": {"nodeAffinity": {}},
+            "pod/topologySpreadConstraints/0/maxSkew": 2,
+            "pod/securityContext/fsGroup": 5,
+        },
+    ),
+}

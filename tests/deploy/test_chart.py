@@ -1,0 +1,239 @@
+"""The Helm chart: what it renders is valid Kubernetes, every value has its effect, and wrong values are refused."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from service.settings import Settings
+from tests.deploy.chart import CHART, NEWEST, Rendered, check, loaded, render
+from tests.deploy.chart_cases import CASES, EXPORT, MODEL, Case
+from tests.deploy.queries import DEPLOY, RULES, Query, alerts
+from tests.paths import ROOT
+from tests.readme_settings import CHART_SCHEMA, rewrite_chart
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+ALL: dict[str, Any] = {
+    "prometheusRule": {"enabled": True},
+    "serviceMonitor": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+    "autoscaling": {"kind": "keda"},
+}
+
+
+def look(rendered: Rendered, path: str) -> Any:
+    """What is at a path of `Case.expected`; None where nothing is."""
+    first, *rest = path.split("/")
+    roots = {"pod": rendered.pod, "container": rendered.container, "env": rendered.environment}
+    found: Any = roots.get(first) or rendered.resources.get(first)
+    for step in rest:
+        if isinstance(found, list):
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            found = (found or {}).get(step)
+    return found
+
+
+def leaves(values: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """The values by their paths; a free map such as `podLabels` is one value."""
+    free = {"settings", "resources", "export.resources", "podSecurityContext"}
+    found = {}
+    for key, value in values.items():
+        path = f"{above}{key}"
+        found |= leaves(value, f"{path}.") if isinstance(value, dict) and value and path not in free else {path: value}
+    return found
+
+
+def at(values: dict[str, Any], path: str) -> Any:
+    """The value at a path of `leaves`; None without one."""
+    found: Any = values
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_value_has_its_effect_and_kubernetes_takes_the_result(case: Case) -> None:
+    rendered = render(case.values)
+    assert {path: look(rendered, path) for path in case.expected} == case.expected
+    for resource in rendered.resources.values():
+        check(resource)
+
+
+@pytest.mark.parametrize("kind", ["keda", "hpa"])
+def test_the_newest_kubernetes_takes_all_resources(kind: str) -> None:
+    rendered = render(MODEL | EXPORT | ALL | {"autoscaling": {"kind": kind}})
+    for resource in rendered.resources.values():
+        check(resource, NEWEST)
+
+
+def test_every_value_is_changed_from_its_default_in_a_case() -> None:
+    with loaded() as chart:
+        defaults = leaves(chart.values)
+    tried = {
+        path
+        for path, default in defaults.items()
+        if any(at(case.values, path) not in (None, default) for case in CASES.values())
+    }
+    assert set(defaults) - tried == set()
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({}, "set model .a hub id. or artifact.claim"),
+        (MODEL | {"artifact": {"claim": "x"}}, "model and artifact.claim are both set"),
+        ({"artifact": {"claim": "x"}} | EXPORT, "export.initContainer exports model"),
+        (MODEL | {"replicas": 2, "cache": {"claim": {"create": True}}}, "several replicas need ReadWriteMany"),
+        (MODEL | {"autoscaling": {"kind": "hpa"}, "cache": {"claim": {"name": "x"}}}, "need ReadWriteMany"),
+        (MODEL | {"autoscaling": {"kind": "hpa", "minReplicas": 5}}, "minReplicas is 5, above .*maxReplicas, 4"),
+        (MODEL | {"replica": 2}, "replica"),
+        (MODEL | {"settings": {"BERT_MAX_INPUT": 5}}, "BERT_MAX_INPUT"),
+        (MODEL | {"settings": {"BERT_API_KEY": "secret"}}, "BERT_API_KEY"),
+        (MODEL | {"extraEnv": [{"name": "BERT_PORT", "value": "1"}]}, "extraEnv"),
+        ({"model": "bert"}, "model"),
+        ({"artifact": {"claim": "x", "path": "../secret"}}, "path"),
+        (MODEL | {"adminPort": 8080}, "adminPort"),
+    ],
+)
+def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=fault):
+        render(values)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_helm_finds_nothing_to_complain_about(case: Case) -> None:
+    report = helm_python.lint(CHART, case.values, strict=True)
+    assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
+
+
+@pytest.mark.parametrize("values", [MODEL, MODEL | EXPORT, {"artifact": {"claim": "x"}}], ids=str)
+def test_containers_are_confined_and_write_only_to_volumes(values: dict[str, Any]) -> None:
+    pod = render(values).pod
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        mounts = [each["name"] for each in container["volumeMounts"]]
+        assert "tmp" in mounts
+        assert set(mounts) <= {each["name"] for each in pod["volumes"]}
+
+
+def test_no_variable_of_a_service_stops_the_start() -> None:
+    assert render(MODEL).pod["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_service_reads_the_variables_that_the_chart_sets(case: Case) -> None:
+    variables = {name: value for name, value in render(case.values).environment.items() if isinstance(value, str)}
+    variables.pop("BERT_API_KEY_FILE", None)  # it has to exist
+    settings = Settings.from_environment(variables)
+    assert (settings.host, settings.port) == ("0.0.0.0", 8080)
+
+
+def test_the_pod_has_as_long_as_the_service_takes_to_end() -> None:
+    """OPERATING.md: linger, drain, and 10 s; the compose file has the sum for API processes."""
+    rendered = render(MODEL | {"apiProcesses": 1, "lingerSeconds": 0})
+    assert int(rendered.environment["BERT_DRAIN_SECONDS"]) == Settings.model_fields["drain_seconds"].default
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    assert f"{rendered.pod['terminationGracePeriodSeconds'] + 5}s" == compose["services"]["serve"]["stop_grace_period"]
+
+
+def test_another_export_goes_into_another_folder() -> None:
+    folders = set()
+    for more in ({}, {"precision": "int8"}, {"gpu": {"count": 1}}, {"model": "org/other"}):
+        rendered = render(MODEL | EXPORT | more)
+        (init,) = rendered.pod["initContainers"]
+        assert init["args"][1] == rendered.environment["BERT_ARTIFACT"]
+        folders.add(init["args"][1])
+    assert len(folders) == 4
+
+
+def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
+    """With a stand-in for bert-export, which writes the folder and what it was asked for."""
+    exporter = tmp_path / "bert-export"
+    exporter.write_text(f'#!/bin/sh\nmkdir -p "$2/cuda"\necho "$@" >> {tmp_path}/asked\n')
+    exporter.chmod(0o755)
+    (init,) = render(MODEL | EXPORT | {"gpu": {"count": 1}}).pod["initContainers"]
+    model, _, *others = init["args"]
+    folder = tmp_path / "artifact"
+    for _ in range(2):
+        path = f"{tmp_path}:/usr/bin:/bin"
+        subprocess.run([*init["command"], model, str(folder), *others], check=True, env={"PATH": path})
+    asked = (tmp_path / "asked").read_text("utf-8")
+    assert asked == f"org/model {folder} --precision fp32 --device cuda\n"
+
+
+def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor() -> None:
+    rendered = render(MODEL | ALL)
+    assert rendered["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
+    label = rendered["ServiceMonitor"]["spec"]["jobLabel"]
+    job = rendered["Service"]["metadata"]["labels"][label]
+    (down,) = (rule for rule in alerts() if rule["alert"] == "BertDown")
+    assert down["expr"] == f'up{{job="{job}"}} == 0'
+
+
+def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
+    with loaded() as chart:
+        archive = chart.save(tmp_path)
+    with loaded(Path(archive)) as packed:
+        rules = packed.render(MODEL | ALL, name="demo")["bert-service/templates/prometheusrule.yaml"]
+    assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
+
+
+def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
+    rendered, other = render(MODEL | ALL), render(MODEL | ALL, name="bert-service")
+    labels = rendered["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        rendered["Deployment"]["spec"]["selector"]["matchLabels"],
+        rendered["Service"]["spec"]["selector"],
+        rendered["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        rendered["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        rendered["ServiceMonitor"]["spec"]["selector"]["matchLabels"],
+    ]
+    assert all(each.items() <= labels.items() for each in selectors)
+    others = other["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert not any(each.items() <= others.items() for each in selectors)
+    assert other["Deployment"]["metadata"]["name"] == "bert-service"
+
+
+def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:
+    metadata = render(MODEL | ALL)["ScaledObject"]["spec"]["triggers"][0]["metadata"]
+    hpa = render(MODEL | {"autoscaling": {"kind": "hpa"}})["HorizontalPodAutoscaler"]
+    asked = {each["pods"]["metric"]["name"] for each in hpa["spec"]["metrics"]}
+    assert Query("keda", metadata["query"]).names == asked
+    operating = (ROOT / "OPERATING.md").read_text("utf-8")
+    assert asked <= set(re.findall(r"^\| `(\w+)` \| gauge", operating, re.MULTILINE))
+
+
+def test_keda_counts_replicas_as_ray_does() -> None:
+    text = (DEPLOY / "ray" / "bert_serve.py").read_text("utf-8")
+    targets = {name: float(value) for name, value in re.findall(r"^TARGET_(\w+) = ([\d.]+)", text, re.MULTILINE)}
+    with loaded() as chart:
+        defaults = chart.values["autoscaling"]
+    assert {"BUSY": defaults["busyRatio"], "WAIT_SECONDS": defaults["waitSeconds"]} == targets
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    with loaded() as chart:
+        assert chart.metadata["appVersion"] == PROJECT["version"]
+
+
+def test_the_settings_of_the_schema_are_those_of_the_service() -> None:
+    text = CHART_SCHEMA.read_text("utf-8")
+    assert rewrite_chart(text) == text, "run `python -m tests.readme_settings`"
+
+
+def test_the_notes_say_what_is_served_and_where_a_cache_is_missing() -> None:
+    assert "serves org/model." in render(MODEL).notes
+    assert "cache.claim keeps it" in render(MODEL).notes
+    assert "cache.claim" not in render(MODEL | {"cache": {"claim": {"create": True}}}).notes
+    assert "serves model of the claim x." in render({"artifact": {"claim": "x"}}).notes
