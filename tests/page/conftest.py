@@ -1,9 +1,12 @@
 """One browser and one service with the bundled model for all tests of the page."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
 from tests.conftest import serve
 from tests.export.goldens import Artifact
@@ -23,28 +26,28 @@ def bundled(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[object]:
+def browser() -> Iterator[Browser]:
     """Not of the session: while it runs, other tests cannot run an event loop in this thread."""
     with start_browser() as browser:
         yield browser
 
 
-Open = Callable[..., Shown]
+class Open(Protocol):
+    """Opens a page of a service, by default that of the bundled model."""
+
+    def __call__(self, view: View | None = None, server: httpx.Client | None = None, **more: Any) -> Shown: ...
 
 
 @pytest.fixture
-def opened(browser: object, bundled: httpx.Client) -> Iterator[Open]:
-    """Opens pages; at the end of the test none of them has reported an error."""
-    pages = []
+def opened(browser: Browser, bundled: httpx.Client) -> Iterator[Open]:
+    """At the end of the test no page that it opened has reported an error."""
+    pages: list[Shown] = []
+    with ExitStack() as stack:
 
-    def open_page(view: View | None = None, server: httpx.Client = bundled, **more: object) -> Shown:
-        context = show(browser, str(server.base_url), view or View(), **more)  # type: ignore[arg-type]
-        shown = context.__enter__()
-        pages.append((context, shown))
-        return shown
+        def open_page(view: View | None = None, server: httpx.Client | None = None, **more: Any) -> Shown:
+            url = str((server or bundled).base_url)
+            pages.append(stack.enter_context(show(browser, url, view or View(), **more)))
+            return pages[-1]
 
-    yield open_page
-    reports = [shown.reports for _, shown in pages]
-    for context, _ in pages:
-        context.__exit__(None, None, None)
-    assert [one for one in reports if one] == []
+        yield open_page
+    assert [one.reports for one in pages if one.reports] == []

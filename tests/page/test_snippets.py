@@ -29,7 +29,8 @@ def sent(opened: Open) -> tuple[Shown, Any]:
 
 
 def code(shown: Shown) -> str:
-    return shown.page.locator(".request code:visible").inner_text()
+    found: str = shown.page.locator(".request code:visible").inner_text()
+    return found
 
 
 def test_the_command_for_a_shell_sends_the_same_request(sent: tuple[Shown, Any]) -> None:
