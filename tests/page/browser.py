@@ -67,7 +67,7 @@ def find_browser() -> str | None:
 def start_browser() -> Iterator[Browser]:
     """Without a sandbox: it needs rights that containers lack, and only this service's page is opened."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 

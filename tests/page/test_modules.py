@@ -1,27 +1,29 @@
-"""The page's arithmetic: what its modules compute is what NumPy and prometheus_client compute."""
+"""The page's modules by themselves: they compute what NumPy and prometheus_client compute, and the texts match."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.page.browser import Shown
-from tests.page.conftest import Open
+from tests.page.browser import Shown, View, show
 
 
-@pytest.fixture
-def shown(opened: Open) -> Shown:
-    page = opened()
-    page.open("pair")
-    page.assert_settled()
-    return page
+@pytest.fixture(scope="module")
+def shown(browser: Browser, bundled: httpx.Client) -> Iterator[Shown]:
+    """A document that runs nothing by itself."""
+    with show(browser, str(bundled.base_url), View()) as shown:
+        shown.page.goto(f"{shown.url}/page/icon.svg")
+        yield shown
 
 
 def call(shown: Shown, module: str, expression: str, *values: Any) -> Any:
     """The value of an expression over `m`, the module, and `v`, the values."""
-    return shown.page.evaluate(f"v => import('./page/{module}.js').then((m) => {expression})", list(values))
+    return shown.page.evaluate(f"v => import('./{module}.js').then((m) => {expression})", list(values))
 
 
 def test_the_map_is_the_projection_on_two_principal_components(shown: Shown) -> None:
@@ -86,3 +88,13 @@ def test_a_sentence_is_split_into_words_and_masks(shown: Shown, text: str, words
     assert "".join(part["text"] for part in parts) == text
     assert [part["text"] for part in parts if part["kind"] != "other"] == words
     assert [part["text"] for part in parts if part["kind"] == "mask"] == [one for one in words if one == "[MASK]"]
+
+
+def test_both_languages_have_the_same_texts(shown: Shown) -> None:
+    keys = "Promise.all(['en', 'zh'].map((one) => import(`./texts/${one}.js`)))"
+    english, chinese = shown.page.evaluate(f"{keys}.then((found) => found.map((one) => one.default))")
+    assert list(english) == list(chinese)
+    names = re.compile(r"\{(\w+)\}")
+    assert {key: set(names.findall(text)) for key, text in english.items()} == {
+        key: set(names.findall(text)) for key, text in chinese.items()
+    }

@@ -2,13 +2,15 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from tests.page.browser import VIEWS, View
+from tests.page.browser import VIEWS, Shown, View, show
 from tests.page.conftest import Open
 
 TWO_POINTS = re.compile(r"^\S+ \S+$")
@@ -16,9 +18,22 @@ in_all_views = pytest.mark.parametrize("view", VIEWS, ids=str)
 in_two_views = pytest.mark.parametrize("view", [View(), View("zh", 390, "dark")], ids=str)
 
 
+@pytest.fixture(scope="module")
+def pages(browser: Browser, bundled: httpx.Client) -> Iterator[dict[View, Shown]]:
+    """One page for each view, which goes from panel to panel."""
+    with ExitStack() as stack:
+        yield {view: stack.enter_context(show(browser, str(bundled.base_url), view)) for view in VIEWS}
+
+
+@pytest.fixture
+def shown(pages: dict[View, Shown], view: View) -> Iterator[Shown]:
+    """The page of a view; at the end of the test it has reported no error."""
+    yield pages[view]
+    assert pages[view].reports == []
+
+
 @in_all_views
-def test_words_are_hidden_filled_and_compared(opened: Open, view: View) -> None:
-    shown = opened(view)
+def test_words_are_hidden_filled_and_compared(shown: Shown, view: View) -> None:
     shown.open("mask")
     best, page = view.choose("year", "意"), shown.page
     expect(page.locator(".candidate-word").first).to_contain_text(best)
@@ -48,8 +63,7 @@ def test_words_are_hidden_filled_and_compared(opened: Open, view: View) -> None:
 
 
 @in_all_views
-def test_two_texts_follow_or_do_not(opened: Open, view: View) -> None:
-    shown = opened(view)
+def test_two_texts_follow_or_do_not(shown: Shown, view: View) -> None:
     shown.open("pair")
     yes, no = view.choose("It follows", "相接"), view.choose("It does not follow", "不相接")
     verdict = shown.page.locator(".verdict > span").first
@@ -67,8 +81,7 @@ def test_two_texts_follow_or_do_not(opened: Open, view: View) -> None:
 
 
 @in_all_views
-def test_the_nearest_text_is_first_and_all_are_on_the_map(opened: Open, view: View) -> None:
-    shown = opened(view)
+def test_the_nearest_text_is_first_and_all_are_on_the_map(shown: Shown, view: View) -> None:
     shown.open("similar")
     rows = shown.page.locator(".neighbour-text")
     expect(rows.first).to_have_text(view.choose("The weather is bad today.", "天气不好。"))
@@ -83,8 +96,7 @@ def test_the_nearest_text_is_first_and_all_are_on_the_map(opened: Open, view: Vi
 
 
 @in_all_views
-def test_tokens_have_their_piece_segment_position_and_id(opened: Open, view: View, bundled: httpx.Client) -> None:
-    shown = opened(view)
+def test_tokens_have_their_piece_segment_position_and_id(shown: Shown, bundled: httpx.Client) -> None:
     shown.open("inside")
     pair = {"text": "unbelievable [MASK]", "text_pair": "我的狗"}
     shown.page.locator("#inside-first").fill(pair["text"])
