@@ -5,7 +5,7 @@ import { Runner } from "../panel.js";
 import { number } from "../texts.js";
 import { kindOf } from "../tokens.js";
 
-const MOST_TOKENS = 128;
+const MOST_TOKENS = 128; // where /info does not say it
 const LEAST_WEIGHT = 0.02; // thinner lines are not drawn
 const ROLLOUT = "rollout";
 
@@ -20,6 +20,7 @@ export class Attention {
     this.element = h("div", { class: "card", hidden: true }, h("h2", { t: "attention.title" }),
       h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer)),
       this.figure);
+    this.most = info.limits.attention ?? MOST_TOKENS;
     this.head = null; // null: their mean
     this.token = null; // null: all of them
   }
@@ -33,7 +34,7 @@ export class Attention {
   run(inputs, count) {
     Object.assign(this, { inputs, token: null });
     this.element.hidden = false;
-    if (count > MOST_TOKENS) this.runner.say(["attention.long", { count: number(count), most: MOST_TOKENS }]);
+    if (count > this.most) this.runner.say(["attention.long", { count: number(count), most: this.most }]);
     else this.#ask();
   }
 
