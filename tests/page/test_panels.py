@@ -182,7 +182,10 @@ def test_attention_is_drawn_between_the_tokens(opened: Open, view: View) -> None
     shown.assert_accessible()
     shown.page.locator("#attention-layer").select_option("rollout")
     expect(shown.page.locator(".heads")).to_have_count(0)
-    expect(shown.page.locator(".request code").locator("visible=true")).to_contain_text('"reduce": "rollout"')
+    code = shown.page.locator(".request code").locator("visible=true")
+    expect(code).to_contain_text("/tokenize")
+    shown.page.get_by_role("button", name="/attention").click()
+    expect(code).to_contain_text('"reduce": "rollout"')
 
 
 def answer_attention(page: Any) -> None:
@@ -197,7 +200,7 @@ def answer_attention(page: Any) -> None:
     def attention(route: Any) -> None:
         stated = json.loads(route.request.post_data)
         pieces = [
-            {"id": i, "text": text, "piece": text, "special": i != 1, "start": 0, "stop": 1, "segment": 0}
+            {"id": i, "text": text, "special": i != 1, "start": None, "stop": None, "side": None, "segment": 0}
             for i, text in enumerate(("[CLS]", "dog", "[SEP]"))
         ]
         weights: Any = own if stated["reduce"] else [[own, first]]

@@ -16,9 +16,12 @@ export const UNAUTHORIZED = "unauthorized"; // the event of a request that the s
 
 /** One request at a time: a later one ends the one before it. */
 export class Runner {
-  /** @param {HTMLElement} result @param {RequestView | null} view */
-  constructor(result, view = null) {
-    Object.assign(this, { result, view, running: null });
+  /**
+   * @param {HTMLElement} result @param {RequestView} view
+   * @param {{isFurther?: boolean}} [options] isFurther: its requests belong to a run of another one
+   */
+  constructor(result, view, { isFurther = false } = {}) {
+    Object.assign(this, { result, view, isFurther, running: null });
   }
 
   /**
@@ -28,12 +31,12 @@ export class Runner {
   async run(path, body, show) {
     this.stop();
     const running = (this.running = new AbortController());
-    this.view?.showRequest(path, body);
+    this.view.showRequest(path, body, { isFurther: this.isFurther });
     this.result.setAttribute("aria-busy", "true");
     try {
       const answer = await post(path, body, running.signal);
       if (running !== this.running) return;
-      this.view?.showAnswer(answer);
+      this.view.showAnswer(path, answer);
       this.#settle(...show(answer.value));
     } catch (error) {
       if (running !== this.running || error.name === "AbortError") return;

@@ -1,4 +1,4 @@
-/** The card beside each panel: the request as curl and Python, the times of its stages, the answer. */
+/** The card beside each panel: its requests as curl and Python, the times of their stages, the answers. */
 
 import { addressOf, isKeyRequired } from "./api.js";
 import { stackedBar } from "./charts.js";
@@ -8,35 +8,61 @@ import { number } from "./texts.js";
 const SHOWN_CHARACTERS = 4000;
 const COPIED_MILLISECONDS = 1600;
 
+/** @typedef {{path: string, body: any, answer: import("./api.js").Answer | null}} Request */
+
 export class RequestView {
   constructor() {
     this.form = "curl";
+    /** @type {Request[]} of the last run of the panel, one for each path */
+    this.requests = [];
+    this.routes = h("div", { class: "segmented", role: "group", label: "request.title" });
     this.code = h("code");
     this.block = h("pre", { class: "code", tabindex: "0", role: "region", label: "request.code" }, this.code);
-    this.forms = h("div", { class: "segmented", role: "group", label: "request.title" },
+    this.forms = h("div", { class: "segmented", role: "group", label: "request.code" },
       this.#formButton("curl"), this.#formButton("python"));
     this.copy = button({ class: "quiet", t: "request.copy" }, () => this.#copyCode());
     this.time = h("div", { class: "time" });
     this.answer = h("pre", { class: "code", tabindex: "0", role: "region", label: "request.answer" });
-    this.filled = h("div", { hidden: true, class: "request-filled" },
+    this.filled = h("div", { hidden: true, class: "request-filled" }, this.routes,
       h("div", { class: "request-bar" }, this.forms, this.copy), this.block, this.time,
       h("details", {}, h("summary", { t: "request.answer" }), this.answer));
     this.empty = h("p", { class: "muted", t: "request.empty" });
     this.element = h("aside", { class: "card request" }, h("h2", { t: "request.title" }), this.empty, this.filled);
   }
 
-  /** Shows a request when it is sent. @param {string} path @param {any} body */
-  showRequest(path, body) {
-    this.request = { path, body };
+  /**
+   * Shows a request when it is sent, in place of the others or, if it is a further one of the same run, beside them.
+   * @param {string} path @param {any} body
+   */
+  showRequest(path, body, { isFurther = false } = {}) {
     this.empty.hidden = true;
     this.filled.hidden = false;
-    this.time.replaceChildren();
-    this.answer.textContent = "";
-    this.#writeCode();
+    const others = isFurther ? this.requests.filter((one) => one.path !== path) : [];
+    const request = { path, body, answer: null };
+    this.requests = [...others, request];
+    const isFirst = others.length === 0;
+    this.#choose(isFirst || this.shown?.path === path ? request : this.shown);
   }
 
-  /** @param {import("./api.js").Answer} answer */
-  showAnswer({ text, stages, milliseconds }) {
+  /** The answer to the last request with this path. @param {string} path @param {import("./api.js").Answer} answer */
+  showAnswer(path, answer) {
+    const request = this.requests.find((one) => one.path === path);
+    request.answer = answer;
+    if (request === this.shown) this.#choose(request);
+  }
+
+  #choose(request) {
+    this.shown = request;
+    this.routes.hidden = this.requests.length < 2;
+    this.routes.replaceChildren(...this.requests.map((one) =>
+      button({ "aria-pressed": String(one === request) }, () => this.#choose(one), one.path)));
+    this.#writeCode();
+    this.time.replaceChildren();
+    this.answer.textContent = "";
+    if (request.answer) this.#showTimes(request.answer);
+  }
+
+  #showTimes({ text, stages, milliseconds }) {
     const inService = stages.reduce((sum, [, one]) => sum + one, 0);
     const parts = [...stages, ["network", Math.max(0, milliseconds - inService)]];
     const total = number(milliseconds, { maximumFractionDigits: milliseconds < 10 ? 1 : 0 });
@@ -66,7 +92,7 @@ export class RequestView {
   }
 
   #writeCode() {
-    const { path, body } = this.request;
+    const { path, body } = this.shown;
     this.code.textContent = this.form === "curl" ? asCurl(path, body) : asPython(path, body);
   }
 

@@ -14,9 +14,8 @@ export class Attention {
   constructor(info, view) {
     const layers = Array.from({ length: info.sizes.layers }, (_, i) => [i, ["attention.layer.nth", { n: i + 1 }]]);
     this.layer = select([...layers, [ROLLOUT, "attention.rollout"]], () => this.#ask(), { id: "attention-layer" });
-    this.layer.value = String(info.sizes.layers - 1);
     this.figure = h("div", { class: "result", "aria-live": "polite", "aria-busy": "false" });
-    this.runner = new Runner(this.figure, view);
+    this.runner = new Runner(this.figure, view, { isFurther: true });
     this.element = h("div", { class: "card", hidden: true }, h("h2", { t: "attention.title" }),
       h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer)),
       this.figure);
