@@ -11,9 +11,10 @@ from model_export.errors import ExportError
 from model_export.graph.attention import ATTENTION
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
-from model_export.graph.heads import Heads
+from model_export.graph.heads.heads import Heads
+from model_export.graph.heads.layers import expose_layers
+from model_export.graph.heads.sentence import build_sentence
 from model_export.graph.precision import PRECISIONS
-from model_export.graph.sentence import build_sentence
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.reference import Reference
@@ -43,10 +44,11 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
     attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
-    hidden = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
+    states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
+    expose_layers(graph, states, shift, architecture.hidden)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-    heads = Heads(graph, parts, classifier, selected.lm_head(), hidden, sentence.sparse)
+    heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
     heads.build()
     if sentence.pooling == "sentence":
         build_sentence(graph, heads.hidden, architecture.hidden, sentence)
@@ -83,6 +85,8 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
         )
     if "fill_mask" in built.heads.present and "mask" not in tokenizer.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
-    bounds = ModelBounds(vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens)
+    bounds = ModelBounds(
+        vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens, layers=sizes.layers
+    )
     if fault := why_unusable(tokenizer.tokenizer, bounds):
         raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")

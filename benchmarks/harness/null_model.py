@@ -72,11 +72,17 @@ class NullRunner(ModelRunner):
         masks = len(tokens.masks)
         rows = {SEQUENCE: 1, POOLED: 1, SENTENCE: 1, TOKEN: len(tokens), SPARSE: SPARSE_WEIGHTS}
         rows |= {MASK: masks, TARGET: masks * len(tokens.targets)}
-        return {name: self._known(name, rows[OUTPUTS[name]], tokens.top_k) for name in tokens.outputs}
+        own = {"layer_tokens": len(tokens) * len(tokens.layers)}
+        own |= dict.fromkeys(("layer_cls", "layer_mean"), len(tokens.layers))
+        return {
+            name: self._known(name, own[name] if name in own else rows[OUTPUTS[name]], tokens.top_k)
+            for name in tokens.outputs
+        }
 
     def _output(self, name: str, rows: int, top_k: int) -> NDArray[np.generic]:
         """[rows, ...] of the type that the manifest gives for the output."""
-        tensor = self.artifact.manifest.outputs[name]
+        outputs = self.artifact.manifest.outputs
+        tensor = outputs.get(name, outputs["tokens"])  # states of layers are no output of the graph
         shape = (rows, *(width if isinstance(width, int) else top_k for width in tensor.shape[1:]))
         if name == "cls":
             return np.tile(np.array(self.artifact.manifest.canary.cls, tensor.dtype), (rows, 1))

@@ -11,16 +11,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.placement import Feeds, Ints, place, row_width
-from model_export.artifact.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
-from model_export.artifact.sparse import NOTHING, sparse_feeds, sparse_spans
+from model_export.artifact.feeds.attention import attention_rows, cumulative_lengths
+from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS, graph_outputs, layer_rows
+from model_export.artifact.feeds.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
+from model_export.artifact.feeds.sparse import NOTHING, sparse_feeds, sparse_spans
+from model_export.artifact.placement import Feeds, Ints
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
 
 SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "mask", "target"
-SENTENCE, SPARSE = "sentence vector", "sparse vector"
-OUTPUTS = {  # graph output -> what each of its rows belongs to
+SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
+SELECTED = "selected"  # not of an output: the rows of the last layer
+OUTPUTS = {  # output -> what each of its rows belongs to
     "cls": SEQUENCE,
     "pooler": SEQUENCE,
     "pair": SEQUENCE,
@@ -35,6 +38,7 @@ OUTPUTS = {  # graph output -> what each of its rows belongs to
     "target_logits": TARGET,
     "sparse_places": SPARSE,
     "sparse_logits": SPARSE,
+    **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
 }
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())
@@ -60,6 +64,7 @@ class Tokens:
     top_k: int = 1
     targets: tuple[int, ...] = ()  # vocabulary ids to score at each mask
     pooled_from: int = 0  # the first position that the `sentence` output pools: after a prompt that is left out
+    layers: tuple[int, ...] = ()  # whose states LAYER_OUTPUTS read: 0 the embeddings, LAST the last one
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,7 +75,7 @@ class Batch:
     """The input arrays of one forward pass, and which output rows belong to which sequence."""
 
     feeds: Arrays
-    outputs: frozenset[str]
+    outputs: frozenset[str]  # of the graph
     spans: Mapping[str, Sequence[slice]]  # kind -> the rows of each sequence
     tokens: int
     slots: int  # attention slots, used or not: tokens / slots is the fill rate
@@ -94,12 +99,17 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence
     selected = [_select_positions(s, modes) for s in sequences]
     heads, spans = _head_feeds(sequences, selected)
     flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
-    attention = (_attention_rows if layout == PACKED_ROWS else _cumulative_lengths)(lengths, starts, flat)
+    attention = (attention_rows if layout == PACKED_ROWS else cumulative_lengths)(lengths, starts, flat)
     feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))
     if modes:
         feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
     feeds |= _sparse_feeds(sequences, selected) if SPARSE in spans else NOTHING
     wanted = frozenset().union(*(s.outputs for s in sequences))
+    if LAYER in spans:
+        wanted = (wanted - LAYER_OUTPUTS).union(*(graph_outputs(s.layers) for s in sequences if s.layers))
+        spans[LAYER] = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
+        ends = np.cumsum([len(rows) for rows in selected]).tolist()
+        spans[SELECTED] = list(map(slice, [0, *ends], ends))
     slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
     return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
 
@@ -112,20 +122,35 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
         lengths = [len(tokens) for tokens, asks in zip(batch.owners, asked, strict=True) if asks]
         found = iter(sparse_spans(outputs["sparse_places"], lengths))
         spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
+    if LAYER in spans:
+        return [_row_with_layers(tokens, i, spans, outputs) for i, tokens in enumerate(batch.owners)]
     return [
         {name: outputs[name][spans[OUTPUTS[name]][i]] for name in tokens.outputs}
         for i, tokens in enumerate(batch.owners)
     ]
 
 
+def _row_with_layers(tokens: Tokens, i: int, spans: Mapping[str, Sequence[slice]], outputs: Arrays) -> Row:
+    return {
+        name: layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+        if name in LAYER_OUTPUTS
+        else outputs[name][spans[OUTPUTS[name]][i]]
+        for name in tokens.outputs
+    }
+
+
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:
     """The positions that the last layer computes, ascending: all of them, or those that the heads read."""
     kinds = kinds_of(tokens.outputs)
-    if WHOLE & kinds or (SENTENCE in kinds and not ENDS.issuperset(modes)):
+    if (
+        WHOLE & kinds
+        or (SENTENCE in kinds and not ENDS.issuperset(modes))
+        or (LAST in tokens.layers and tokens.outputs != {"layer_cls"})
+    ):
         return np.arange(len(tokens), dtype=np.int32)
     if not tokens.masks and SEQUENCE in kinds and SENTENCE not in kinds:
         return ONLY_CLS
-    read = {*tokens.masks} | ({0} if SEQUENCE in kinds else set())
+    read = {*tokens.masks} | ({0} if SEQUENCE in kinds or LAYER in kinds else set())
     if SENTENCE in kinds:
         ends = {"cls": tokens.pooled_from, "lasttoken": len(tokens) - 1}
         read |= {ends[mode] for mode in modes}
@@ -182,53 +207,3 @@ def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[
         "k": np.array([max((s.top_k for s in sequences), default=1)], np.int64),
     }
     return feeds, spans
-
-
-def _attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:
-    """Index arrays between flat tokens and packed rows; `selected` are the flat tokens that the last layer computes."""
-    width = row_width(lengths)
-    firsts, rows = place(lengths.tolist(), width)
-    total = int(lengths.sum())
-    token_slots = np.repeat(np.array(firsts, np.int32) - starts, lengths) + np.arange(total, dtype=np.int32)
-    slot_tokens = np.zeros(rows * width, np.int32)
-    slot_tokens[token_slots] = np.arange(total, dtype=np.int32)
-    segments = np.full(rows * width, -1, np.int32)
-    segments[token_slots] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    return {
-        "slot_tokens": slot_tokens.reshape(rows, width),
-        "token_slots": token_slots,
-        "segments": segments.reshape(rows, width),
-    } | _query_rows(selected, token_slots[selected], segments, rows=rows, width=width)
-
-
-def _cumulative_lengths(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:
-    """The inputs of PackedMultiHeadAttention: the first flat token of each sequence, and the index of each flat token
-    in a padded batch [sequences, longest], padding last."""
-    filled = np.arange(lengths.max()) < lengths[:, None]
-    offsets = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
-    return {
-        "token_offset": offsets.astype(np.int32).reshape(filled.shape),
-        "cumulative_lengths": np.append(starts, lengths.sum()).astype(np.int32),
-        "chosen": selected,
-    }
-
-
-def _query_rows(selected: Ints, slots: Ints, segments: Ints, *, rows: int, width: int) -> Feeds:
-    """The selected tokens by row, at least two: a one-row product runs another kernel, which rounds differently."""
-    row = slots // width
-    order = np.argsort(row, kind="stable")
-    counts = np.bincount(row, minlength=rows)
-    queries = max(2, int(counts.max()))
-    within = np.empty(len(selected), np.int64)
-    within[order] = np.arange(len(selected)) - np.repeat(np.cumsum(counts) - counts, counts)
-    chosen_slots = (row * queries + within).astype(np.int32)
-    query_chosen = np.zeros(rows * queries, np.int32)
-    query_chosen[chosen_slots] = np.arange(len(selected), dtype=np.int32)
-    query_segments = np.full(rows * queries, -1, np.int32)
-    query_segments[chosen_slots] = segments[slots]
-    return {
-        "chosen": selected,
-        "query_chosen": query_chosen.reshape(rows, queries),
-        "query_segments": query_segments.reshape(rows, queries),
-        "chosen_slots": chosen_slots,
-    }

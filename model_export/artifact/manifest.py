@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
@@ -21,11 +21,12 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What a model accepts of its tokenizer."""
+    """What a model accepts in a sequence."""
 
     vocabulary: int  # rows of the table of word embeddings
     segments: int  # rows of the segment table; 0 if the model reads no types
     max_tokens: int  # per sequence, special tokens included
+    layers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Embedding:
     dimensions: int  # of the vector
     modules: tuple[str, ...]  # what is computed after the encoder, in words; empty without modules.json
     left_out: tuple[str, ...]  # modules that --without-modules left out
-    modes: tuple[str, ...]  # of MODES in pooled.py: what the output `sentence` pools by; empty without it
+    modes: tuple[str, ...]  # of MODES in feeds/pooled.py: what the output `sentence` pools by; empty without it
     include_prompt: bool  # whether the tokens of a prompt are pooled
     prompts: Mapping[str, str]  # name -> text before every text
     default_prompt: str  # the name of the prompt of a request that names none; "": no prompt
@@ -96,7 +97,12 @@ class Manifest:
     @property
     def bounds(self) -> ModelBounds:
         sizes = self.sizes
-        return ModelBounds(vocabulary=sizes["vocabulary"], segments=sizes["segments"], max_tokens=self.max_tokens)
+        return ModelBounds(
+            vocabulary=sizes["vocabulary"],
+            segments=sizes["segments"],
+            max_tokens=self.max_tokens,
+            layers=sizes["layers"],
+        )
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model_export.artifact.sparse import SECOND_LOG
+from model_export.artifact.feeds.sparse import SECOND_LOG
 from model_export.checkpoints.checkpoint import read_json
 from model_export.errors import ExportError
 

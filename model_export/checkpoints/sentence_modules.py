@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from model_export.artifact.pooled import MODES
+from model_export.artifact.feeds.pooled import MODES
 from model_export.checkpoints.checkpoint import MODULES, Checkpoint, read_json, read_modules
 from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.sentence_files import optional_json, splade_activation

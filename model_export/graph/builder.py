@@ -51,6 +51,11 @@ class GraphBuilder:
         result.name, result.shape, result.type = name, ir.Shape(shape), ir.TensorType(TYPES[dtype])
         self._graph.outputs.append(result)
 
+    def expose(self, name: str, value: Value, dtype: str, shape: Sequence[str | int]) -> None:
+        """Makes a value an output, under this name; a weight must have it already. No node is added."""
+        value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(TYPES[dtype])
+        self._graph.outputs.append(value)
+
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Prefixes the names of nodes and weights that are made inside."""

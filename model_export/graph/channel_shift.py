@@ -29,6 +29,9 @@ class Shift(Protocol):
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
         """The bias [hidden] of a sum with activation `index`."""
 
+    def taken(self, index: int, hidden: int) -> LazyWeight:
+        """What was taken from each channel of activation `index`, [hidden]."""
+
 
 class NoShift:
     """For fp32 and fp16, whose precision is relative to each number."""
@@ -44,6 +47,9 @@ class NoShift:
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
         return bias
+
+    def taken(self, index: int, hidden: int) -> LazyWeight:  # noqa: ARG002
+        return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,11 @@ class ChannelShift:
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias.plus(self._offset(bias.shape, index, 1))
+
+    def taken(self, index: int, hidden: int) -> LazyWeight:
+        if index == self.last:
+            return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
+        return self._offset((hidden,), index, 1)
 
     def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))

@@ -24,14 +24,18 @@ class Encoder:
     attention: Attention
     shift: Shift
 
-    def build(self) -> Value:
-        """The last layer's hidden states of the selected tokens, [selected, hidden]."""
+    def build(self) -> list[Value]:
+        """The hidden states after the embeddings and each layer, [tokens, hidden].
+
+        The last ones are only of the selected tokens, [selected, hidden].
+        """
         selected, layers = self.g.input("chosen", "int32", ["chosen"]), self.parts.architecture.layers
         self.attention.declare(selected)
-        hidden = self._embeddings()
+        states = [self._embeddings()]
         for i in range(layers - 1):
-            hidden = self._layer(i, hidden, hidden)
-        return self._layer(layers - 1, self.g.op("Gather", hidden, selected, axis=0), hidden)
+            states.append(self._layer(i, states[i], states[i]))
+        asked = self.g.op("Gather", states[-1], selected, axis=0)
+        return [*states, self._layer(layers - 1, asked, states[-1])]
 
     def _embeddings(self) -> Value:
         """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from model_export.graph.channel_shift import ChannelShift, NoShift
+from model_export.graph.heads.lm_head import ExactLogits, Int8Shortlist
 from model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from model_export.graph.lm_head import ExactLogits, Int8Shortlist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

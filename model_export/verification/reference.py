@@ -72,16 +72,21 @@ class Reference:
     def __init__(self, parts: NamedWeights) -> None:
         self.architecture = parts.architecture
         self._parts = parts
+        self.states: list[Doubles] = []  # after the embeddings and each layer, [tokens of all sequences, hidden]
         self._offsets: list[Doubles] = []
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
-        """The last layer's output, [length, hidden] per sequence of ids, all in segment 0; sets `channel_offsets`."""
+        """The last layer's output, [length, hidden] per sequence of ids, all in segment 0.
+
+        Sets `channel_offsets`, and `states`.
+        """
         states = np.concatenate([self._embed(ids) for ids in sequences])
         ends = np.cumsum([len(ids) for ids in sequences])[:-1]
-        self._offsets = [midrange(states)]
+        self._offsets, self.states = [midrange(states)], [states]
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             attended, states = self._layer(states, ends, self._layer_weights(layer))
             self._offsets += [attended.mean(axis=0), midrange(states)]
+            self.states.append(states)
         return np.split(states, ends)
 
     def channel_offsets(self) -> Sequence[Doubles]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
+from model_export.artifact.feeds.layers import LAST
 from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import ExportError
 from model_export.verification.cuda_on_cpu import write_portable
@@ -31,7 +33,8 @@ class Expected:
     hidden: Sequence[Doubles]  # each [length, hidden]
     outputs: Mapping[
         str, Sequence[Doubles]
-    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, tokens, sentence
+    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, tokens, sentence; and layer_tokens
+    layers: int
     modes: Sequence[str]  # that the output `sentence` pools by
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
     sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
@@ -54,6 +57,9 @@ def reference_outputs(
         "sentence": lambda h: sentence_vector(h, sentence),
     }
     outputs = {name: [compute(h) for h in hidden] for name, compute in computed.items() if name in heads}
+    ends = np.cumsum([len(h) for h in hidden])[:-1]
+    by_layer = [np.split(states, ends) for states in reference.states]
+    outputs["layer_tokens"] = [np.concatenate(layers) for layers in zip(*by_layer, strict=True)]
     fills = "fill_mask" in heads
     vocabulary = list(reference.vocabulary(np.stack([h[1] for h in hidden]))) if fills else []
     short = [h for h in hidden if len(h) <= SPARSE_TOKENS] if fills else []
@@ -61,6 +67,7 @@ def reference_outputs(
         sequences=sequences,
         hidden=hidden,
         outputs=outputs,
+        layers=reference.architecture.layers,
         modes=sentence.modes if "sentence" in heads else (),
         vocabulary=vocabulary,
         sparse=[reference.sparse(h) for h in short],
@@ -101,12 +108,11 @@ def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> 
     if runnable != model:
         runnable.unlink()
     fills = "fill_mask" in heads
-    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads)
-    masks = (1,) if fills else ()
-    tokens = [
-        Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=outputs, masks=masks, top_k=TOP_K)
-        for ids in expected.sequences
-    ]
+    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) | {"layer_tokens"}
+    asked = partial(
+        Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=(*range(expected.layers), LAST)
+    )
+    tokens = [asked(ids=ids, types=np.zeros(len(ids), np.int32)) for ids in expected.sequences]
     batch = pack(tokens, layout, expected.modes)
     names = sorted(batch.outputs)
     inputs = {i.name for i in session.get_inputs()}

@@ -18,7 +18,7 @@ ROWS_PER_CHUNK = 64  # about 1 ms at 768 numbers a row: orjson holds the GIL, so
 
 async def json_bytes(value: Any) -> bytes:
     """Compact JSON; large arrays and long lists in chunks."""
-    if isinstance(value, LongList):
+    if isinstance(value, LongList) or (isinstance(value, np.ndarray) and value.ndim > 2):
         return b"[" + b",".join([await _long_json(one) for one in value]) + b"]"
     if not isinstance(value, np.ndarray | list) or len(value) <= ROWS_PER_CHUNK:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -30,8 +30,9 @@ async def json_bytes(value: Any) -> bytes:
 
 
 async def _long_json(value: Any) -> bytes:
-    """The JSON of one item of a LongList; of an object, each of its values in chunks."""
+    """The JSON of one item of several; of an object, each of its values in chunks."""
     if not isinstance(value, dict):
+        await asyncio.sleep(0)
         return await json_bytes(value)
     fields = [orjson.dumps(name) + b":" + await json_bytes(one) for name, one in value.items()]
     return b"{" + b",".join(fields) + b"}"
@@ -45,15 +46,15 @@ def npy_bytes(value: NDArray[np.generic]) -> bytes:
 
 
 def as_one_array(value: Any) -> tuple[NDArray[np.generic] | None, list[tuple[bytes, bytes]]]:
-    """The array of a response in NPY, and its headers: the arrays of a LongList one after another, x-npy-rows of each.
+    """The array of a response in NPY, and its headers. None where the value is no array.
 
-    None where the value is no array.
+    The arrays of a LongList are joined along their tokens, the last axis but one; x-npy-rows has the tokens of each.
     """
     if isinstance(value, np.ndarray):
         return value, []
     if not all(isinstance(one, np.ndarray) for one in value):
         return None, []
-    return np.concatenate(value), [(b"x-npy-rows", b",".join(b"%d" % len(one) for one in value))]
+    return np.concatenate(value, axis=-2), [(b"x-npy-rows", b",".join(b"%d" % one.shape[-2] for one in value))]
 
 
 def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:

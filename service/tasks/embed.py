@@ -20,8 +20,6 @@ async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) 
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     if request.parameters is not None:
         request = merge_parameters(request)
-    if request.pieces:
-        raise Invalid('pieces are shown beside vectors of tokens: send "pooling": "none" too', code="pieces")
     return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
 
 
@@ -85,9 +83,9 @@ def find_prompt(manifest: Manifest, request: VectorFields) -> str:
 
 
 def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Each row of [n, d] divided by its Euclidean length."""
+    """Each row of [..., d] divided by its Euclidean length."""
     rows = vectors.astype(np.float64)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12), np.float32)
 
 
 def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:

@@ -12,6 +12,7 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at 
 StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
+LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
 Strategy = Literal["none", "simple", "first", "average", "max"]
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 POOLINGS = (
@@ -87,6 +88,16 @@ class EmbedRequest(ClientFields, EmbedParameters):
     inputs: StringOrList = Field(examples=["my dog is hairy"])
     parameters: EmbedParameters | None = Field(None, description=PARAMETERS)
     pieces: bool = Field(False, description="with pooling none: each text as {pieces, vectors}")
+    words: bool = Field(False, description="with pooling none: a vector for each word, the mean of its pieces")
+    layers: FailFastList[int] | None = Field(
+        None,
+        description="hidden states of these layers instead of the last: 0 the embeddings, -1 the last layer; an answer "
+        "has one more dimension, the layers, unless layer_pooling joins them. For pooling cls, mean and none",
+        examples=[None],
+    )
+    layer_pooling: LayerPooling | None = Field(
+        None, description="joins the layers: concat, mean, sum, or a weight for each", examples=[None]
+    )
 
 
 class FillMaskParameters(Body):

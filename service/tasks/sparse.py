@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from model_export.artifact.batch import Row
-from model_export.artifact.sparse import word_weights
+from model_export.artifact.feeds.sparse import word_weights
 from service.errors import NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import prepend_prompt

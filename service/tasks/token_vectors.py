@@ -1,6 +1,7 @@
-"""/embed_all, and /embed with `pooling: "none"`: a vector for each token, the last layer's hidden state."""
+"""/embed_all, and /embed with `pooling: "none"`: a vector for each token or word."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,14 @@ from pydantic import BaseModel, Field
 
 from service.errors import TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import check_dimensions, embed, prepend_prompt, unit_length
-from service.tasks.parameters import merge_parameters
-from service.tasks.schemas import EmbedRequest, TextsWithPrompt
+from service.tasks.embed import check_dimensions, prepend_prompt, unit_length
+from service.tasks.schemas import EmbedRequest, TextsWithPrompt, Vectors
+from service.tasks.words import average_words, find_words
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
-OPTIONS_WITH_PIECES = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
+OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
+VECTOR = [[[0.1, -0.2]]]
 MAX_NUMBERS = 6_000_000  # in a response: about 65 MB of JSON, 24 MB as NPY
 
 
@@ -33,18 +35,21 @@ class Piece(BaseModel):
     stop: int | None = Field(description="one past the last character", examples=[2])
 
 
+class Word(BaseModel):
+    text: str = Field(examples=["my"])
+    start: int = Field(description="first character in prompt and text", examples=[0])
+    stop: int = Field(description="one past the last character", examples=[2])
+    pieces: list[str] = Field(examples=[["my"]])
+
+
+class WordsAndVectors(BaseModel):
+    words: list[Word]
+    vectors: Vectors | list[Vectors] = Field(description="of each word; with layers, for each layer", examples=VECTOR)
+
+
 class PiecesAndVectors(BaseModel):
     pieces: list[Piece]
-    vectors: list[list[float]] = Field(description="a vector for each piece", examples=[[[0.1, -0.2]]])
-
-
-def embed_texts_or_tokens(
-    tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float
-) -> Coroutine[Any, Any, TaskResult]:
-    """/embed: a vector for each text, or with `pooling: "none"` for each token."""
-    if request.parameters is not None:
-        request = merge_parameters(request)
-    return (embed_tokens if request.pooling == "none" else embed)(tasks, request, timeout_seconds=timeout_seconds)
+    vectors: Vectors | list[Vectors] = Field(description="of each piece; with layers, for each layer", examples=VECTOR)
 
 
 async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: float) -> TaskResult:
@@ -53,7 +58,7 @@ async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: 
 
 
 async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
-    """A float32 array [tokens, dimensions] for each text; with `pieces`, its pieces beside them."""
+    """As `show_tokens`, of the last layer."""
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
@@ -65,26 +70,44 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         check_answer_size(tokens, shown)
 
     texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
-    options = OPTIONS_WITH_PIECES if request.pieces else OPTIONS
+    options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
-    vectors = LongList(_shape(row["tokens"], request) for row in result.rows)
-    if request.pieces:
-        pairs = zip(result.sequences, vectors, strict=True)
-        return result.finish(LongList({"pieces": _pieces(tasks, one), "vectors": array} for one, array in pairs))
-    return result.finish(vectors)
+    states = LongList(row["tokens"] for row in result.rows)
+    return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
 
-def check_answer_size(tokens: int, width: int) -> None:
-    """Raises TooLarge if so many vectors of `width` numbers exceed MAX_NUMBERS."""
-    if tokens * width > MAX_NUMBERS:
+async def show_tokens(
+    tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: LongList, request: EmbedRequest
+) -> LongList:
+    """For each text its vectors, [tokens, dimensions] or [layers, tokens, dimensions], of states of that shape.
+
+    With `words`, [words, dimensions]. With `pieces`, the pieces or words beside the vectors.
+    """
+    if not request.words:
+        vectors = LongList(_shape(one, request) for one in states)
+        if not request.pieces:
+            return vectors
+        pairs = zip(sequences, vectors, strict=True)
+        return LongList({"pieces": _pieces(tasks, one), "vectors": array} for one, array in pairs)
+    words = await find_words(tasks, texts, sequences)
+    vectors = LongList(_shape(average_words(one, own), request) for one, own in zip(states, words, strict=True))
+    if not request.pieces:
+        return vectors
+    shown = map(partial(_words, tasks), texts, sequences, words)
+    return LongList({"words": one, "vectors": array} for one, array in zip(shown, vectors, strict=True))
+
+
+def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
+    """Raises TooLarge if `count` vectors of `width` numbers exceed MAX_NUMBERS; `of`: what each is a vector of."""
+    if count * width > MAX_NUMBERS:
         raise TooLarge(
-            f"vectors of {width} numbers for each of {tokens} tokens make a response of {tokens * width} numbers; "
-            f"at most {MAX_NUMBERS} are allowed, {MAX_NUMBERS // width} tokens: split the request or lower dimensions"
+            f"vectors of {width} numbers for each of {count} {of} make a response of {count * width} numbers; "
+            f"at most {MAX_NUMBERS} are allowed, {MAX_NUMBERS // width} {of}: split the request or ask for less of each"
         )
 
 
 def _shape(vectors: NDArray[np.generic], request: EmbedRequest) -> NDArray[np.generic]:
-    own = vectors[:, : request.dimensions]
+    own = vectors[..., : request.dimensions]
     return unit_length(own) if request.normalize else np.ascontiguousarray(own)
 
 
@@ -95,4 +118,14 @@ def _pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
         special = start < 0
         place = {"start": None, "stop": None} if special else {"start": start, "stop": stop}
         shown.append({"id": token_id, "text": tasks.tokenizer.piece(token_id), "special": special} | place)
+    return shown
+
+
+def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice]) -> list[dict[str, Any]]:
+    """The words of one text, as in the response."""
+    shown = []
+    for word in words:
+        (start, _), (_, stop) = tokens.spans[word][[0, -1]].tolist()
+        pieces = [tasks.tokenizer.piece(token_id) for token_id in tokens.ids[word].tolist()]
+        shown.append({"text": text[start:stop], "start": start, "stop": stop, "pieces": pieces})
     return shown

@@ -34,6 +34,7 @@ class EncodeOptions:
     masks: bool = False  # parse mask tokens and return their positions
     spans: bool = False
     pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
+    layers: tuple[int, ...] = ()  # as Tokens.layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,6 +142,7 @@ def to_encoded_text(
         masks=tuple(np.flatnonzero(ids == mask_id).tolist()) if options.masks else (),
         top_k=options.top_k,
         targets=options.targets,
+        layers=options.layers,
         pooled_from=_pooled_from(options.pooled_from, cut if left else 0, len(ids)) if options.pooled_from else 0,
         truncated=cut > 0,
         empty=empty,

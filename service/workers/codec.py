@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
+from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
+from model_export.artifact.feeds.layers import LAST
 from model_export.artifact.manifest import ModelBounds
 from service.workers.messages import (
     MAX_FRAME_BYTES,
@@ -88,11 +89,8 @@ def chunk_by_bytes(items: Sequence[P]) -> list[list[P]]:
 
 def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
     sequences = [tokens for request in requests for tokens in request.sequences]
-    specs: dict[tuple[frozenset[str], int, tuple[int, ...], int], int] = {}
-    spec_index = [
-        specs.setdefault((tokens.outputs, tokens.top_k, tokens.targets, tokens.pooled_from), len(specs))
-        for tokens in sequences
-    ]
+    keys = [(one.outputs, one.targets, one.top_k, one.pooled_from, one.layers) for one in sequences]
+    specs = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return SubmitBatch(
         request_ids=tuple(request.id for request in requests),
         reserved=tuple(request.reserved for request in requests),
@@ -100,10 +98,10 @@ def encode_requests(requests: Sequence[RemoteRequest]) -> SubmitBatch:
         sequence_counts=tuple(len(request.sequences) for request in requests),
         traces=tuple(request.trace for request in requests),
         specs=tuple(
-            OutputSpec(tuple(sorted(outputs)), top_k, _to_bytes(targets), pooled_from)
-            for outputs, top_k, targets, pooled_from in specs
+            OutputSpec(tuple(sorted(outputs)), _to_bytes(targets), top_k, pooled_from, layers)
+            for outputs, targets, top_k, pooled_from, layers in specs
         ),
-        spec_index=_to_bytes(spec_index),
+        spec_index=_to_bytes([specs[key] for key in keys]),
         lengths=_to_bytes([len(tokens) for tokens in sequences]),
         token_ids=_to_bytes(np.concatenate([tokens.ids for tokens in sequences])),
         type_ids=_to_bytes(np.concatenate([tokens.types for tokens in sequences])),
@@ -202,11 +200,14 @@ def _decode_spec(spec: OutputSpec, bounds: ModelBounds) -> dict[str, Any]:
     _check(1 <= spec.top_k <= bounds.vocabulary, "top_k out of bounds")
     _check(len(targets) > 0 or TARGET not in kinds_of(outputs), "target scores without a target")
     _check(0 <= spec.pooled_from <= bounds.max_tokens, "pooled_from out of bounds")
+    _check(all(LAST <= layer < bounds.layers for layer in spec.layers), "a layer out of bounds")
+    _check(len(spec.layers) > 0 or LAYER not in kinds_of(outputs), "states of layers without a layer")
     return {
         "outputs": outputs,
         "top_k": spec.top_k,
         "targets": tuple(targets.tolist()),
         "pooled_from": spec.pooled_from,
+        "layers": spec.layers,
     }
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from service import errors
 
-VERSION = 6
+VERSION = 7
 MAX_FRAME_BYTES = 256 * 2**20
 WHOLE = -1  # as SubmitBatch.reserved: the request has all of its sequences
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
@@ -53,9 +53,10 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """What is computed for a sequence; all sequences of a message with equal values share one."""
 
     outputs: tuple[str, ...]
-    top_k: int
     targets: memoryview  # [targets] int32
+    top_k: int
     pooled_from: int  # as Tokens.pooled_from
+    layers: tuple[int, ...]  # as Tokens.layers
 
 
 class Begin(Message, frozen=True):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens, pack, split
+from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS
+from model_export.artifact.feeds.pooled import MEANS, MODES
+from model_export.artifact.feeds.sparse import PART, PARTS, SHIFTS
 from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
-from model_export.artifact.pooled import MEANS, MODES
-from model_export.artifact.sparse import PART, PARTS, SHIFTS
 
 SEQUENCE_OUTPUTS = [
     frozenset({"cls"}),
@@ -108,6 +109,35 @@ def test_split_returns_each_sequences_own_rows(batch_of: list[Tokens]) -> None:
             np.testing.assert_allclose(row["mean"], [tokens.ids.mean()], rtol=1e-5)
         if "top_ids" in row:
             assert row["top_ids"].tolist() == [tokens.ids[m] for m in tokens.masks]
+
+
+@given(sequences(), st.data())
+def test_split_returns_each_sequences_own_states_of_the_layers_it_asks_for(
+    batch_of: list[Tokens], data: st.DataObject
+) -> None:
+    """With the id of each token, plus 100,000 times the layer, in place of its hidden state."""
+    count = 4
+    asking = st.sets(st.sampled_from(["", *sorted(LAYER_OUTPUTS)]), min_size=1)
+    asked = [(data.draw(asking) - {""}, data.draw(st.permutations([LAST, 0, 2]))) for _ in batch_of]
+    work = [
+        replace(tokens, outputs=tokens.outputs | names, layers=tuple(layers) if names else ())
+        for tokens, (names, layers) in zip(batch_of, asked, strict=True)
+    ]
+    batch = pack(work)
+    ids = batch.feeds["ids"].astype(np.float32)[:, None]
+    states = {f"hidden.{layer}": ids for layer in range(count)} | {"hidden.last": ids[batch.feeds["chosen"]]}
+    offsets = {"hidden_offsets": 1e5 * np.arange(count + 1, dtype=np.float32)[:, None]}
+    others: dict[str, NDArray[Any]] = {name: np.zeros(10**5) for tokens in batch_of for name in tokens.outputs}
+    assert batch.outputs <= {*states, *offsets, *others}
+    for tokens, row in zip(work, split(batch, others | states | offsets), strict=True):
+        assert set(row) == tokens.outputs
+        moved = [1e5 * (count if layer == LAST else layer) for layer in tokens.layers]
+        if "layer_tokens" in row:
+            assert row["layer_tokens"][:, 0].tolist() == [one + shift for shift in moved for one in tokens.ids]
+        if "layer_cls" in row:
+            assert row["layer_cls"][:, 0].tolist() == [tokens.ids[0] + shift for shift in moved]
+        if "layer_mean" in row:
+            assert row["layer_mean"][:, 0].tolist() == [np.float32(tokens.ids.mean() + shift) for shift in moved]
 
 
 @given(sequences(), st.data())

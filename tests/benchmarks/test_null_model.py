@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.null_model import NullRunner
-from model_export.artifact.batch import MASK, OUTPUTS, SPARSE, TARGET, Tokens
+from model_export.artifact.batch import LAYER, MASK, OUTPUTS, SPARSE, TARGET, Tokens
+from model_export.artifact.feeds.layers import LAST
 from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
 
@@ -29,6 +30,7 @@ def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path,
         masks=masks,
         top_k=4,
         targets=targets,
+        layers=(0, LAST) if OUTPUTS[output] == LAYER else (),
     )
     answers = []
     for runner in (ModelRunner(artifact, 1), NullRunner(artifact, 1)):

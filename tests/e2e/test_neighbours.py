@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.harness.checkpoints import REST, TINY, weights
 from model_export.artifact.batch import Row, Tokens
+from model_export.artifact.feeds.layers import LAST
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
@@ -17,6 +18,7 @@ from service.scheduling.concurrency import Concurrency
 
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 SPARSE = frozenset({"sparse_places", "sparse_logits"})
+LAYERS = frozenset({"layer_tokens"})
 OUTPUTS = [
     frozenset({"cls"}),
     frozenset({"pooler", "pair"}),
@@ -27,6 +29,8 @@ OUTPUTS = [
     frozenset({"tokens"}),
     SPARSE,
     SPARSE | {"mean"},
+    LAYERS,
+    frozenset({"layer_cls", "layer_mean", "cls"}),
 ]
 
 
@@ -48,6 +52,7 @@ def sequences(vocabulary: int, longest: int) -> list[Tokens]:
                 masks=masks,
                 top_k=1 + i % 90,
                 targets=targets,
+                layers=(LAST, 0, 1) if any(name.startswith("layer") for name in outputs) else (),
             )
         )
     return result

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from model_export.artifact.batch import Row, Tokens, pack, split
+from model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
 from model_export.artifact.manifest import MODEL, Manifest
 from model_export.checkpoints.checkpoint import Checkpoint
 from tests.paths import GOLDEN
@@ -58,7 +58,7 @@ def answers(name: str) -> Mapping[str, Any]:
 
 def request(sequence: Mapping[str, np.ndarray], heads: Sequence[str], vocabulary: int) -> Tokens:
     """A request for the complete output of each head for a golden sequence."""
-    outputs = {head for head in heads if head != "fill_mask"} | (
+    outputs = {head for head in heads if head in OUTPUTS} | (
         {"top_logits", "top_ids", "log_sum_exp"} if "fill_mask" in heads else set()
     )
     masks = tuple(sequence["masks"].tolist()) if "fill_mask" in heads else ()

@@ -195,6 +195,6 @@ def test_a_checkpoint_with_a_head_that_no_task_uses_is_exported_for_its_embeddin
     config = json.loads((GOLDEN / "bert" / "config.json").read_text("utf-8")) | {"architectures": [f"BertFor{kind}"]}
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config), "utf-8")
     manifest = export(tmp_path / "checkpoint", tmp_path / "artifact")
-    assert manifest.heads == ("cls", "mean", "tokens", "pooler")
+    assert manifest.heads == ("cls", "mean", "tokens", "layers", "pooler")
     assert manifest.missing[head] == "the checkpoint has this head, but no task uses it"
     assert manifest.canary.cls == exported("bert").manifest.canary.cls

@@ -1,14 +1,14 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import fill_mask, nsp, predict, schemas, tag, token_vectors
+from service.tasks import fill_mask, nsp, predict, schemas, tag, vectors
 
 ROUTES = {
     "/embed": TaskSpec(
         "embed",
-        token_vectors.embed_texts_or_tokens,
+        vectors.embed_any,
         schemas.EmbedRequest,
-        schemas.EmbedResponse | schemas.EmbedAllResponse | list[token_vectors.PiecesAndVectors],
+        vectors.VectorsResponse,
         "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
         "or with pooling none one per token",
         npy=True,

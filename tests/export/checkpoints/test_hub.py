@@ -97,7 +97,7 @@ def test_a_repository_without_safetensors_is_downloaded_as_a_pickle(
     monkeypatch.setitem(FILES, "pytorch_model.bin", (GOLDEN / "pickles" / "bert.bin").read_bytes())
     export_from(hub, tmp_path)
     heads = Manifest.read(tmp_path / "artifact" / "cpu").heads
-    assert heads == ("cls", "mean", "tokens", "pooler", "pair", "fill_mask", "sentence")
+    assert heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "sentence")
 
 
 def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_channel_shift_changes_no_answer_in_fp32(name: str, tmp_path: Path) -> N
     architecture = parts.architecture
     shift = ChannelShift(Reference(parts).channel_offsets, 2 * architecture.layers)
     attention = PackedRows(graph, architecture.heads, architecture.hidden)
-    hidden = Encoder(graph, parts, CpuLinear(), attention, shift).build()
-    graph.output("hidden", hidden, "float32", ["chosen", architecture.hidden])
+    states = Encoder(graph, parts, CpuLinear(), attention, shift).build()
+    graph.output("hidden", states[-1], "float32", ["chosen", architecture.hidden])
     graph.save(tmp_path / "model.onnx")
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     sequences = expected(name)

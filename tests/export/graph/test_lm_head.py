@@ -15,7 +15,7 @@ from model_export.build import build_graph
 from model_export.checkpoints.architecture import Architecture
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.named_weights import NamedWeights
-from model_export.graph.lm_head import SHORTLIST
+from model_export.graph.heads.lm_head import SHORTLIST
 from model_export.verification.reference import Reference
 from tests.export.goldens import open_session
 from tests.paths import GOLDEN, SAMPLE

@@ -17,7 +17,7 @@ from tests.paths import GOLDEN
 
 Content = dict[str, Any]
 EXPONENTIAL = "fails on a text of 64 repeated characters and another .exit code 1: .*Panic.*: Onig: Regex search error"
-LIMITS = ModelBounds(vocabulary=170, segments=2, max_tokens=144)
+LIMITS = ModelBounds(vocabulary=170, segments=2, max_tokens=144, layers=2)
 
 
 def template(content: Content, *, cls: int = 2, types: int = 1, repeat: int = 1) -> None:

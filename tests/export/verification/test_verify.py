@@ -23,7 +23,9 @@ def own_outputs(artifact: Path) -> Expected:
     work = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"})) for ids in sequences]
     vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
     runtime.close()
-    return Expected(sequences=sequences, hidden=[], outputs={"cls": vectors}, modes=(), vocabulary=[], sparse=[])
+    return Expected(
+        sequences=sequences, hidden=[], outputs={"cls": vectors}, layers=0, modes=(), vocabulary=[], sparse=[]
+    )
 
 
 def test_one_vector_that_is_not_finite_fails_the_check_at_any_position(bert_artifact: Path, tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
     assert info["mask_token"] == "[MASK]"
-    assert info["heads"] == ["cls", "mean", "tokens", "pooler", "pair", "fill_mask"]
+    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask"]
     assert info["limits"]["inputs"] == 100
     assert info["measured"]["batch_invariant"] is True
 

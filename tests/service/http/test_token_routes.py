@@ -117,6 +117,25 @@ def test_what_cannot_be_answered_is_refused_with_the_limit(
     assert (response.status_code, sentence in response.text.replace('\\"', '"')) == (status, True), response.text
 
 
+def test_states_of_layers_are_the_same_in_json_and_npy(server: httpx.Client) -> None:
+    body = {"inputs": ["my cat", "a"], "layers": [-1, 0, 1], "pooling": "none"}
+    shown = server.post("/embed", json=body).json()
+    response = server.post("/embed", json=body, headers={"accept": "application/x-npy"})
+    array, rows = np.load(io.BytesIO(response.content)), [int(n) for n in response.headers["x-npy-rows"].split(",")]
+    assert rows == [len(layers[0]) for layers in shown]
+    assert array.shape == (3, sum(rows), len(shown[0][0][0]))
+    for own, layers in zip(np.split(array, np.cumsum(rows)[:-1], axis=1), shown, strict=True):
+        assert np.abs(own - np.array(layers)).max() <= 1e-6
+    assert np.array_equal(array[0, : rows[0]], server_tokens(server, "my cat"))
+    pooled = server.post("/embed", json=body | {"pooling": "cls", "normalize": False}).json()
+    assert np.abs(np.array(pooled)[0] - array[:, 0]).max() <= 1e-6
+
+
+def server_tokens(server: httpx.Client, text: str) -> Any:
+    """The last layer's states of the tokens of a text."""
+    return np.array(server.post("/embed_all", json={"inputs": text}).json()[0], np.float32)
+
+
 def test_a_deadline_that_passes_while_tokenizing_is_an_error(server: httpx.Client) -> None:
     body = {"inputs": ["cat " * 20_000] * 20, "count": True}
     response = server.post("/tokenize", json=body, headers={"x-request-timeout-ms": "1"})

@@ -44,7 +44,7 @@ class FakeEngine:
     """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000))
+        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000, layers=4))
         self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
         self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
@@ -95,7 +95,7 @@ class Processes:
             self.folder / "s",
             artifact,
             grace_seconds=GRACE_SECONDS,
-            bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000),
+            bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000, layers=4),
             on_other_artifact=lambda: self.other_artifacts.append(artifact),
         )
         self.clients.append((client, asyncio.create_task(client.keep_connected())))

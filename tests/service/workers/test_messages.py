@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_export.artifact.batch import MASK, OUTPUTS, TARGET, Tokens
+from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Tokens
 from model_export.artifact.manifest import ModelBounds
 from service import errors
 from service.workers import messages
@@ -28,7 +28,7 @@ from service.workers.codec import (
 from service.workers.messages import ProtocolError
 from tests.paths import ROOT
 
-BOUNDS = ModelBounds(vocabulary=100, segments=2, max_tokens=12)
+BOUNDS = ModelBounds(vocabulary=100, segments=2, max_tokens=12, layers=4)
 
 
 @st.composite
@@ -38,6 +38,7 @@ def tokens(draw: st.DrawFn) -> Tokens:
     outputs = draw(st.sets(st.sampled_from(sorted(OUTPUTS)), min_size=1, max_size=4))
     kinds = {OUTPUTS[name] for name in outputs}
     masks = draw(st.integers(1 if {MASK, TARGET} & kinds else 0, 4))
+    layers = draw(st.lists(st.integers(-1, BOUNDS.layers - 1), min_size=1 if LAYER in kinds else 0, max_size=3))
     targets = draw(st.integers(1 if TARGET in kinds else 0, 4))
     return Tokens(
         ids=noise.integers(0, BOUNDS.vocabulary, length, np.int32),
@@ -46,6 +47,7 @@ def tokens(draw: st.DrawFn) -> Tokens:
         masks=tuple(noise.integers(0, length, masks).tolist()),
         top_k=int(noise.integers(1, BOUNDS.vocabulary)),
         targets=tuple(noise.integers(0, BOUNDS.vocabulary, targets).tolist()),
+        layers=tuple(layers),
     )
 
 
@@ -213,14 +215,17 @@ def ints(*values: int) -> memoryview:
         {"masks": ints(1, 1)},
         {"mask_counts": ints(2)},
         {"mask_counts": ints(0), "masks": ints()},
-        {"specs": (messages.OutputSpec(("nothing",), 1, ints(4), 0),)},
-        {"specs": (messages.OutputSpec((), 1, ints(4), 0),)},
-        {"specs": (messages.OutputSpec(("cls",), 0, ints(4), 0),)},
-        {"specs": (messages.OutputSpec(("cls",), 101, ints(4), 0),)},
-        {"specs": (messages.OutputSpec(("target_logits",), 1, ints(100), 0),)},
-        {"specs": (messages.OutputSpec(("target_logits",), 1, ints(), 0),)},
-        {"specs": (messages.OutputSpec(("cls",), 1, ints(), -1),)},
-        {"specs": (messages.OutputSpec(("cls",), 1, ints(), 3),)},
+        {"specs": (messages.OutputSpec(("nothing",), ints(4), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec((), ints(4), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec(("cls",), ints(4), 0, 0, ()),)},
+        {"specs": (messages.OutputSpec(("cls",), ints(4), 101, 0, ()),)},
+        {"specs": (messages.OutputSpec(("target_logits",), ints(100), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec(("target_logits",), ints(), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec(("cls",), ints(), 1, -1, ()),)},
+        {"specs": (messages.OutputSpec(("cls",), ints(), 1, 3, ()),)},
+        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (4,)),)},
+        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (-2,)),)},
     ],
     ids=str,
 )

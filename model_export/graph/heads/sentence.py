@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_export.artifact.pooled import BLOCK, WEIGHTINGS
+from model_export.artifact.feeds.pooled import BLOCK, WEIGHTINGS
 from model_export.checkpoints.sentence_modules import Dense, Layer, LayerNorm, SentenceModel
 from model_export.graph.builder import GraphBuilder, Value
 from model_export.graph.linear import activate

@@ -13,10 +13,10 @@ from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.errors import ExportError
 from model_export.graph.builder import GraphBuilder, Value
+from model_export.graph.heads.lm_head import Decoder, LmHead
+from model_export.graph.heads.sentence import weighted_sums
+from model_export.graph.heads.sparse import build_sparse
 from model_export.graph.linear import add_and_activate
-from model_export.graph.lm_head import Decoder, LmHead
-from model_export.graph.sentence import weighted_sums
-from model_export.graph.sparse import build_sparse
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Heads:
             self.hidden = self.g.cast(self.hidden, dtype)
             cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
-            self.present += ["cls", "mean", "tokens"]
+            self.present += ["cls", "mean", "tokens", "layers"]
             self._build_mean()
             tokens = self._build_tokens()
             pooled = self._build_pooler(cls)

@@ -1,16 +1,16 @@
 """The outputs `sparse_*`: the logit of each word of the vocabulary where it is above zero, the maximum over the tokens
 of a text. The logarithm is left to the reader: ONNX Runtime rounds it by the place of a number in its array.
 
-Its inputs and its steps are those of `artifact/sparse`. A loop computes a block of tokens at a time, and nothing where
-no text asks for it. The table is the left side of the product, [vocabulary, width] times [width, tokens]: ONNX Runtime
-packs only the right side, so the table is not stored a second time.
+Its inputs and its steps are those of `artifact/feeds/sparse`. A loop computes a block of tokens at a time, and nothing
+where no text asks for it. The table is the left side of the product, [vocabulary, width] times [width, tokens]: ONNX
+Runtime packs only the right side, so the table is not stored a second time.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from model_export.artifact.sparse import BLOCK, PART, PARTS, SHIFTS
+from model_export.artifact.feeds.sparse import BLOCK, PART, PARTS, SHIFTS
 from model_export.graph.builder import TYPES, GraphBuilder, Value
 
 

@@ -1,0 +1,1 @@
+"""The heads of the graph, and what they are made of."""
