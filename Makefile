@@ -6,10 +6,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-lowest lock docs reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-wheel test-ray test-lowest lock docs reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-wheel | test-ray | test-lowest | docs | export | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -57,6 +57,16 @@ check-rules: dev
 
 test: dev
 	$(BIN)/python -m pytest
+
+# the wheel in an environment of its own, beside packages named `service` and `model_export`
+test-wheel: dev
+	$(BIN)/python -m pytest tests/package/with_wheel.py
+
+# Ray Serve and Ray Data on a local cluster of several nodes (installs ray, beside the environment of the other tests)
+test-ray: dev
+	$(PYTHON) -m venv build/ray
+	build/ray/bin/python -m pip install --quiet --disable-pip-version-check -e .[dev,ray]
+	build/ray/bin/python -m pytest -W ignore tests/deploy/with_ray.py  # Ray warns of its own code
 
 # the whole suite with the lowest versions that pyproject.toml allows (TESTS=tests/service/http for a part of it)
 test-lowest: dev

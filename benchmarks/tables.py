@@ -42,6 +42,15 @@ def engine() -> Rows:
         yield name, *(f"{ratio:.2f}" for ratio in to_ceiling), *map(_two_digits, to_others)
 
 
+def likelihood() -> Rows:
+    """The likelihood of one sentence, beside as many texts of its length."""
+    yield "artifact", "tokens", "score, ms", "score / fill-mask", "score / embed"
+    for name, by_length in _read("likelihood").items():
+        for length, one in by_length.items():
+            ratios = (f"{one[f'score / {other}']:.2f}" for other in ("fill-mask", "embed"))
+            yield name, length, _three_digits(one["score ms"]), *ratios
+
+
 def server_rates() -> Rows:
     """Answered texts a second, by form of the answer, and two ratios."""
     yield "texts/s", "engine alone", "JSON", "NPY", "base64", "JSON / engine", "cost of fill-mask / embed"
@@ -139,6 +148,7 @@ TABLES = {
     table.__name__.replace("_", "-"): table
     for table in (
         engine,
+        likelihood,
         server_rates,
         server_cost,
         server_single,

@@ -20,8 +20,9 @@ RUN apt-get update \
     && useradd --system --uid 10001 --no-create-home bert
 
 WORKDIR /app
-COPY ${LOCK} pyproject.toml README.md LICENSE ./
+COPY ${LOCK} pyproject.toml setup.py README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes -r "$LOCK"
+COPY bert_service bert_service
 COPY model_export/__init__.py model_export/py.typed model_export/
 COPY model_export/artifact model_export/artifact
 COPY service service
@@ -34,4 +35,4 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"BERT_PORT\"]}/health', timeout=2)"]
-CMD ["python", "-m", "service"]
+CMD ["bert-service"]

@@ -1,31 +1,41 @@
-"""`python -m model_export [describe] CHECKPOINT [ARTIFACT] [options]`: exports or describes a checkpoint."""
+"""`bert-export [describe|download] CHECKPOINT [ARTIFACT] [options]`: exports a checkpoint."""
 
 import argparse
+import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from model_export.artifact.manifest import Manifest
 from model_export.checkpoints.hub import locate
-from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
-from model_export.export import export
-from model_export.graph.precision import PRECISIONS
 from model_export.output.atomic_folder import check_empty
 
-CHECKPOINT = "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased"
+CHECKPOINT = (
+    "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased, with a "
+    "branch, tag or commit after @"
+)
+COMMANDS = {  # besides the export, which has no word
+    "describe": "Describes a checkpoint without exporting it.",
+    "download": "Downloads a checkpoint by its hub id into the hub's cache (HF_HOME) and prints its folder.",
+}
 
 
 def main(words: list[str]) -> int:
     """Runs the command; returns the exit code."""
-    describes = words[:1] == ["describe"]
-    arguments = _parser(describes).parse_args(words[describes:])
+    command = words[0] if words[:1] and words[0] in COMMANDS else ""
+    arguments = _parser(command).parse_args(words[1:] if command else words)
+    if arguments.lifeline is not None:
+        threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
-        if describes:
-            description = describe_checkpoint(*locate(arguments.checkpoint, arguments.revision))
+        if command == "describe":
+            from model_export.describe import describe_checkpoint
+
+            description = describe_checkpoint(*locate(arguments.checkpoint))
             print(description)
             return 2 if description.refused else 0
-        print(_export(arguments))
+        print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
     except (ExportError, OSError) as error:  # OSError: a file of the checkpoint may not be read
         print(f"model_export: {error}", file=sys.stderr)
         return 2
@@ -35,42 +45,54 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _parser(describes: bool) -> argparse.ArgumentParser:
-    if describes:
-        about = "Describes a checkpoint without exporting it."
-        parser = argparse.ArgumentParser(prog="python -m model_export describe", description=about)
+def _parser(command: str) -> argparse.ArgumentParser:
+    if command:
+        parser = argparse.ArgumentParser(prog=f"bert-export {command}", description=COMMANDS[command])
     else:
-        about = "Converts a trained BERT to an ONNX artifact for `python -m service`."
-        epilog = "`describe CHECKPOINT` describes a checkpoint without exporting it."
-        parser = argparse.ArgumentParser(prog="python -m model_export", description=about, epilog=epilog)
+        about = "Converts a trained BERT to an ONNX artifact for `bert-service`."
+        epilog = " ".join(f"`{name} CHECKPOINT`: {what}" for name, what in COMMANDS.items())
+        parser = argparse.ArgumentParser(prog="bert-export", description=about, epilog=epilog)
     parser.add_argument("checkpoint", help=CHECKPOINT)
-    parser.add_argument("--revision", help="a branch, tag or commit of the hub's repository")
-    if not describes:
+    # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    if not command:
+        from model_export.export import AUTO
+        from model_export.graph.precision import PRECISIONS  # a download takes a third of its time without ONNX
+
         parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
-        about = "fp16 for cuda, int8 for cpu (default: fp32)"
-        parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help=about)
+        about = "fp16 for cuda, int8 for cpu; auto: those where they are fast and exact enough (default: fp32)"
+        parser.add_argument("--precision", choices=[AUTO, *sorted(PRECISIONS)], default="fp32", help=about)
         about = "the device that the artifact is for; a folder may hold an artifact for each"
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=about)
         about = "store the weights also packed for this CPU, so that sessions and processes share them: twice as large"
         parser.add_argument("--prepacked", action="store_true", help=f"{about}, and still usable on any machine")
+        parser.add_argument("--name", default="", help="the model's name (default: the hub id, or the folder's name)")
         about = "export a sentence-transformers checkpoint without its modules that are not computed"
         parser.add_argument("--without-modules", action="store_true", help=about)
     return parser
 
 
 def _export(arguments: argparse.Namespace) -> str:
+    from model_export.export import export
+
     check_empty(arguments.artifact, arguments.device)  # before a download
-    folder, name = locate(arguments.checkpoint, arguments.revision)
+    folder, name = locate(arguments.checkpoint)
     manifest = export(
         folder,
         arguments.artifact,
         precision=arguments.precision,
         device=arguments.device,
-        name=name,
+        name=arguments.name or name,
         prepacked=arguments.prepacked,
         without_modules=arguments.without_modules,
     )
     return report(manifest, arguments.artifact / arguments.device)
+
+
+def _end_with_parent(descriptor: int) -> None:
+    """Interrupts this process, as Ctrl-C does, when the pipe is closed."""
+    os.read(descriptor, 1)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def report(manifest: Manifest, artifact: Path) -> str:

@@ -9,6 +9,7 @@ from model_export.checkpoints.named_weights import NamedWeights
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
 from model_export.graph.attention import ATTENTION
+from model_export.graph.attention_graph import build_attention
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
@@ -27,6 +28,7 @@ class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
 
     graph: GraphBuilder
+    attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
     layout: str  # of the batch
     parts: NamedWeights
     heads: Heads
@@ -53,6 +55,11 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     if sentence.pooling == "sentence":
         build_sentence(graph, heads.hidden, architecture.hidden, sentence)
         heads.present.append("sentence")
+    maps = GraphBuilder(selected.dtype)
+    build_attention(
+        maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
+    )
+    heads.present.append("attention")
     parts.ignore_known()
     if unused := checkpoint.unused_weights():
         more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
@@ -62,6 +69,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         )
     return BuiltModel(
         graph=graph,
+        attention=maps,
         layout=attention.layout,
         parts=parts,
         heads=heads,

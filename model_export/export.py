@@ -1,14 +1,16 @@
 """Exports a checkpoint: read it, build the graph, write it, verify the written files, then rename the folder."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from model_export.artifact.cpu import trim_heap
+from model_export.artifact.cpu import has_fast_int8, trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import MODEL, PREPACKED_FOR, TOKENIZER, Manifest
+from model_export.artifact.manifest import ATTENTION, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.errors import ExportError
+from model_export.errors import ExportError, PrecisionError
 from model_export.graph.precision import PRECISIONS
 from model_export.make_manifest import make_manifest
 from model_export.output.atomic_folder import atomic_folder, check_empty
@@ -16,6 +18,9 @@ from model_export.output.prepacked import prepack, prepacked_for
 from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import read_tokenizer
 from model_export.verification.verify import reference_outputs, verify
+
+AUTO = "auto"
+AUTO_MIN_COSINE = {"int8": 0.99, "fp16": 0.9999}  # of the check's vectors; below it auto takes fp32
 
 
 def export(
@@ -30,11 +35,39 @@ def export(
 ) -> Manifest:
     """Writes the checkpoint folder `source` to the folder `artifact`/`device`.
 
-    `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the weights also packed for this machine;
-    `without_modules` leaves out sentence-transformers' modules that are not computed.
+    `precision` may be "auto": int8 (cpu) or fp16 (cuda) where they are fast and the check stays within
+    AUTO_MIN_COSINE, otherwise fp32. `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the
+    weights also packed for this machine; `without_modules` leaves out sentence-transformers' modules that are not
+    computed.
     Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
+    write = partial(
+        _export, source, artifact, device=device, name=name, prepacked=prepacked, without_modules=without_modules
+    )
+    if precision != AUTO:
+        return write(precision)
+    if device == "cpu" and not has_fast_int8():
+        return write("fp32", auto="fp32, because this processor has neither VNNI nor AMX, which int8 needs")
+    small = "int8" if device == "cpu" else "fp16"
+    try:
+        return write(small, auto="")
+    except PrecisionError as error:
+        return write("fp32", auto=f"fp32, because {error}")
+
+
+def _export(
+    source: Path,
+    artifact: Path,
+    precision: str,
+    *,
+    device: str,
+    name: str,
+    prepacked: bool,
+    without_modules: bool,
+    auto: str | None = None,
+) -> Manifest:
+    """As `export`. `auto` says why `auto` takes this precision; "": if its check is within AUTO_MIN_COSINE."""
     _check_supported(precision, device, prepacked=prepacked)
     check_empty(artifact, device)
     checkpoint = Checkpoint(source, name)
@@ -54,13 +87,25 @@ def export(
         built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
+        shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
         trim_heap()
-        errors = verify(folder / MODEL, expected, heads, precision, built.layout)
+        errors = verify(folder, expected, heads, precision, built.layout)
+        if auto is not None:
+            checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(
-            checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
+            checkpoint, built, tokenizer, expected, errors, folder, shared, precision=precision, device=device
         )
         manifest.write(folder)
     return manifest
+
+
+def _check_exact(precision: str, errors: Mapping[str, float]) -> str:
+    """Why `auto` takes the precision. Raises PrecisionError where it is not exact enough for that."""
+    smallest = min(value for name, value in errors.items() if name.endswith("_smallest_cosine"))
+    bound, found = AUTO_MIN_COSINE[precision], f"the smallest cosine of the {precision} check is {smallest:.5f}"
+    if not smallest >= bound:
+        raise PrecisionError(f"{found}, below {bound}")
+    return f"{precision}, because {found}, at least {bound}"
 
 
 def _check_supported(precision: str, device: str, *, prepacked: bool) -> None:

@@ -1,5 +1,6 @@
 """Fills in the manifest of an artifact that was written and verified."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -7,16 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from model_export.artifact.manifest import (
+    ATTENTION,
     FORMAT,
     MODEL,
     TOKENIZER,
     WEIGHTS,
+    AttentionWeights,
     Embedding,
     Golden,
     Manifest,
+    StoredWeight,
     Tensor,
     sha256,
 )
+from model_export.artifact.stored_weights import digest, read_weights
 from model_export.build import BuiltModel
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import pair_labels
@@ -36,11 +41,15 @@ def make_manifest(
     expected: Expected,
     errors: dict[str, float],
     folder: Path,
+    shared: Sequence[StoredWeight],
     *,
     precision: str,
     device: str,
 ) -> Manifest:
-    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
+    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification.
+
+    `shared` are the weights that ATTENTION reads.
+    """
     heads, parts = built.heads, built.parts
     sizes = asdict(parts.architecture)
     return Manifest(
@@ -64,9 +73,10 @@ def make_manifest(
         inputs=_tensors(built.graph.inputs()),
         outputs=_tensors(built.graph.outputs()),
         assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
+        attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER)},
+        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER, ATTENTION)},
     )
 
 
@@ -83,6 +93,11 @@ def _embedding(model: SentenceModel) -> Embedding:
         default_prompt=model.default_prompt,
         similarity=model.similarity,
     )
+
+
+def _attention(weights: Path, shared: Sequence[StoredWeight]) -> AttentionWeights:
+    mapped = read_weights(weights, shared, mapped=True)
+    return AttentionWeights(stored=tuple(shared), sha256=digest(mapped.values()))
 
 
 def _tensors(signatures: list[Signature]) -> dict[str, Tensor]:

@@ -1,38 +1,58 @@
-"""`python -m service`: reads the settings, opens an artifact and serves it; SIGTERM drains, exit code 0."""
+"""`python -m service`: reads the settings, finds or makes an artifact and serves it; SIGTERM drains, exit code 0."""
 
 import logging
 import os
+import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from service.artifact import ManifestError
-from service.engine.device import ArtifactChoice, select_artifact
+from service.command import variables_of
+from service.engine.device import ArtifactChoice, export_device, select_artifact
 from service.errors import DeviceError
 from service.listening import ListenError, bind_address, check_address
 from service.logs import configure_logging
-from service.settings import Settings, SettingsError
+from service.model_cache.cache import Cache
+from service.model_cache.checkpoint import ModelError
+from service.model_cache.prepare import Wanted, prepare_artifact
+from service.settings import Settings, SettingsError, set_variables
 from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
 from service.tracing.start import check_packages
 
 
-def main() -> int:
-    """The exit code: 2 where the settings, the artifact or the device cannot be used, 1 where the port is taken."""
+class Stopped(BaseException):
+    """A signal arrived before the service listens."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = 0 if number == signal.SIGTERM else 130
+
+
+def main(words: Sequence[str] = ()) -> int:
+    """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken."""
+    set_variables(variables_of(words))
     try:
         settings = Settings.from_environment()
         check_packages(settings)
         check_address(settings.host, settings.port)
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
-        choice = select_artifact(settings.artifact, settings.device)
+        configure_logging(settings)
+        choice = _select(settings)
         defaults = describe_defaults(choice.artifact.manifest, settings)
-    except (SettingsError, ManifestError, DeviceError) as error:
+    except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 2
     except ListenError as error:
         print(f"service: {error}", file=sys.stderr)
         return 1
-    configure_logging(settings)
+    except Stopped as stopped:
+        print("service: stopped before the model was exported; nothing half is left", file=sys.stderr)
+        return stopped.code
     logging.getLogger("service").info(defaults)
     if choice.degraded:
         message = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
@@ -43,6 +63,45 @@ def main() -> int:
     except (ManifestError, ListenError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 1 if isinstance(error, ListenError) else 2
+
+
+def _select(settings: Settings) -> ArtifactChoice:
+    """Of BERT_ARTIFACT, or of the artifact of BERT_MODEL. Raises what `select_artifact` and `_prepare` do."""
+    if settings.artifact is not None:
+        return select_artifact(settings.artifact, settings.device)
+    try:
+        cache = Cache(settings.cache_folder)
+    except RuntimeError as error:
+        raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
+    folder = _prepare(settings, cache)
+    try:
+        return select_artifact(folder, settings.device)
+    except ManifestError as error:
+        if cache.folder not in folder.parents:
+            raise
+        raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
+
+
+def _prepare(settings: Settings, cache: Cache) -> Path:
+    """The folder of the artifact of BERT_MODEL, which is exported first where there is none. Raises Stopped."""
+    assert settings.model is not None  # the settings were checked
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        precision = settings.precision if "precision" in settings.model_fields_set else None
+        wanted = Wanted(
+            model=settings.model,
+            device=export_device(settings.device),
+            precision=precision,
+            update=settings.update,
+        )
+        return prepare_artifact(wanted, cache)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
+    raise Stopped(number)
 
 
 def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
@@ -67,12 +126,19 @@ def _supervise(settings: Settings, choice: ArtifactChoice, check: StartedCheck) 
     from service.workers.supervisor import supervise
 
     check.finish()
-    return supervise(settings, device=choice.artifact.manifest.device, degraded=choice.degraded)
+    return supervise(settings, choice.artifact, degraded=choice.degraded)
+
+
+def _answer_file() -> int:
+    """`bert-service bulk`."""
+    from service.library.command import main as answer_file
+
+    return answer_file(sys.argv[2:])
 
 
 def run() -> NoReturn:
     """The command `bert-service`: ends the process at once, so that a run that hangs cannot keep it."""
-    code = main()
+    code = _answer_file() if sys.argv[1:2] == ["bulk"] else main(sys.argv[1:])
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_export.artifact.graph_sizes import why_sizes_differ
-from model_export.artifact.manifest import MANIFEST, MODEL, PREPACKED_FOR, TOKENIZER, WEIGHTS, Manifest, ManifestError
+from model_export.artifact.manifest import (
+    ATTENTION,
+    MANIFEST,
+    MODEL,
+    PREPACKED_FOR,
+    TOKENIZER,
+    WEIGHTS,
+    Manifest,
+    ManifestError,
+)
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
-FILES = (MODEL, WEIGHTS, TOKENIZER)
+FILES = (MODEL, WEIGHTS, TOKENIZER, ATTENTION)
 SIZES = {"vocabulary": 1, "hidden": 1, "layers": 1, "heads": 1, "intermediate": 1, "segments": 0, "parameters": 1}
 CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model*.bin")  # files of a checkpoint
 SOLUTION = "export the checkpoint again"
@@ -23,6 +32,10 @@ class Artifact:
     @property
     def model(self) -> Path:
         return self.folder / MODEL
+
+    @property
+    def attention(self) -> Path:
+        return self.folder / ATTENTION
 
     @property
     def weights(self) -> Path:
@@ -54,7 +67,7 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     if device not in devices:
         _refuse_checkpoint(folder, device)
         found = f", only one for {devices[0]}" if devices else ""
-        remedy = f"make one with `python -m model_export CHECKPOINT {folder} --device {device}`"
+        remedy = f"make one with `bert-export CHECKPOINT {folder} --device {device}`"
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
     manifest = Manifest.read(folder / device)
     fault = why_inconsistent(manifest)
@@ -107,5 +120,5 @@ def _why_golden_unusable(manifest: Manifest, vocabulary: int, hidden: int) -> st
 def _refuse_checkpoint(folder: Path, device: str) -> None:
     """Raises ManifestError for a checkpoint, into whose folder nothing should be exported."""
     if not available(folder) and any(any(folder.glob(pattern)) for pattern in CHECKPOINT):
-        solution = f"export it into another folder, `python -m model_export {folder} ARTIFACT --device {device}`"
+        solution = f"export it into another folder, `bert-export {folder} ARTIFACT --device {device}`"
         raise ManifestError(f"{folder} is a checkpoint, not an artifact: {solution}, and set BERT_ARTIFACT to that")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from service.artifact import Artifact
 from service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from service.metrics import Metrics
+from service.scheduling.queue import BULK_SHARE
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults, root_task
@@ -96,7 +97,13 @@ class Backend(ABC):
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""
         settings = self.settings
-        limits = Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate)
+        limits = Limits(
+            max_inputs=settings.max_inputs,
+            max_top_k=settings.max_top_k,
+            max_attention=settings.max_attention,
+            truncate=settings.truncate,
+            max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
+        )
         manifest = self.artifact.manifest
         self._tasks = Tasks(
             manifest=manifest,

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+
+from service.model_settings import ModelSettings
 
 PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
-RootTask = Literal["embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
+RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
 class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, allow_inf_nan=False)
+class Settings(ModelSettings):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    artifact: Path = Field(description="folder written by `python -m model_export`")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")
     admin_port: int | None = Field(
@@ -73,7 +73,8 @@ class Settings(BaseSettings):
     min_read_bytes_per_second: int = Field(
         10_000, ge=1, description="a client that reads its response more slowly than this is disconnected"
     )
-    max_top_k: int = Field(1000, ge=1, description="candidates per mask")
+    max_top_k: int = Field(1000, ge=1, description="candidates per mask, answers per question")
+    max_attention: int = Field(128, ge=3, description="tokens of the text or pair of an /attention request")
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
         None, description="pooling of a request that names none; unset: as the artifact says"
     )
@@ -166,6 +167,9 @@ class Settings(BaseSettings):
         except ValidationError as error:
             faults = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
             raise SettingsError("; ".join(faults)) from None
+        if fault := settings.why_no_model():
+            raise SettingsError(fault)
+        settings._xdg_cache_home = variables.get("XDG_CACHE_HOME", "")
         settings._tracing = _asks_for_traces(variables)
         settings._check_together()
         return settings
@@ -220,6 +224,11 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     """A question with the known name that is spelled most alike; empty where none is."""
     near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
     return f" (did you mean {PREFIX}{near[0]}?)" if near else ""
+
+
+def set_variables(given: Mapping[str, str]) -> None:
+    """Sets variables of this process, which its child processes inherit."""
+    os.environ.update(given)
 
 
 def variables_with(**more: str) -> dict[str, str]:

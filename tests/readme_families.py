@@ -39,6 +39,8 @@ COLUMNS = (
     "`/nsp`",
     "`/predict`",
     "`/tag`",
+    "`/answer`",
+    "`/choose`",
     "tokenizer files",
 )
 TOKENIZERS = {"vocab.txt": "vocab.txt", "vocab.json": "vocab.json + merges.txt"}  # file -> in the table
@@ -51,11 +53,12 @@ def table(manifest_of: Callable[[str], Manifest]) -> str:
 
 
 def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]:
-    pretrained, labels, tags = (manifest_of(name) for name in (family, f"{family}-labels", f"{family}-tags"))
+    pretrained = manifest_of(family)
+    tuned = {head: manifest_of(f"{family}-{head}") for head in ("labels", "tags", "spans", "choices")}
     pooling = ", ".join(head for head in ("cls", "mean", "pooler") if head in pretrained.heads)
     pair = f"`{'`, `'.join(pretrained.pair_labels)}`" if "pair" in pretrained.heads else "501"
     files = ["tokenizer.json", *(shown for name, shown in TOKENIZERS.items() if (GOLDEN / family / name).is_file())]
-    found = [_yes("fill_mask", pretrained), pair, _yes("labels", labels), _yes("tags", tags)]
+    found = [_yes("fill_mask", pretrained), pair, *(_yes(head, manifest) for head, manifest in tuned.items())]
     return (
         f"{FAMILIES[family]} (`{family}`)",
         pooling,

@@ -21,7 +21,7 @@ COMPOSE_MARKS = (
     "      # /settings\n",
 )
 COLUMNS = ("variable", "default", "allowed", "what it sets")
-NOT_PASSED = ("artifact", "host", "port")  # the container has its own
+NOT_PASSED = ("artifact", "model", "precision", "cache", "update", "host", "port")  # the container has its own
 
 
 def readme_table() -> str:

@@ -12,13 +12,12 @@ PACKAGES = ("service", "model_export")
 ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "fastapi": ("service.http",),
     "fastapi_offline": ("service.http",),
-    "starlette": ("service.http",),
+    "starlette": ("service.http", "service.library.application"),
     "uvicorn": ("service.http",),
     "httptools": ("service.http",),
     "uvloop": ("service.workers",),
-    "pydantic": ("service.settings", "service.tasks", "service.http"),
+    "pydantic": ("service.settings", "service.model_settings", "service.command", "service.tasks", "service.http"),
     "pydantic_core": ("service.tasks", "service.http"),
-    "pydantic_settings": ("service.settings",),
     "prometheus_client": ("service.metrics", "service.workers.child"),
     "opentelemetry": ("service.tracing.spans",),
     "pythonjsonlogger": ("service.logs",),
@@ -37,8 +36,9 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "onnx_ir": ("model_export.graph", "model_export.verification"),
     "onnx": ("model_export.verification",),
     "httpx": ("service.client",),
-    "pyarrow": ("service.client.files",),
-    "tqdm": ("model_export", "service.client.__main__"),
+    "pyarrow": ("service.bulk.files", "service.library.ray_data"),
+    "tqdm": ("model_export", "service.client.__main__", "service.library.command"),
+    "ray": ("service.library.ray_data",),
     "numpy": PACKAGES,
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10

@@ -4,17 +4,27 @@ import ctypes
 import platform
 from pathlib import Path
 
+FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}  # with these an int8 product neither saturates nor is slow
 VECTOR_UNITS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}
 
 
 def cpu_signature(onnxruntime: str) -> str:
     """The processor's vector units, by which kernels are selected, and the version of ONNX Runtime."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        flags = ""
-    vectors = " ".join(sorted(VECTOR_UNITS & set(flags.split()))) or "no known vector units"
+    vectors = " ".join(sorted(VECTOR_UNITS & _flags())) or "no known vector units"
     return f"{platform.machine()} with {vectors}, ONNX Runtime {onnxruntime}"
+
+
+def has_fast_int8() -> bool:
+    """Whether this processor has VNNI or AMX."""
+    return bool(FAST_INT8 & _flags())
+
+
+def _flags() -> set[str]:
+    """Of the processor, as the system lists them; empty where it does not."""
+    try:
+        return set(Path("/proc/cpuinfo").read_text("utf-8").split())
+    except OSError:
+        return set()
 
 
 def trim_heap() -> None:

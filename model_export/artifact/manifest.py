@@ -12,6 +12,7 @@ from typing import Any, Self
 
 FORMAT = 5
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
+ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -63,6 +64,24 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeight:
+    """A weight of ATTENTION, and where it is in WEIGHTS."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWeights:
+    """The weights that ATTENTION and MODEL share; ATTENTION itself has those of a few bytes."""
+
+    stored: tuple[StoredWeight, ...]
+    sha256: str  # of their bytes, one weight after another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
@@ -86,6 +105,7 @@ class Manifest:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
+    attention: AttentionWeights
     verification: Mapping[str, float]  # largest errors against the float64 reference
     golden: tuple[Golden, ...]  # the first one is the canary
     files: Mapping[str, str]  # file name -> SHA-256
@@ -117,7 +137,7 @@ class Manifest:
         except FileNotFoundError:
             raise ManifestError(
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "
-                "create one with `python -m model_export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
+                "create one with `bert-export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error

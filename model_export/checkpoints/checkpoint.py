@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from model_export.artifact.source import MODULES
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
 from model_export.checkpoints.storage.advice import TENSORFLOW, convert, convert_tensorflow
 from model_export.checkpoints.storage.formats import FORMATS, Format
 from model_export.errors import ExportError
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
-MODULES = "modules.json"  # of sentence-transformers
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
 

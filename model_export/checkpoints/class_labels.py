@@ -9,7 +9,16 @@ from model_export.checkpoints.families import Family, int_setting
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.errors import ExportError
 
-TASKS = {"ForSequenceClassification": "labels", "ForTokenClassification": "tags"}  # end of a class name -> our output
+TASKS = {  # end of a class name -> our output
+    "ForSequenceClassification": "labels",
+    "ForTokenClassification": "tags",
+    "ForMultipleChoice": "choices",
+}
+SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; also transformers' defaults
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+}
 PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # by training objective
 SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
     "regression": "none",
@@ -20,8 +29,8 @@ SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    output: str  # "labels" (of a text), "tags" (of each token), "" without a classifier
-    names: tuple[str, ...]  # of the logits, in order
+    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "" without a classifier
+    names: tuple[str, ...]  # of the logits, in order; none of "choices"
     scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 
 
@@ -30,7 +39,7 @@ NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
 
 def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
-    if parts.is_multiple_choice or not (parts.has("labels") or parts.has("tags")):
+    if not (parts.has("labels") or parts.has("tags")):
         return NO_CLASSIFIER
     stated = config.get("architectures")
     classes = [str(name) for name in stated] if isinstance(stated, list) else []
@@ -38,6 +47,9 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     if len(outputs) != 1:
         expected = f"it must name one class that ends in {' or '.join(TASKS)}"
         raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
+    if outputs == {"choices"}:
+        _check_summary(config)
+        return Classifier(output="choices", names=(), scores="none")
     names = _label_names(config)
     problem = config.get("problem_type")
     if problem is not None and str(problem) not in SCORE_FUNCTIONS:
@@ -45,6 +57,14 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
         raise ExportError(f"config.json sets problem_type to {problem!r}; supported are {supported}")
     default = "sigmoid" if len(names) == 1 else "softmax"
     return Classifier(output=outputs.pop(), names=names, scores=SCORE_FUNCTIONS[problem] if problem else default)
+
+
+def _check_summary(config: Mapping[str, Any]) -> None:
+    """Raises ExportError where ELECTRA's multiple-choice head reads another vector than that of [CLS]."""
+    for key, supported in SUMMARY.items():
+        if (found := config.get(key, supported)) != supported:
+            only = f"of a multiple-choice head only {supported!r} is supported"
+            raise ExportError(f"config.json sets {key} to {found!r}; {only}")
 
 
 def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -72,10 +72,11 @@ class Family:
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
+    choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
-    ignored_heads: Mapping[str, str] = field(default_factory=lambda: {"qa_outputs.": "question_answering"})
+    ignored_heads: Mapping[str, str] = field(default_factory=dict)
 
 
 BERT = Family(
@@ -123,6 +124,7 @@ FAMILIES = {
         defaults={"activation": "gelu", "max_position_embeddings": 512},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
         labels_activation="relu",
+        choices_activation="relu",
     ),
     "ernie": Family(
         prefix="ernie.",
@@ -143,7 +145,8 @@ FAMILIES = {
         defaults=BERT_DEFAULTS | {"embedding_size": 128},
         mlm_activation="gelu",
         labels_activation="gelu",
-        ignored_heads={"qa_outputs.": "question_answering", "discriminator_predictions.": "replaced_tokens"},
+        choices_activation="gelu",
+        ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
 }
 

@@ -4,8 +4,6 @@ from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.families import architecture_of, family_of
 from model_export.checkpoints.lazy_weight import Dense, LazyWeight
 
-MULTIPLE_CHOICE = ("classifier.", "pre_classifier.", "sequence_summary.")  # the weights of that head, in all families
-
 
 class NamedWeights:
     """Finds weights by part and layer, and counts what was read. Raises ExportError where the config is not supported.
@@ -51,25 +49,14 @@ class NamedWeights:
         known = {self._prefix + name for name in self.family.ignored} | {self._name("mlm_decoder", "bias", 0)}
         if self.has("mlm_decoder", "bias") and self.has("mlm_bias", "bias"):
             known.add(self._name("mlm_bias", "bias", 0))
-        known |= {name for name in self._checkpoint.names if name.startswith(tuple(self._ignored()))}
+        known |= {name for name in self._checkpoint.names if name.startswith(tuple(self.family.ignored_heads))}
         self._checkpoint.ignore(frozenset(known))
 
     def ignored_heads(self) -> list[str]:
         """The heads that the checkpoint has and no task reads."""
         stored = self._checkpoint.names
-        heads = self._ignored().items()
+        heads = self.family.ignored_heads.items()
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
-
-    @property
-    def is_multiple_choice(self) -> bool:
-        """Whether the classifier scores the choices of a multiple-choice question, which no task does."""
-        stated = self._checkpoint.config.get("architectures")
-        return isinstance(stated, list) and any(str(name).endswith("ForMultipleChoice") for name in stated)
-
-    def _ignored(self) -> dict[str, str]:
-        """Prefix of the weights of a head that no task reads -> the head's name."""
-        choice = dict.fromkeys(MULTIPLE_CHOICE, "multiple_choice") if self.is_multiple_choice else {}
-        return {**self.family.ignored_heads, **choice}
 
     def _name(self, part: str, kind: str, layer: int) -> str:
         if part in self.family.heads:

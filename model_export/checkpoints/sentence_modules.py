@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from model_export.artifact.feeds.pooled import MODES
-from model_export.checkpoints.checkpoint import MODULES, Checkpoint, read_json, read_modules
+from model_export.artifact.source import MODULES
+from model_export.checkpoints.checkpoint import Checkpoint, read_json, read_modules
 from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.sentence_files import optional_json, splade_activation
 from model_export.checkpoints.storage.formats import FORMATS, Weights

@@ -26,6 +26,8 @@ BERT_HEADS = {
     "pair": "cls.seq_relationship",
     "labels": "classifier",
     "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
 }
 ROBERTA_HEADS = {
     "mlm_dense": "lm_head.dense",
@@ -35,6 +37,8 @@ ROBERTA_HEADS = {
     "labels_dense": "classifier.dense",
     "labels": "classifier.out_proj",
     "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
 }
 ALBERT_PARTS = BERT_PARTS | {
     "projection": "encoder.embedding_hidden_mapping_in",
@@ -56,6 +60,8 @@ ALBERT_HEADS = {
     "pair": "sop_classifier.classifier",
     "labels": "classifier",
     "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
 }
 DISTILBERT_PARTS = {
     "word": "embeddings.word_embeddings",
@@ -75,8 +81,11 @@ DISTILBERT_HEADS = {
     "mlm_norm": "vocab_layer_norm",
     "mlm_decoder": "vocab_projector",
     "labels_dense": "pre_classifier",
+    "choices_dense": "pre_classifier",
     "labels": "classifier",
     "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
 }
 ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
 ELECTRA_PARTS = {part: name for part, name in BERT_PARTS.items() if part != "pooler"} | {
@@ -89,4 +98,7 @@ ELECTRA_HEADS = {
     "labels_dense": "classifier.dense",
     "labels": "classifier.out_proj",
     "tags": "classifier",
+    "choices_dense": "sequence_summary.summary",
+    "choices": "classifier",
+    "spans": "qa_outputs",
 }

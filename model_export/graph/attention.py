@@ -53,6 +53,12 @@ class Attention(Protocol):
         `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
         """
 
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
+
+        The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowIndex:
@@ -107,6 +113,15 @@ class PackedRows:
         context = self._gather_heads(g.op("MatMul", probabilities, value), index.output)
         return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
 
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        g = self.g
+        with g.scope("query"):
+            query = linear.affine(g, states, *projections.query)
+        with g.scope("key_value"):
+            both = linear.product(g, states, _concat_rows(projections.key[0], projections.value[0]))
+        ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
+        return _probabilities(g, query, g.op("Slice", both, *ends), self.heads, self.hidden)
+
     def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> _RowIndex:
         return _RowIndex(
             heads=self._head_indices(tokens),
@@ -142,6 +157,14 @@ class PackedRows:
             query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
             same = g.op("Equal", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
             return g.op("Where", same, g.constant(np.float32(0)), g.constant(MASKED_SCORE))
+
+
+def _probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
+    """softmax(Q K^T / sqrt(head size)) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
+    shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
+    by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
+    scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)
+    return g.op("Softmax", scores, axis=-1)
 
 
 def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
@@ -182,15 +205,21 @@ class CumulativeLengths:
         last: bool,
     ) -> Value:
         g = self.g
-        with g.scope("query"):
-            query = linear.affine(g, key_value_states, *projections.query)
-        with g.scope("key"):
-            key = linear.product(g, key_value_states, projections.key[0])
+        query, key = self._query_and_key(linear, projections, key_value_states)
         with g.scope("value"):
             value = linear.product(g, key_value_states, projections.value[0])
         inputs = (query, key, value, None, self._offset, self._lengths)
         context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
         return g.op("Gather", context, self._selected, axis=0) if last else context
+
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        return _probabilities(self.g, *self._query_and_key(linear, projections, states), self.heads, self.hidden)
+
+    def _query_and_key(self, linear: Linear, projections: Projections, states: Value) -> tuple[Value, Value]:
+        with self.g.scope("query"):
+            query = linear.affine(self.g, states, *projections.query)
+        with self.g.scope("key"):
+            return query, linear.product(self.g, states, projections.key[0])
 
 
 ATTENTION: Mapping[str, type[PackedRows] | type[CumulativeLengths]] = {"cpu": PackedRows, "cuda": CumulativeLengths}

@@ -1,6 +1,7 @@
 """Records operator calls as an ONNX graph with onnx_ir: a call returns its output value, scopes name the nodes."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from model_export.artifact.manifest import WEIGHTS
+from model_export.artifact.manifest import WEIGHTS, StoredWeight
 from model_export.checkpoints.lazy_weight import LazyWeight
 
 Value = ir.Value
@@ -159,13 +160,7 @@ class GraphBuilder:
         `metadata` is stored in the model. Raises ExportError where a weight of the checkpoint is damaged.
         """
         logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazy tensor
-        model = ir.Model(
-            self._graph,
-            ir_version=10,
-            producer_name="bert-service",
-            producer_version=version("bert-service"),
-            metadata_props=dict(metadata or {}),
-        )
+        model = self._model(metadata or {})
         size = sum(one.const_value.nbytes for one in self._graph.initializers.values() if one.const_value is not None)
         with tqdm(total=size, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
             ir.save(
@@ -176,6 +171,35 @@ class GraphBuilder:
                 max_workers=1,
                 max_in_flight_bytes=1,
             )
+
+    def save_sharing(self, path: Path, model: Path) -> list[StoredWeight]:
+        """Writes the model to `path`, beside the written `model`, whose weights of the same names it has.
+
+        Returns the weights that are in the weights' file; the small ones are written to both models.
+        """
+        with warnings.catch_warnings(action="ignore"):  # of prepacked copies, which it does not know
+            written = ir.load(model).graph.initializers
+        shared = []
+        for name, value in self._graph.initializers.items():
+            if isinstance(value.const_value, ir.LazyTensor):  # not a constant
+                tensor = written[name].const_value
+                assert tensor is not None
+                assert (tensor.shape, tensor.dtype) == (value.shape, value.dtype), name
+                value.const_value = tensor
+                if isinstance(tensor, ir.ExternalTensor):
+                    dtype, shape = str(tensor.dtype.numpy()), tuple(tensor.shape.numpy())
+                    shared.append(StoredWeight(name=name, dtype=dtype, shape=shape, offset=tensor.offset or 0))
+        ir.save(self._model({}), path)
+        return shared
+
+    def _model(self, metadata: Mapping[str, str]) -> ir.Model:
+        return ir.Model(
+            self._graph,
+            ir_version=10,
+            producer_name="bert-service",
+            producer_version=version("bert-service"),
+            metadata_props=dict(metadata),
+        )
 
     def _initializer(self, tensor: ir.TensorProtocol, shape: Sequence[int]) -> Value:
         value = ir.Value(name=tensor.name, shape=ir.Shape(shape), type=ir.TensorType(tensor.dtype), const_value=tensor)

@@ -16,6 +16,13 @@ from model_export.graph.channel_shift import Shift
 from model_export.graph.linear import Linear, Norm
 
 
+def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projections:
+    """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
+    hidden = parts.architecture.hidden
+    dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
+    return Projections(*(shift.compensate_dense(one, 2 * layer) for one in dense))
+
+
 @dataclass(frozen=True, slots=True)
 class Encoder:
     g: GraphBuilder
@@ -79,8 +86,7 @@ class Encoder:
         before, between, after = 2 * i, 2 * i + 1, 2 * i + 2  # activation indices
         with g.scope(f"layers.{i}"):
             with g.scope("attention"):
-                dense = (self.parts.dense(part, a.hidden, a.hidden, layer=i) for part in ("query", "key", "value"))
-                projections = Projections(*(shift.compensate_dense(one, before) for one in dense))
+                projections = read_projections(self.parts, shift, i)
                 last = i == a.layers - 1
                 context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from model_export.artifact.manifest import TOKENIZER, ModelBounds
 from model_export.artifact.tokenizer_check import TokenizerCheck, check_in_child
 
-MODULE = "model_export.tokenization.tokenizer_check"
+MODULE = __name__
 
 
 def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:

@@ -15,6 +15,7 @@ from model_export.checkpoints.named_weights import NamedWeights
 
 Doubles = NDArray[np.float64]
 LENGTHS = (2, 3, 17, 31, 64, 130)
+ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
 STEP, LARGEST = 1 / 1024, 6.0  # erf(6) is 1 in float64
 GRID = np.arange(0.0, LARGEST + 2 * STEP, STEP)
 VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi) * np.exp(-(GRID**2))
@@ -73,16 +74,18 @@ class Reference:
         self.architecture = parts.architecture
         self._parts = parts
         self.states: list[Doubles] = []  # after the embeddings and each layer, [tokens of all sequences, hidden]
+        # of each layer and each sequence of at most ATTENTION_TOKENS, [heads, length, length]
+        self.attention: list[list[Doubles]] = []
         self._offsets: list[Doubles] = []
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
         """The last layer's output, [length, hidden] per sequence of ids, all in segment 0.
 
-        Sets `channel_offsets`, and `states`.
+        Sets `channel_offsets`, `states` and `attention`.
         """
         states = np.concatenate([self._embed(ids) for ids in sequences])
         ends = np.cumsum([len(ids) for ids in sequences])[:-1]
-        self._offsets, self.states = [midrange(states)], [states]
+        self._offsets, self.states, self.attention = [midrange(states)], [states], []
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             attended, states = self._layer(states, ends, self._layer_weights(layer))
             self._offsets += [attended.mean(axis=0), midrange(states)]
@@ -110,12 +113,17 @@ class Reference:
 
     def labels(self, hidden: Doubles, count: int) -> Doubles:
         """A text's logits, [count]."""
-        activation, size = self._parts.family.labels_activation, self.architecture.hidden
-        if activation:
-            inner = ACTIVATIONS[activation](self._dense("labels_dense", hidden[0], size, size))
-        else:
-            inner = self.pooler(hidden)
-        return self._dense("labels", inner, size, count)
+        inner = self._classified(hidden, "labels_dense", self._parts.family.labels_activation)
+        return self._dense("labels", inner, self.architecture.hidden, count)
+
+    def choices(self, hidden: Doubles) -> Doubles:
+        """The logit of a prompt with a choice, [1]."""
+        inner = self._classified(hidden, "choices_dense", self._parts.family.choices_activation)
+        return self._dense("choices", inner, self.architecture.hidden, 1)
+
+    def spans(self, hidden: Doubles) -> Doubles:
+        """The logits of the start and the end of an answer at each token, [length, 2]."""
+        return self._dense("spans", hidden, self.architecture.hidden, 2)
 
     def tags(self, hidden: Doubles, count: int) -> Doubles:
         """The logits of each token, [length, count]."""
@@ -130,6 +138,11 @@ class Reference:
     def sparse(self, hidden: Doubles) -> Doubles:
         """The largest logit of each word, [vocabulary], over the states [length, hidden] of a text; at least 0."""
         return np.asarray(np.maximum(self._logits(hidden), 0).max(axis=0))
+
+    def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
+        """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
+        size = self.architecture.hidden
+        return ACTIVATIONS[activation](self._dense(part, hidden[0], size, size)) if activation else self.pooler(hidden)
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""
@@ -171,21 +184,23 @@ class Reference:
         `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        context = np.concatenate([self._attention(*one) for one in zip(*projected, strict=True)])
-        context = context @ w["attention"].T + w["attention.bias"]
+        contexts, probabilities = zip(*(self._attention(*one) for one in zip(*projected, strict=True)), strict=True)
+        self.attention.append([one for one in probabilities if one.shape[-1] <= ATTENTION_TOKENS])
+        context = np.concatenate(contexts) @ w["attention"].T + w["attention.bias"]
         x = self._norm(x + context, w["attention_norm.weight"], w["attention_norm.bias"])
         inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
         total = x + inner @ w["output"].T + w["output.bias"]
         return x, self._norm(total, w["output_norm.weight"], w["output_norm.bias"])
 
-    def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> Doubles:
-        """softmax(Q K^T / sqrt(head size)) V per head, for one sequence; [length, hidden]."""
+    def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> tuple[Doubles, Doubles]:
+        """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size))."""
         q, k, v = (self._heads(x) for x in (query, key, value))
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
         scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self.architecture.head_size)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        context = np.einsum("hqk,hkd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)
-        return np.asarray(context).reshape(query.shape)
+        probabilities = scores / scores.sum(axis=-1, keepdims=True)
+        context = np.einsum("hqk,hkd->qhd", probabilities, v)
+        return np.asarray(context).reshape(query.shape), probabilities
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""

@@ -10,9 +10,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
-from model_export.artifact.feeds.layers import LAST
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
+from model_export.artifact.manifest import ATTENTION, MODEL
 from model_export.checkpoints.sentence_modules import SentenceModel
-from model_export.errors import ExportError
+from model_export.errors import PrecisionError
+from model_export.verification.attention import attention_error
 from model_export.verification.cuda_on_cpu import write_portable
 from model_export.verification.reference import Doubles, Reference, random_sequences
 from model_export.verification.sentence import sentence_vector
@@ -33,7 +35,8 @@ class Expected:
     hidden: Sequence[Doubles]  # each [length, hidden]
     outputs: Mapping[
         str, Sequence[Doubles]
-    ]  # of the artifact's heads among cls, mean, pooler, pair, labels, tags, tokens, sentence; and layer_tokens
+    ]  # of the heads among cls, mean, pooler, pair, labels, choices, tags, spans, tokens, sentence; and layer_tokens
+    attention: Sequence[Doubles]  # of the first sequences, [layers, heads, length, length]
     layers: int
     modes: Sequence[str]  # that the output `sentence` pools by
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
@@ -52,7 +55,9 @@ def reference_outputs(
         "pooler": reference.pooler,
         "pair": reference.pair,
         "labels": lambda h: reference.labels(h, labels),
+        "choices": reference.choices,
         "tags": lambda h: reference.tags(h, labels),
+        "spans": reference.spans,
         "tokens": lambda h: h,
         "sentence": lambda h: sentence_vector(h, sentence),
     }
@@ -67,6 +72,7 @@ def reference_outputs(
         sequences=sequences,
         hidden=hidden,
         outputs=outputs,
+        attention=[np.stack(layers) for layers in zip(*reference.attention, strict=True)],
         layers=reference.architecture.layers,
         modes=sentence.modes if "sentence" in heads else (),
         vocabulary=vocabulary,
@@ -74,9 +80,13 @@ def reference_outputs(
     )
 
 
-def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
-    """The largest error of each output. Raises ExportError where the [CLS] vectors are not the checkpoint's."""
-    rows = _run(model, expected, heads, layout)
+def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: str, layout: str) -> dict[str, float]:
+    """The largest error of each output of the artifact in `folder`.
+
+    Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
+    """
+    encoder = _open_portable(folder / MODEL, layout)
+    rows = _run(encoder, expected, heads, layout)
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -90,25 +100,43 @@ def verify(model: Path, expected: Expected, heads: Sequence[str], precision: str
         errors[f"{name}_max_abs_error"] = float(np.max(largest))
     worst, cosine = errors["cls_max_abs_error"], _smallest_cosine(pairs["cls"])
     if not (worst <= TOLERANCE[precision] and cosine >= MIN_COSINE[precision]):  # NaN fails: max and min return it
-        raise ExportError(
+        raise PrecisionError(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"
         )
+    errors["attention_max_abs_error"] = attention_error(
+        encoder,
+        _open(folder / ATTENTION),
+        expected.sequences[: len(expected.attention)],
+        expected.attention,
+        layout=layout,
+        modes=expected.modes,
+        precision=precision,
+    )
     return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
 
 
-def _run(model: Path, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
+def _open_portable(model: Path, layout: str) -> ort.InferenceSession:
     """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
+    runnable = model if layout == PACKED_ROWS else write_portable(model)
+    session = _open(runnable)
+    if runnable != model:
+        runnable.unlink()
+    return session
+
+
+def _open(model: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a small model waits more than it runs
-    runnable = model if layout == PACKED_ROWS else write_portable(model)
-    session = ort.InferenceSession(runnable, options, providers=["CPUExecutionProvider"])
-    if runnable != model:
-        runnable.unlink()
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: ort.InferenceSession, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     fills = "fill_mask" in heads
-    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) | {"layer_tokens"}
+    outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
+    outputs |= {"layer_tokens"}
     asked = partial(
         Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=(*range(expected.layers), LAST)
     )

@@ -1,6 +1,6 @@
-"""A client of the service for programs (`Client`) and files (`bert-client`). Imports nothing else of the service."""
+"""A client of the service for programs (`Client`) and files (`bert-client`). It imports only `service.bulk`."""
 
+from service.bulk.tasks import RequestFailed
 from service.client.client import Client
-from service.client.sender import RequestFailed
 
 __all__ = ["Client", "RequestFailed"]

@@ -3,7 +3,6 @@
 import io
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,29 +10,12 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from service.client.chunks import ChunkLimits, Input, split_into_chunks
-from service.client.sender import RequestFailed, Sender
+from service.bulk.chunks import ChunkLimits, Input, read_limits, split_into_chunks
+from service.bulk.tasks import TASKS, Answers, RequestFailed, Task, as_json
+from service.client.sender import Sender
 
 JSON, NPY = "application/json", "application/x-npy"
 TIMEOUT_SECONDS = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    path: str
-    pairs: bool = False  # an input may be a pair of texts
-    arrays: bool = False  # the answers of a request are the rows of one array
-    lists: bool = False  # an input is sent as a list of its texts
-    unwraps: bool = False  # the answer to a list of one input is the answer to that input
-
-
-TASKS = {
-    "embed": Task("/embed", arrays=True),
-    "fill-mask": Task("/fill-mask", unwraps=True),
-    "nsp": Task("/nsp", pairs=True, lists=True),
-    "predict": Task("/predict", pairs=True, lists=True),
-    "tag": Task("/tag"),
-}
 
 
 class Client:
@@ -113,7 +95,7 @@ class Client:
 
     def run_chunks(
         self, task: str, chunks: Iterable[list[Input]], **fields: Any
-    ) -> Iterator[tuple[Sequence[Any] | RequestFailed, list[Input]]]:
+    ) -> Iterator[tuple[Answers, list[Input]]]:
         """The answers to each chunk, or why it failed, with the chunk itself."""
         spec, sent = TASKS[task], deque[list[Input]]()
 
@@ -127,14 +109,6 @@ class Client:
             yield response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk)), chunk
 
 
-def as_json(item: Input, spec: Task) -> str | list[str]:
-    if isinstance(item, str):
-        return [item] if spec.lists else item
-    if not spec.pairs:
-        raise ValueError(f"{spec.path} takes texts, this input is a pair")
-    return list(item)
-
-
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[Any]:
     """The answer to each of the `count` inputs of a request."""
     if spec.arrays:
@@ -143,13 +117,3 @@ def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[A
     content = response.json()
     answers: list[Any] = [content] if spec.unwraps and count == 1 else content
     return answers
-
-
-def read_limits(info: dict[str, Any]) -> ChunkLimits:
-    """The limits of a request, from /info."""
-    limits, defaults = info.get("limits", {}), ChunkLimits()
-    return ChunkLimits(
-        tokens=min(defaults.tokens, limits.get("waiting_tokens", defaults.tokens) // 4),
-        inputs=min(defaults.inputs, limits.get("inputs", defaults.inputs)),
-        characters=min(defaults.characters, limits.get("body_bytes", 8 * defaults.characters) // 8),
-    )

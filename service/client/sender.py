@@ -14,19 +14,12 @@ from typing import Any
 
 import httpx
 
+from service.bulk.tasks import RequestFailed
+
 FIRST_REQUESTS = 2  # at a time, before the server has answered
 RETRIED_STATUSES = {429, 502, 503, 504}
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
 MAX_NAMED_SECONDS = 300.0
-
-
-class RequestFailed(Exception):
-    """The server refused a request for good, or could not be reached for `patience_seconds`."""
-
-    def __init__(self, message: str, *, status: int = 0, index: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status  # of HTTP; 0 where there was no response
-        self.index = index  # of the input with the error, in its request; None where the error concerns none
 
 
 class Concurrency:

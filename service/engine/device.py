@@ -12,7 +12,8 @@ from service.artifact import Artifact, available, open_artifact
 from service.errors import DeviceError
 from service.scheduling.concurrency import SERIAL, Concurrency
 
-PROBE = "from service.engine.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
+PROBE = f"from {__package__}.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
@@ -38,6 +39,16 @@ def select_artifact(folder: Path, device: str) -> ArtifactChoice:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
     return ArtifactChoice(open_artifact(folder, "cpu"), fault)
+
+
+def export_device(device: str) -> str:
+    """The device to export for; `device` is auto, cpu or cuda. Raises DeviceError where it cannot be used."""
+    if device == "cpu" or (device == "auto" and not any(Path(name).exists() for name in GPU_FILES)):
+        return "cpu"
+    fault = why_cuda_unavailable()
+    if fault and device == "cuda":
+        raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
+    return "cpu" if fault else "cuda"
 
 
 def why_cuda_unavailable() -> str:

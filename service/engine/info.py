@@ -82,6 +82,7 @@ def _limits(artifact: Artifact, settings: Settings) -> dict[str, int]:
         "characters": settings.max_characters,
         "body_bytes": settings.max_body_bytes,
         "top_k": settings.max_top_k,
+        "attention": settings.max_attention,
         "waiting_tokens": settings.max_waiting_tokens,
         "timeout_ms": settings.timeout_ms,
     }

@@ -55,6 +55,10 @@ class LocalBackend(Backend):
         return self.engine.readiness()
 
     async def info(self) -> dict[str, Any]:
+        return self.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """The content of /info."""
         mask_token = self.tokenizer.mask_token if self._tasks else None
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 

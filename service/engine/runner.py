@@ -15,10 +15,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Batch, Row, Tokens, pack, split
+from model_export.artifact.batch import LAYER, Batch, Row, Tokens, pack, split
 from model_export.artifact.cpu import cpu_signature, trim_heap
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS
 from service.artifact import Artifact
 from service.engine.calibration import Calibration, golden_tokens, measure
+from service.engine.graphs.attention import AttentionModel
 from service.engine.session import Session, configure_inference_thread, onnxruntime_version, open_session
 from service.errors import InferenceFailed, OutOfMemory
 from service.scheduling.concurrency import SERIAL, Concurrency
@@ -34,10 +36,14 @@ class ModelRunner:
     artifact: Artifact
     threads: int
     concurrency: Concurrency = SERIAL
+    attention: AttentionModel = field(init=False)  # opened by the first sequence that asks for it
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)  # on all cores, or on the GPU
     _per_core_session: Session = field(init=False, repr=False)  # on the core of the thread that calls it
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
+
+    def __post_init__(self) -> None:
+        self.attention = AttentionModel(self.artifact)
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
@@ -84,13 +90,17 @@ class ModelRunner:
         with translate_out_of_memory():
             batch = self._pack(sequences)
             outputs = await loop.run_in_executor(self._threads, self._compute, batch, all_cores)
-            return _split(batch, outputs), batch
+            rows = _split(batch, outputs)
+            if _asks_attention(batch):
+                rows = await loop.run_in_executor(self._threads, self._add_attention, batch, rows)
+            return rows, batch
 
     def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
         """As `run`, on the calling thread."""
         with translate_out_of_memory():
             batch = self._pack(sequences)
-            return _split(batch, self._compute(batch, all_cores)), batch
+            rows = _split(batch, self._compute(batch, all_cores))
+            return self._add_attention(batch, rows) if _asks_attention(batch) else rows, batch
 
     def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
         """Runs the batch once on each core at the same time, or once on all cores; returns how often."""
@@ -128,6 +138,13 @@ class ModelRunner:
         with self._device_slots:
             return session.run(sorted(batch.outputs), batch.feeds)
 
+    def _add_attention(self, batch: Batch, rows: Sequence[Row | None]) -> list[Row | None]:
+        """The rows of a batch, with the attention of the sequences that ask for it."""
+        fill = self.attention.fill_row
+        with self._device_slots:
+            both = zip(batch.owners, rows, strict=True)
+            return [None if row is None else _finite(fill(tokens, row)) for tokens, row in both]
+
 
 def _start_threads(executor: ThreadPoolExecutor, count: int) -> None:
     """Starts all threads of the executor, which starts one per task only. Raises RuntimeError for a lack of threads."""
@@ -139,12 +156,20 @@ def _start_threads(executor: ThreadPoolExecutor, count: int) -> None:
         together.abort()
 
 
+def _asks_attention(batch: Batch) -> bool:
+    return LAYER in batch.spans and any(not ATTENTION_OUTPUTS.isdisjoint(tokens.outputs) for tokens in batch.owners)
+
+
 def _split(batch: Batch, outputs: Sequence[NDArray[np.generic]]) -> list[Row | None]:
     """A row per sequence, None where it is not finite."""
     rows = split(batch, dict(zip(sorted(batch.outputs), outputs, strict=True)))
     if all(np.isfinite(array).all() for array in outputs):
         return list(rows)
-    return [row if all(np.isfinite(array).all() for array in row.values()) else None for row in rows]
+    return [_finite(row) for row in rows]
+
+
+def _finite(row: Row) -> Row | None:
+    return row if all(np.isfinite(array).all() for array in row.values()) else None
 
 
 @contextmanager

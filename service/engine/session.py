@@ -41,20 +41,33 @@ class Session(Protocol):
 class CpuSession:
     provider = "CPU"
 
-    def __init__(self, model: Path, *, threads: int) -> None:
-        options = _options(threads)
+    def __init__(self, model: Path, *, threads: int, weights: Arrays | None = None) -> None:
+        """`weights` take the place of those in the weights' file, by name: read where they are, not packed.
+
+        With them a run computes only what the outputs need.
+        """
+        options, self._run_options = _options(threads), None
         # the exporter chose the operators; fusing would replace them
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
-        options.add_session_config_entry("session.prepack.enable_parallel", "1")
+        if weights is None:
+            # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
+            options.add_session_config_entry("session.prepack.enable_parallel", "1")
+        else:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            self._run_options = ort.RunOptions()
+            self._run_options.only_execute_path_to_fetches = True
+        self._weights = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()}
+        for name, value in self._weights.items():
+            options.add_initializer(name, value)  # not copied
         self._session = _open(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        results: list[NDArray[np.generic]] = self._session.run(names, {name: feeds[name] for name in self.inputs})
+        inputs = {name: feeds[name] for name in self.inputs}
+        results: list[NDArray[np.generic]] = self._session.run(names, inputs, self._run_options)
         return results
 
 
@@ -89,6 +102,14 @@ class CudaSession:
 def open_session(model: Path, *, device: str, threads: int) -> Session:
     """Raises DeviceError where the device cannot be used, and what ONNX Runtime raises on loading the model."""
     return CudaSession(model) if device == "cuda" else CpuSession(model, threads=threads)
+
+
+def open_session_sharing(model: Path, weights: Arrays, *, device: str) -> Session:
+    """A session on the calling thread alone, with `weights` instead of the weights' file; on a GPU it copies the file.
+
+    Raises as `open_session`.
+    """
+    return CudaSession(model) if device == "cuda" else CpuSession(model, threads=1, weights=weights)
 
 
 def configure_inference_thread() -> None:

@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.logs import Fields
-from service.tasks.base import LongList, TaskResult
+from service.tasks.base import LongList, LongObject, TaskResult
 
 Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"
@@ -20,6 +20,8 @@ async def json_bytes(value: Any) -> bytes:
     """Compact JSON; large arrays and long lists in chunks."""
     if isinstance(value, LongList) or (isinstance(value, np.ndarray) and value.ndim > 2):
         return b"[" + b",".join([await _long_json(one) for one in value]) + b"]"
+    if isinstance(value, LongObject):
+        return await _long_json(value)
     if not isinstance(value, np.ndarray | list) or len(value) <= ROWS_PER_CHUNK:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     chunks = []
@@ -50,6 +52,9 @@ def as_one_array(value: Any) -> tuple[NDArray[np.generic] | None, list[tuple[byt
 
     The arrays of a LongList are joined along their tokens, the last axis but one; x-npy-rows has the tokens of each.
     """
+    if isinstance(value, LongObject):
+        (array,) = [one for one in value.values() if isinstance(one, np.ndarray)]
+        return array, []
     if isinstance(value, np.ndarray):
         return value, []
     if not all(isinstance(one, np.ndarray) for one in value):
@@ -71,12 +76,17 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 
 
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
-    """server-timing in milliseconds, and the number of truncated inputs if there are any."""
+    """server-timing in milliseconds; the number of truncated inputs if there are any; the windows of each text."""
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % tuple(
         [1e3 * seconds for seconds in result.stage_seconds]
     )
     headers = [(b"server-timing", timing)]
-    return [*headers, (b"x-truncated-inputs", b"%d" % result.truncated)] if result.truncated else headers
+    if result.truncated:
+        headers.append((b"x-truncated-inputs", b"%d" % result.truncated))
+    if result.added:
+        counts = np.bincount(result.owners).tolist()
+        headers.append((b"x-windows", b",".join(b"%d" % count for count in counts)))
+    return headers
 
 
 def describe_result(result: TaskResult) -> Fields:

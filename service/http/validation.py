@@ -15,7 +15,7 @@ MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 UNION_TAG = re.compile(
-    r"str|Pair|Document|SimilarityInputs|list\[.*\]"
+    r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
 )  # pydantic adds one to the location for each alternative of a union
 
 

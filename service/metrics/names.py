@@ -1,8 +1,9 @@
 """The values of labels, all from fixed sets, and the buckets of histograms."""
 
 TASKS = (
-    *("embed", "fill_mask", "nsp", "predict", "tag", "similarity", "rerank", "root"),
+    *("embed", "fill_mask", "nsp", "predict", "tag", "answer", "choose", "similarity", "rerank", "root"),
     *("embeddings", "classify", "score", "pooling", "infer", "tokenize", "decode", "embed_all", "embed_sparse"),
+    "attention",
 )
 UNKNOWN = "unknown"  # the task of a request that was refused before its path was read, or whose path has none
 MISDIRECTED = {404: "not_found", 405: "method_not_allowed"}  # reasons of the responses that no route gave

@@ -98,7 +98,7 @@ STAGE = Histogram(
     *(STAGE_SECONDS, ERROR_SECONDS.end, "stage", STAGES),
 )
 TOKENS = Histogram("bert_request_tokens", "Tokens in a request with 200", REQUEST_TOKENS, STAGE.end)
-TEXTS = Histogram("bert_request_texts", "Texts (pairs, windows) in a request with 200", REQUEST_TEXTS, TOKENS.end)
+TEXTS = Histogram("bert_request_texts", "Texts, pairs, windows or passes in a 200", REQUEST_TEXTS, TOKENS.end)
 BODY_BYTES = Histogram("bert_request_bytes", "Decoded body of a request with 200", REQUEST_BYTES, TEXTS.end)
 RESPONSE_BYTES = Histogram("bert_response_bytes", "Body of a response with 200", REQUEST_BYTES, BODY_BYTES.end)
 HISTOGRAMS = (SECONDS, ERROR_SECONDS, STAGE, TOKENS, TEXTS, BODY_BYTES, RESPONSE_BYTES)

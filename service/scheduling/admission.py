@@ -41,7 +41,8 @@ class AdmittedRequests:
     def begin(self, sequences: int, tokens: int, timeout_seconds: float) -> RequestInParts:
         """Admits a request whose sequences come later, by the tokens that are expected of them.
 
-        Raises as RequestQueue.admit, and TooMuchForDeadline where the request cannot meet its deadline.
+        Their number is expected too, and only errors name it: the last part says that it is the last. Raises as
+        RequestQueue.admit, and TooMuchForDeadline where the request cannot meet its deadline.
         """
         now = self.clock()
         request = QueuedRequest(
@@ -111,8 +112,8 @@ class AdmittedRequests:
         """As RequestInParts.append: does nothing where the request has ended, and ends it where it is too large."""
         if request.future.done():
             return
-        if len(work) > request.missing:
-            self.fail(request, InferenceFailed("the request brought more inputs than it announced"))
+        if not request.missing:
+            self.fail(request, InferenceFailed("the request brought inputs after its last"))
             return
         self.queue.extend(request, work, reserved)
         try:

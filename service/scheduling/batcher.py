@@ -68,7 +68,7 @@ class Batcher:
         return await admitted.finish(admitted.start(self.queue.admit, work, timeout_seconds))
 
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
-        """Admits a request of so many sequences with `tokens` expected tokens, which are appended to it later.
+        """Admits a request of about so many sequences with `tokens` expected tokens, which are appended to it later.
 
         Raises as `submit` where there is no room for it, and TooMuchForDeadline where it cannot meet its deadline.
         """

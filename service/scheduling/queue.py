@@ -110,7 +110,7 @@ class RequestQueue:
         self._enter(request)
 
     def extend(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """Adds sequences that a request missed; `reserved` tokens are expected of those after them. Its place stays."""
+        """Adds sequences that a request missed, as QueuedRequest.append. Its place stays."""
         before = request.unserved
         self._count(request, -1)
         request.append(work, reserved)

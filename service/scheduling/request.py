@@ -14,14 +14,14 @@ from service.tracing.context import TRACEPARENT
 class QueuedRequest:
     """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order.
 
-    Sequences that are `missing` when it is admitted are appended later.
+    Sequences that are `missing` when it is admitted are appended later; how many, the last of them says.
     """
 
     work: list[Tokens]
     arrived: float  # seconds
     deadline: float
     exclusive: bool = False  # dispatched in a batch of its own
-    missing: int = 0  # sequences that are still to be appended
+    missing: int = 0  # sequences that are expected to be appended still; 0: it has all of them
     reserved: int = 0  # their expected tokens; at least 1 while any is missing
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
@@ -59,14 +59,14 @@ class QueuedRequest:
         return not self.queued_tokens and not self.missing
 
     def append(self, work: Sequence[Tokens], reserved: int) -> None:
-        """The next of the missing sequences; `reserved` tokens are expected of those after them."""
+        """The next of the missing sequences; `reserved` tokens are expected of those after them: 0 after the last."""
         lengths = [len(tokens.ids) for tokens in work]
         self.work += work
         self.lengths += lengths
         self.rows += [{}] * len(lengths)
         self.queued_tokens += sum(lengths)
-        self.missing -= len(lengths)
-        self.reserved = max(1, reserved) if self.missing else 0
+        self.missing = max(1, self.missing - len(lengths)) if reserved else 0
+        self.reserved = reserved
 
     def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
         """The next sequences that fit into `room` tokens; `always_one`: the first one, however long."""

@@ -27,10 +27,10 @@ class InferenceResult:
 class RequestInParts:
     """A request that was admitted before its sequences were known: they run while later ones are still made.
 
-    `append` sequences until none is missing and `finish`, or `withdraw`.
+    `append` sequences until the last and `finish`, or `withdraw`.
     """
 
     ended: "asyncio.Future[Any]"  # done as soon as the request has ended, also where it failed before `finish`
-    append: Callable[[Sequence[Tokens], int], None]  # and the expected tokens of those after them; raises TooLarge
+    append: Callable[[Sequence[Tokens], int], None]  # and the expected tokens of those after them; 0: they are the last
     finish: Callable[[], Awaitable[InferenceResult]]  # raises what `submit` raises
     withdraw: Callable[[], None]

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -32,6 +32,7 @@ class TaskResult:
     sequences: Sequence[EncodedText]
     owners: Sequence[int]  # the input of each sequence, ascending: an input may be several windows
     rows: Sequence[Row]  # one for each sequence
+    added: Sequence[int] = ()  # of a request for windows: the tokens of each that the window before it does not have
     truncated: int  # number of inputs that were cut
     tokens: int
     tokenize_seconds: float
@@ -64,6 +65,8 @@ class Limits:
     max_inputs: int
     max_top_k: int
     truncate: bool  # for requests that do not set it
+    max_attention: int = 128  # tokens of an /attention request
+    max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,38 +110,34 @@ class Tasks:
             sequences = await encode(texts, options, truncation)
         elif sum(sizes := self.tokenizer.measure(texts)) > INLINE_CHARACTERS:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
-            return await self._run_in_parts(job, check, timeout_seconds)
+            return await self.run_in_parts(job, check=check, timeout_seconds=timeout_seconds)
         else:
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
-        check_tokens(sequences)
+        check_tokens(sequences, range(len(sequences)))
         tokenize_seconds = time.perf_counter() - started
         check(sequences, 0)
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
         return _task_result(sequences, range(len(sequences)), result, tokenize_seconds)
 
-    async def run_windows(
-        self, texts: Sequence[str], options: EncodeOptions, *, stride: int, timeout_seconds: float
+    async def run_job(self, job: EncodingJob, *, timeout_seconds: float) -> TaskResult:
+        """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text."""
+        if sum(job.sizes) > INLINE_CHARACTERS:
+            return await self.run_in_parts(job, timeout_seconds=timeout_seconds)
+        started, sequences = time.perf_counter(), list[EncodedText]()
+        while not job.done:
+            sequences += job.step()
+        check_tokens(sequences, job.owners)
+        tokenize_seconds = time.perf_counter() - started
+        with indexes_of_texts(job.owners):
+            result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
+        return _task_result(sequences, job.owners, result, tokenize_seconds)
+
+    async def run_in_parts(
+        self, job: EncodingJob, *, timeout_seconds: float, check: Check = lambda sequences, first: None
     ) -> TaskResult:
-        """As `run`, with a text that is too long as windows that overlap by `stride` tokens; none is cut.
-
-        A window counts as an input, and its tokens count in the queue. An error has the index of the text.
-        """
-        self.check_count(texts)
-        tokenized = self.tokenizer.encode_windows(texts, options, stride, self.limits.max_inputs)
-        (sequences, owners), left = await self.prepare(tokenized, timeout_seconds)
-        try:
-            check_tokens(sequences)
-            result = await self.queue.submit(sequences, timeout_seconds=left)
-        except ServiceError as error:
-            if error.index is not None:
-                error.index = owners[error.index]
-            raise
-        return _task_result(sequences, owners, result, timeout_seconds - left)
-
-    async def _run_in_parts(self, job: EncodingJob, check: Check, timeout_seconds: float) -> TaskResult:
         """As `run`. A request that has ended in the queue, also by its deadline, is not tokenized any further."""
         started = time.perf_counter()
-        request = self.queue.begin(len(job.texts), job.expected_tokens, timeout_seconds=timeout_seconds)
+        request = self.queue.begin(job.expected_sequences, job.expected_tokens, timeout_seconds=timeout_seconds)
         sequences: list[EncodedText] = []
         try:
             async with asyncio.timeout(None) as tokenizing:
@@ -146,7 +145,7 @@ class Tasks:
                 request.ended.add_done_callback(stop)
                 async with aclosing(self.tokenizer.run_job(job)) as parts:
                     async for part in parts:
-                        check_tokens(part, len(sequences))
+                        check_tokens(part, job.owners[len(sequences) : len(sequences) + len(part)])
                         check(part, len(sequences))
                         sequences += part
                         request.append(part, job.expected_tokens)
@@ -158,10 +157,11 @@ class Tasks:
         finally:
             request.ended.remove_done_callback(stop)
         tokenize_seconds = time.perf_counter() - started
-        result = await request.finish()
+        with indexes_of_texts(job.owners):
+            result = await request.finish()
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
         waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
-        return _task_result(sequences, range(len(sequences)), waited, tokenize_seconds)
+        return _task_result(sequences, job.owners, waited, tokenize_seconds)
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -191,12 +191,27 @@ class LongList(list[Any]):
     """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
 
 
-def check_tokens(sequences: Sequence[EncodedText], first: int = 0) -> None:
-    """Raises Invalid with the index of a text without tokens; `first` is the index of the first one."""
-    for index, one in enumerate(sequences, first):
+class LongObject(dict[str, Any]):
+    """An object with long values: HTTP writes it in chunks, and as NPY its one array."""
+
+
+def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> None:
+    """Raises Invalid for a sequence without tokens, with the index of its text, which `owners` has."""
+    for index, one in zip(owners, sequences, strict=True):
         if one.empty:
             message = "input has no tokens: it is empty, or holds only spaces and control characters"
             raise Invalid(message, code="empty", index=index)
+
+
+@contextmanager
+def indexes_of_texts(owners: Sequence[int]) -> Iterator[None]:
+    """Errors of the queue have the index of a sequence; from here on it is that of its text."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.index is not None:
+            error.index = owners[error.index]
+        raise
 
 
 def _task_result(

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from service.artifact import Manifest
 from service.settings import RootTask, Settings, SettingsError
 
-ROOT_HEADS: dict[RootTask, str] = {"fill-mask": "fill_mask", "nsp": "pair", "predict": "labels", "tag": "tags"}
+ROOT_HEADS: dict[RootTask, str] = {
+    "answer": "spans",
+    "choose": "choices",
+    "fill-mask": "fill_mask",
+    "nsp": "pair",
+    "predict": "labels",
+    "tag": "tags",
+}
 OF_CLS = "the raw hidden state of [CLS]"
 
 

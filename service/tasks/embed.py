@@ -9,7 +9,8 @@ from service.artifact import Manifest
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.parameters import merge_parameters
-from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields
+from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields, WindowFields
+from service.tasks.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodeOptions
 from service.tokenization.token_ids import encode_ids
 
@@ -32,7 +33,10 @@ async def embed_texts(
     texts, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
         options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
-    result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
+    if isinstance(request, WindowFields) and asks_for_windows(request, request):
+        result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
+    else:
+        result = await tasks.run(texts, request, options, timeout_seconds=timeout_seconds)
     return _finish(tasks, result, request, pooling)
 
 

@@ -1,7 +1,8 @@
 """/fill-mask: candidates for each mask with their probabilities, as transformers' FillMaskPipeline gives them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 
 from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
-from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.base import TaskResult, Tasks, as_list, check_tokens
+from service.tasks.joint_masks import choose_beam, fill_together
+from service.tasks.mask_schemas import FillMaskRequest
 from service.tasks.parameters import merge_parameters
-from service.tasks.schemas import FillMaskRequest
+from service.tasks.whole_words import Ids, describe_word, score_words, word_score
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
@@ -26,25 +29,90 @@ INPUTS_PER_TURN = 8  # number of inputs formatted before the event loop gets a t
 async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
     """One input (or a list of one) gives one result, a longer list a list of results."""
     tasks.require_head("fill_mask")
-    top_k, targets, first_piece = _parameters(tasks, request)
-    words: dict[int, str] = {}
-    if targets is not None:
-        words, timeout_seconds = await tasks.prepare(target_ids(tasks, targets, first_piece), timeout_seconds)
-
-    answer = AnswerSize(min(top_k, len(words) or top_k))
-
-    def check(sequences: Sequence[EncodedText], first: int) -> None:
-        check_masks(tasks, sequences, first)
-        answer.add(sequences)
-
-    texts, options = as_list(request.inputs), _options(top_k, tuple(sorted(words)))
-    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    asked = request if request.parameters is None else merge_parameters(request)
+    if asked.joint:
+        return await _fill_together(tasks, asked, timeout_seconds)
+    top_k = _top_k(tasks, asked)
+    words: dict[Ids, str] = {}
+    if asked.targets is not None:
+        finding = find_targets(tasks, as_list(asked.targets), first_piece=asked.first_piece is True)
+        words, timeout_seconds = await tasks.prepare(finding, timeout_seconds)
+        if any(len(ids) > 1 for ids in words):
+            return await _fill_words(tasks, asked, words, top_k, timeout_seconds)
+    result = await _run(tasks, asked, top_k, words, timeout_seconds)
     value = []
     for tokens, row in zip(result.sequences, result.rows, strict=True):
         value.append(await _fill(tasks, tokens, row, top_k, words))
         if len(value) % INPUTS_PER_TURN == 0:
             await asyncio.sleep(0)
     return result.finish(value if len(value) > 1 else value[0])
+
+
+async def _run(
+    tasks: Tasks, asked: FillMaskRequest, top_k: int, words: Collection[Ids], timeout_seconds: float
+) -> TaskResult:
+    """A pass for each text, which scores all of its masks."""
+    answer = AnswerSize(min(top_k, len(words) or top_k))
+
+    def check(sequences: Sequence[EncodedText], first: int) -> None:
+        check_masks(tasks, sequences, first)
+        answer.add(sequences)
+
+    options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
+    return await tasks.run(as_list(asked.inputs), asked, options, check=check, timeout_seconds=timeout_seconds)
+
+
+async def _fill_words(
+    tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int, timeout_seconds: float
+) -> TaskResult:
+    """As `fill_mask`, for targets of which some have several pieces."""
+    answer = AnswerSize(min(top_k, len(words)))
+    started = time.perf_counter()
+    texts, left = await tasks.prepare(_read(tasks, asked, answer), timeout_seconds)
+    tokenize_seconds = time.perf_counter() - started
+    result, scores = await score_words(tasks, texts, list(words), timeout_seconds=left)
+    result.tokenize_seconds = tokenize_seconds
+    value = []
+    for text, logs in zip(texts, scores, strict=True):
+        per_mask = []
+        for mask, position in enumerate(text.masks):
+            order = sorted(words, key=lambda ids: -word_score(ids, logs[mask, ids]))[:top_k]
+            candidates = await _describe(
+                tasks, text, position, order, [word_score(ids, logs[mask, ids]) for ids in order]
+            )
+            per_mask.append(
+                [
+                    one | {"target": words[ids]} | describe_word(tasks, ids, logs[mask, ids])
+                    for one, ids in zip(candidates, order, strict=True)
+                ]
+            )
+        value.append(per_mask if len(per_mask) > 1 else per_mask[0])
+        await asyncio.sleep(0)
+    return result.finish(value if len(value) > 1 else value[0])
+
+
+async def _fill_together(tasks: Tasks, asked: FillMaskRequest, timeout_seconds: float) -> TaskResult:
+    """As `fill_mask`, for `joint`: a list of candidates for each input, of which each fills all masks."""
+    if asked.targets is not None:
+        raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
+    beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
+    started = time.perf_counter()
+    texts, left = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)), timeout_seconds)
+    tokenize_seconds = time.perf_counter() - started
+    result = await fill_together(tasks, texts, beam=beam, top_k=top_k, timeout_seconds=left)
+    result.tokenize_seconds = tokenize_seconds
+    return result if len(texts) > 1 else result.finish(result.value[0])
+
+
+async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> list[EncodedText]:
+    """The tokens of the texts, all with masks; raises as `Tasks.run` does before the model runs."""
+    texts = as_list(asked.inputs)
+    tasks.check_count(texts)
+    read = await tasks.tokenizer.encode(texts, _options(1, ()), tasks.truncation(asked))
+    check_tokens(read, range(len(read)))
+    check_masks(tasks, read, 0)
+    answer.add(read)
+    return read
 
 
 def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> None:
@@ -58,69 +126,67 @@ def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> N
 
 @dataclass(slots=True)
 class AnswerSize:
-    """The size of a response with so many candidates for each mask, each with its text."""
+    """The size of a response with so many candidates for each mask, or for each text (`joint`), each with its text."""
 
     candidates: int
+    joint: bool = False
     masks: int = 0
     tokens: int = 0
 
     def add(self, sequences: Sequence[EncodedText]) -> None:
         """Raises TooLarge where the response exceeds MAX_ANSWER_TOKENS."""
         for one in sequences:
-            self.masks += len(one.masks)
-            self.tokens += len(one.masks) * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
+            masks = 1 if self.joint else len(one.masks)
+            self.masks += masks
+            self.tokens += masks * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
         if self.tokens > MAX_ANSWER_TOKENS:
-            made = f"{self.candidates} candidates for each of {self.masks} masks, each with its whole text, make"
+            owners = f"{self.masks} texts" if self.joint else f"{self.masks} masks"
+            made = f"{self.candidates} candidates for each of {owners}, each with its whole text, make"
             raise TooLarge(
                 f"{made} a response of {self.tokens} tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or "
                 "split the request"
             )
 
 
-def _parameters(tasks: Tasks, request: FillMaskRequest) -> tuple[int, list[str] | None, bool]:
-    """top_k, targets and first_piece, from the top level or from `parameters`; raises Invalid for both."""
-    asked = request if request.parameters is None else merge_parameters(request)
+def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
+    if asked.beam is not None:
+        raise Invalid('beam is the width of a search for all masks together: send "joint": true too', code="beam")
     top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
     most = min(tasks.limits.max_top_k, tasks.manifest.sizes["vocabulary"])
     if top_k > most:
         raise Invalid(f"top_k is {top_k}; at most {most} is allowed (BERT_MAX_TOP_K, vocabulary size)", code="top_k")
-    return top_k, None if asked.targets is None else as_list(asked.targets), asked.first_piece is True
+    return top_k
 
 
-async def target_ids(tasks: Tasks, targets: Sequence[str], first_piece: bool) -> dict[int, str]:
-    """The vocabulary ids to score, each with the first of the targets that it stands for.
+async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: bool) -> dict[Ids, str]:
+    """The vocabulary ids to score, each with the first of the targets that they stand for.
 
-    Raises Invalid for a target that is not one known piece. With `first_piece` the first piece stands for the target,
-    be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
+    Raises Invalid for a target without pieces or with an unknown one. With `first_piece` the first piece stands for the
+    target, be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
     """
     most = tasks.limits.max_top_k
     if len(targets) > most:
         raise Invalid(f"{len(targets)} targets; at most {most} are allowed (BERT_MAX_TOP_K)", code="targets")
-    found: dict[int, str] = {}
+    found: dict[Ids, str] = {}
     for target, ids in zip(targets, await tasks.tokenizer.word_ids(targets), strict=True):
         if not first_piece:
-            _check_single(tasks, target, ids)
+            _check_known(tasks, target, ids)
         if ids:
-            found.setdefault(ids[0], target)
+            found.setdefault(tuple(ids[:1] if first_piece else ids), target)
     if not found:
         raise Invalid("targets has no word that can be scored: send at least one", code="targets")
     return found
 
 
-def _check_single(tasks: Tasks, target: str, ids: Sequence[int]) -> None:
-    """Raises Invalid where `target` is not one piece of the vocabulary."""
+def _check_known(tasks: Tasks, target: str, ids: Sequence[int]) -> None:
+    """Raises Invalid where `target` has no pieces, or one that is not in the vocabulary."""
     tokenizer, unknown = tasks.tokenizer, tasks.manifest.special_tokens.get("unk", -1)
+    if ids and (unknown not in ids or target == tokenizer.piece(unknown)):
+        return
     pieces = ", ".join([tokenizer.piece(token_id) for token_id in ids[:MAX_NAMED_PIECES]])
     more = ", ..." if len(ids) > MAX_NAMED_PIECES else ""
-    if len(ids) > 1:
-        fault = f"is {len(ids)} pieces ({pieces}{more}), and a mask stands for one"
-    elif not ids:
-        fault = "has no pieces"
-    elif ids[0] == unknown and target != tokenizer.piece(unknown):
-        fault = f"is not in the vocabulary ({pieces})"
-    else:
-        return
-    way_out = 'send a word of one piece, or "first_piece": true to score the first piece as transformers does'
+    fault = f"is not in the vocabulary ({pieces}{more})" if ids else "has no pieces"
+    way_out = 'leave it out, or send "first_piece": true to score the first piece as transformers does'
     raise Invalid(f"the target {target[:MAX_NAMED_CHARACTERS]!r} {fault}: {way_out}", code="targets")
 
 
@@ -130,7 +196,7 @@ def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
     return EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
 
 
-async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[int, str]) -> list[Any]:
+async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> list[Any]:
     """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
     per_mask = []
     for n, position in enumerate(tokens.masks):
@@ -141,24 +207,24 @@ async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: 
         else:
             ids, logits = row["top_ids"][n][:top_k], row["top_logits"][n][:top_k]
         probabilities = np.exp(logits.astype(np.float64) - float(row["log_sum_exp"][n, 0]))
-        candidates = await _describe(tasks, tokens, position, ids.tolist(), probabilities.tolist())
+        single = [(token_id,) for token_id in ids.tolist()]
+        candidates = await _describe(tasks, tokens, position, single, probabilities.tolist())
         if words:
-            candidates = [one | {"target": words[one["token"]]} for one in candidates]
+            candidates = [one | {"target": words[ids]} for one, ids in zip(candidates, single, strict=True)]
         per_mask.append(candidates)
     return per_mask if len(per_mask) > 1 else per_mask[0]
 
 
 async def _describe(
-    tasks: Tasks, tokens: EncodedText, position: int, ids: list[int], scores: list[float]
+    tasks: Tasks, tokens: EncodedText, position: int, candidates: Sequence[Ids], scores: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """The candidates `ids` for the mask at `position`, as in the response."""
+    """The candidates, each the ids of its pieces, for the mask at `position`, as in the response."""
     pad, all_ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
     before, after = ([i for i in side if i != pad] for side in (all_ids[:position], all_ids[position + 1 :]))
-    filled = [[*before, candidate, *after] if candidate != pad else before + after for candidate in ids]
-    single = [[candidate] for candidate in ids]
+    filled = [[*before, *ids, *after] if pad not in ids else before + after for ids in candidates]
     sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=len(tokens.masks) == 1)
-    words = await tasks.tokenizer.decode(single, skip_special_tokens=False)
+    words = await tasks.tokenizer.decode(candidates, skip_special_tokens=False)
     return [
-        {"score": score, "token": token_id, "token_str": word, "sequence": sequence}
-        for score, token_id, word, sequence in zip(scores, ids, words, sequences, strict=True)
+        {"score": score, "token": ids[0], "token_str": word, "sequence": sequence}
+        for score, ids, word, sequence in zip(scores, candidates, words, sequences, strict=True)
     ]

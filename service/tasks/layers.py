@@ -14,6 +14,7 @@ from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.embed import check_dimensions, prepend_prompt, unit_length
 from service.tasks.schemas import EmbedRequest, LayerPooling
 from service.tasks.token_vectors import check_answer_size, show_tokens
+from service.tasks.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling
@@ -42,11 +43,15 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         answered += sum(map(len, sequences)) if pooling == "none" else len(sequences)
         check_answer_size(answered, hidden * len(layers), of="tokens" if pooling == "none" else "texts")
 
-    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
+    texts, prompt = prepend_prompt(tasks, as_list(request.inputs), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
-    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    if asks_for_windows(request, request):
+        check_answer_size(len(texts), hidden * len(layers), of="texts")
+        result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
+    else:
+        result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     by_layer = [row[OUTPUTS[pooling]].reshape(len(layers), -1, hidden) for row in result.rows]
     joined = [join_layers(states, request.layer_pooling) for states in by_layer]
     if pooling == "none":

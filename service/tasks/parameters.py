@@ -1,11 +1,25 @@
 """The fields that a request may give under `parameters`, as the Hugging Face API has them, or at the top level."""
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 from service.errors import Invalid
-from service.tasks.schemas import Body, EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest
+from service.tasks.schemas import Body
 
-Request = TypeVar("Request", EmbedRequest, FillMaskRequest, PredictRequest, SimilarityRequest)
+
+class WithParameters(Protocol):
+    """A request whose fields may also be under `parameters`."""
+
+    @property
+    def parameters(self) -> Body | None: ...
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Self: ...
+
+
+Request = TypeVar("Request", bound=WithParameters)
 
 
 def merge_parameters(request: Request) -> Request:
@@ -16,6 +30,6 @@ def merge_parameters(request: Request) -> Request:
     return request.model_copy(update={**nested, "parameters": None})
 
 
-def _set_fields(body: Body) -> dict[str, Any]:
+def _set_fields(body: Body | WithParameters) -> dict[str, Any]:
     """The fields of the request that are not null."""
     return {name: value for name in body.model_fields_set if (value := getattr(body, name)) is not None}

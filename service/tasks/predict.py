@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.label_schemas import PredictRequest
 from service.tasks.parameters import merge_parameters
-from service.tasks.schemas import Pair, PredictRequest
+from service.tasks.schemas import Pair
+from service.tasks.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
 from service.tokenization.encoding import EncodeOptions, Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
@@ -25,11 +27,26 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
     texts, single = _texts(request.inputs)
     if request.parameters is not None:
         request, single = merge_parameters(request), False
-    score = _score_function(tasks, request)
-    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
-    ranked = [_rank(tasks.manifest.labels, score(row["labels"][0].astype(np.float64))) for row in result.rows]
+    score, combine = _score_function(tasks, request), _window_function(request)
+    if combine is None:
+        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    else:
+        result = await run_windows(tasks, texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    scores = [score(row["labels"][0].astype(np.float64)) for row in result.rows]
+    scores = scores if combine is None else combine_windows(result, scores, combine)
+    ranked = [_rank(tasks.manifest.labels, one) for one in scores]
     ranked = ranked if request.top_k is None else [labels[: request.top_k] for labels in ranked]
     return result.finish(ranked[0] if single else ranked)
+
+
+def _window_function(request: PredictRequest) -> Combine | None:
+    """How the scores of a text's windows become one; None for a request without windows."""
+    if asks_for_windows(request, request):
+        return WINDOW_FUNCTIONS[request.window_scores or "mean"]
+    if request.window_scores is not None:
+        message = "window_scores joins the scores of windows, and this request has none: send long: windows too"
+        raise Invalid(message, code="parameters")
+    return None
 
 
 def _score_function(tasks: Tasks, request: PredictRequest) -> Callable[[Floats], Floats]:
@@ -52,6 +69,7 @@ def sigmoid(logits: Floats) -> Floats:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logits))  # never overflows
 
 
+WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": largest}
 SCORE_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "sigmoid": sigmoid, "none": lambda x: x}
 
 

@@ -13,8 +13,6 @@ StringOrList = str | FailFastList[str]
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
-Strategy = Literal["none", "simple", "first", "average", "max"]
-ScoreFunction = Literal["softmax", "sigmoid", "none"]
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
     "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
@@ -45,6 +43,20 @@ class Body(BaseModel):
 class TruncationFields(Body):
     truncate: bool | None = Field(None, description="cut inputs that are too long; null: the server's BERT_TRUNCATE")
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
+
+
+class WindowFields(Body):
+    long: Literal["windows"] | None = Field(
+        None,
+        description="windows: a text that is too long is read as windows that overlap; the header x-windows has the "
+        "number of windows of each text, and each counts as an input",
+    )
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="tokens that a window shares with the one before it (default: an eighth of max_input_length in "
+        "/info); asks for windows also without `long`",
+    )
 
 
 class ClientOptions(Body):
@@ -80,7 +92,7 @@ class EmbeddingFields(VectorFields):
     normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
 
 
-class EmbedParameters(EmbeddingFields):
+class EmbedParameters(EmbeddingFields, WindowFields):
     encoding_format: OnlyFloat | None = Field(None, description="float; base64 is in /v1/embeddings")
 
 
@@ -100,24 +112,6 @@ class EmbedRequest(ClientFields, EmbedParameters):
     )
 
 
-class FillMaskParameters(Body):
-    top_k: int | None = Field(None, ge=0)
-    targets: StringOrList | None = None
-    first_piece: bool | None = None
-
-
-class FillMaskRequest(ClientFields, TruncationFields):
-    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
-    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
-    top_k: int | None = Field(None, ge=0, description="candidates per mask (default 5)")
-    targets: StringOrList | None = Field(
-        None, description="score only these words, each one piece; probabilities are over the vocabulary"
-    )
-    first_piece: bool | None = Field(
-        None, description="true: score the first piece of a target that has several, as transformers does"
-    )
-
-
 class Pair(Body):
     text: str
     text_pair: str
@@ -127,47 +121,6 @@ class NspRequest(TruncationFields):
     inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
         description='one pair, also as ["a", "b"]; or a list of pairs, also as [["a", "b"], ["c", "d"]]',
-    )
-
-
-class PredictParameters(TruncationFields):
-    top_k: int | None = Field(None, ge=1, description="number of labels, best first (default: all)")
-    function_to_apply: ScoreFunction | None = Field(
-        None, description="makes scores of logits; null: the checkpoint's own, label_scores in /info"
-    )
-
-
-class PredictRequest(ClientFields, PredictParameters):
-    inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
-        examples=["I like tea."],
-        description='a text; ["a", "b"] is one pair; [["a"], ["a", "b"]] is a batch of texts and pairs',
-    )
-    raw_scores: bool = Field(False, description="return logits instead of probabilities")
-    parameters: PredictParameters | None = Field(
-        None, description=f"{PARAMETERS}. With it, even if empty, one input is answered with a list of one list"
-    )
-
-
-class TagParameters(Body):
-    aggregation_strategy: Strategy | None = None
-    ignore_labels: FailFastList[str] | None = None
-    stride: int | None = Field(None, ge=0)
-
-
-class TagRequest(ClientFields, TruncationFields):
-    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
-    parameters: TagParameters | None = Field(None, description=PARAMETERS)
-    aggregation_strategy: Strategy | None = Field(
-        None,
-        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
-        "with the tag of its first token, of its tokens' mean scores, or of its most certain token",
-    )
-    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
-    stride: int | None = Field(
-        None,
-        ge=0,
-        description="split a text that is too long into windows, each of which shares so many tokens with the one "
-        "before it, and join their groups; needs an aggregation_strategy other than none",
     )
 
 
@@ -186,14 +139,6 @@ class RerankFields(TruncationFields):
     raw_scores: bool = Field(False, description="return a cross-encoder's logits instead of their sigmoid")
 
 
-class Candidate(BaseModel):
-    score: float = Field(description="probability over the whole vocabulary at the mask", examples=[0.41])
-    token: int = Field(examples=[2605])
-    token_str: str = Field(examples=["france"])
-    sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
-    target: str = Field("", description="with targets: the one that this token stands for", examples=["France"])
-
-
 class PairScore(BaseModel):
     """Probabilities under the names of /info's pair_labels: in_order and swapped if the head learned sentence order."""
 
@@ -202,29 +147,10 @@ class PairScore(BaseModel):
     not_next: float = Field(examples=[0.02])
 
 
-class Label(BaseModel):
-    label: str = Field(examples=["positive"])
-    score: float = Field(examples=[0.93])
-
-
-class Tag(BaseModel):
-    entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
-    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
-    score: float = Field(examples=[0.99])
-    index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
-    word: str = Field(examples=["clara"])
-    start: int = Field(description="first character in the text", examples=[11])
-    end: int = Field(description="one past the last character", examples=[16])
-
-
 Vectors = list[list[float]]
 EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
 EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
-MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
-FillMaskResponse = MaskCandidates | list[MaskCandidates]
 NspResponse = PairScore | list[PairScore]
-PredictResponse = list[Label] | list[list[Label]]
-TagResponse = list[Tag] | list[list[Tag]]
 SimilarityResponse = Annotated[list[float], Field(description="a cosine for each sentence", examples=[[0.91, 0.23]])]
 
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.label_schemas import TagParameters, TagRequest
 from service.tasks.predict import Floats, softmax
-from service.tasks.schemas import TagParameters, TagRequest
+from service.tasks.schemas import WindowFields
+from service.tasks.windows import asks_for_windows, run_windows
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
@@ -28,10 +30,10 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     tasks.require_head("tags")
     asked, texts = _parameters(request), as_list(request.inputs)
-    if asked.stride is None:
+    if asked.windows is None:
         result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     else:
-        result = await tasks.run_windows(texts, OPTIONS, stride=asked.stride, timeout_seconds=timeout_seconds)
+        result = await run_windows(tasks, texts, asked.windows, OPTIONS, timeout_seconds=timeout_seconds)
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     for count, (index, tokens, row) in enumerate(zip(result.owners, result.sequences, result.rows, strict=True)):
@@ -46,21 +48,22 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
 class _Parameters:
     strategy: str
     ignored: Collection[str]  # labels
-    stride: int | None
+    windows: WindowFields | None
 
 
 def _parameters(request: TagRequest) -> _Parameters:
-    """From the top level or from `parameters`; raises Invalid for both, and for a stride without groups."""
+    """From the top level or from `parameters`; raises Invalid for both, and for windows without groups."""
     nested, names = request.parameters, TagParameters.model_fields
     if nested and any(getattr(request, name) is not None for name in names):
         raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
     asked = nested or request
     strategy = asked.aggregation_strategy or "none"
-    if asked.stride is not None and strategy == "none":
-        message = "stride joins the groups of windows, and aggregation_strategy none makes no groups"
+    windows = asks_for_windows(asked, request)
+    if windows and strategy == "none":
+        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
         raise Invalid(f"{message}: send simple, first, average or max", code="stride")
     ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
-    return _Parameters(strategy=strategy, ignored=ignored, stride=asked.stride)
+    return _Parameters(strategy=strategy, ignored=ignored, windows=asked if windows else None)
 
 
 def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: _Parameters) -> list[Tagged]:

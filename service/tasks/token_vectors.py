@@ -88,7 +88,7 @@ async def show_tokens(
         if not request.pieces:
             return vectors
         pairs = zip(sequences, vectors, strict=True)
-        return LongList({"pieces": _pieces(tasks, one), "vectors": array} for one, array in pairs)
+        return LongList({"pieces": show_pieces(tasks, one), "vectors": array} for one, array in pairs)
     words = await find_words(tasks, texts, sequences)
     vectors = LongList(_shape(average_words(one, own), request) for one, own in zip(states, words, strict=True))
     if not request.pieces:
@@ -111,7 +111,7 @@ def _shape(vectors: NDArray[np.generic], request: EmbedRequest) -> NDArray[np.ge
     return unit_length(own) if request.normalize else np.ascontiguousarray(own)
 
 
-def _pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
+def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
     """The tokens of one text, as in the response."""
     shown = []
     for token_id, (start, stop) in zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True):

@@ -12,6 +12,7 @@ from service.tasks.layers import embed_layers
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbedAllResponse, EmbedRequest, EmbedResponse, Vectors
 from service.tasks.token_vectors import PiecesAndVectors, WordsAndVectors, embed_tokens
+from service.tasks.windows import asks_for_windows
 
 VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers: for each input and layer")]
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
@@ -24,6 +25,9 @@ def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) ->
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
         raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)
+    if request.pooling == "none" and asks_for_windows(request, request):
+        message = "windows make one vector of a text, and pooling none gives one for each token: send another pooling"
+        raise Invalid(message, code="pooling")
     if request.layers is not None:
         return embed_layers(tasks, request, timeout_seconds=timeout_seconds)
     if request.layer_pooling is not None:

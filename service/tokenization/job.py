@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as HFTokenizer
 
 from service.errors import TokenizerFailed
@@ -23,6 +24,7 @@ from service.tokenization.tokenizer_check import guard
 TEXT_COST = 100  # characters that a text counts for beside its own: its arrays take as long
 SAMPLES, SAMPLE_CHARACTERS = 16, 60  # texts of a request, and the characters of each, that an estimate is made from
 MIN_TOKENS_PER_CHARACTER = 0.05  # of an estimate
+Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +40,7 @@ class EncodingJob:
     limit: int  # tokens of a text, special ones counted
     mask_id: int
     position: int = 0  # the next text
+    sequences_per_text: int = 1
     _long: LongText | None = None  # the next text, partly read
     _tokens: int = 0  # of the sample and of the texts that were not cut
     _characters: int = 0  # of those
@@ -51,6 +54,16 @@ class EncodingJob:
         return self.position == len(self.texts)
 
     @property
+    def owners(self) -> Sequence[int]:
+        """The text of each sequence so far, and perhaps of further ones."""
+        return range(len(self.texts))
+
+    @property
+    def expected_sequences(self) -> int:
+        """Of the texts that are left; estimated where a text may be several."""
+        return (len(self.texts) - self.position) * self.sequences_per_text
+
+    @property
     def left(self) -> int:
         """Characters that may still have to be read."""
         if self._long is not None:
@@ -60,20 +73,32 @@ class EncodingJob:
     def sample(self) -> None:
         """Reads the beginnings of some texts, spread over the request, for `expected_tokens`."""
         every = -(-len(self.texts) // SAMPLES)
-        beginnings = [(text if isinstance(text, str) else text[0])[:SAMPLE_CHARACTERS] for text in self.texts[::every]]
+        self._read_samples(
+            [(text if isinstance(text, str) else text[0])[:SAMPLE_CHARACTERS] for text in self.texts[::every]]
+        )
+
+    def _read_samples(self, samples: Sequence[str]) -> None:
         try:
-            encodings = guard(lambda: self.tokenizer.encode_batch(beginnings, add_special_tokens=False))
+            encodings = guard(lambda: self.tokenizer.encode_batch(list(samples), add_special_tokens=False))
         except TokenizerFailed:
             return  # the text that it fails on is found in its turn
         self._tokens += sum(map(len, encodings))
-        self._characters += sum(map(len, beginnings))
+        self._characters += sum(map(len, samples))
 
     @property
     def expected_tokens(self) -> int:
-        """Estimated tokens of the texts that are left, from those that were read."""
+        """Estimated tokens of the texts that are left, from those that were read; at least 1 until it is done."""
+        return 0 if self.done else max(1, self._estimate_tokens(self._expected_sizes()))
+
+    def _expected_sizes(self) -> Floats:
+        """[texts that are left], their tokens, uncut and with special tokens."""
         rate = max(MIN_TOKENS_PER_CHARACTER, self._tokens / max(1, self._characters))
         pair = not isinstance(self.texts[0], str)
         sizes = self._sizes[self.position :] * rate + self.tokenizer.num_special_tokens_to_add(pair)
+        return sizes.astype(np.float64, copy=False)
+
+    def _estimate_tokens(self, sizes: Floats) -> int:
+        """The tokens that the model gets of texts of so many tokens."""
         return int(np.minimum(sizes, self.limit).sum())
 
     def step(self) -> list[EncodedText]:
@@ -83,7 +108,7 @@ class EncodingJob:
         first = self.position
         end, cost = first, 0
         while end < len(self.texts) and (end == first or cost + self.sizes[end] <= PIECE_CHARACTERS):
-            cost += self.sizes[end] + TEXT_COST
+            cost += self.sizes[end] + TEXT_COST * self.sequences_per_text
             end += 1
         encoded = self._encode(first, end)
         self.position = end

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer as HFTokenizer
 
+from model_export.artifact.placement import Ints
 from service.artifact import Artifact
 from service.errors import Invalid
 from service.tokenization.encoding import (
@@ -22,8 +23,10 @@ from service.tokenization.encoding import (
     count_characters,
     encode_texts,
 )
+from service.tokenization.hypotheses import HypothesesJob, PairFrame
 from service.tokenization.job import EncodingJob
 from service.tokenization.pieces import Cuts
+from service.tokenization.questions import QuestionsJob, WindowOptions
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
 from service.tokenization.windows import WindowsJob, WindowSplitter
@@ -113,14 +116,14 @@ class Tokenizer:
         job = self.start_job(texts, sizes, options, truncate)
         return [one async for part in self.run_job(job) for one in part]
 
-    async def encode_windows(
-        self, texts: Sequence[str], options: EncodeOptions, stride: int, most: int
-    ) -> tuple[list[EncodedText], list[int]]:
-        """Windows that overlap by `stride` tokens, one for a text within the model's limit; the text of each window.
+    def start_windows(
+        self, texts: Texts, options: EncodeOptions, *, stride: int | None, prompt: int, most: int
+    ) -> WindowsJob:
+        """A job for windows that overlap by `stride` tokens, one for a text within the model's limit.
 
-        Raises Invalid for too many characters or too large a stride, TooLarge for more than `most` windows in all.
+        Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
+        large a stride, TooLarge for far more than `most` windows in all.
         """
-        self._splitter.check_stride(stride)
         job = WindowsJob(
             tokenizer=self._plain,
             cuts=self._cuts,
@@ -131,10 +134,56 @@ class Tokenizer:
             limit=self.artifact.manifest.max_tokens,
             mask_id=self.mask_id,
             splitter=self._splitter,
-            stride=stride,
+            shape=self._splitter.shape(stride, prompt),
             most=most,
         )
-        return [one async for part in self.run_job(job) for one in part], job.owners
+        if job.left > INLINE_CHARACTERS:
+            job.sample()
+        return job
+
+    def start_hypotheses(
+        self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
+    ) -> HypothesesJob:
+        """A job for pairs of every text with every hypothesis, whose ids have no special tokens; only texts are cut.
+
+        Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
+        """
+        job = HypothesesJob(
+            tokenizer=self._plain,
+            cuts=self._cuts,
+            texts=texts,
+            sizes=self.measure(texts),
+            options=options,
+            truncate=truncate,
+            limit=self.artifact.manifest.max_tokens,
+            mask_id=self.mask_id,
+            hypotheses=hypotheses,
+            frame=PairFrame.of(self._plain),
+        )
+        if job.left > INLINE_CHARACTERS:
+            job.sample()
+        return job
+
+    def start_questions(
+        self, pairs: Sequence[tuple[str, str]], outputs: frozenset[str], asked: WindowOptions, most: int
+    ) -> QuestionsJob:
+        """A job for pairs (question, context), each of one or more windows.
+
+        Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
+        """
+        return QuestionsJob(
+            tokenizer=self._plain,
+            cuts=self._cuts,
+            texts=pairs,
+            sizes=self.measure(pairs),
+            options=EncodeOptions(outputs=outputs, spans=True),
+            truncate=None,
+            limit=asked.limit,
+            mask_id=self.mask_id,
+            splitter=self._splitter,
+            asked=asked,
+            most=most,
+        )
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer  # the supervisor, which starts the check, does not load it
 
 T = TypeVar("T")
-MODULE = "service.tokenization.tokenizer_check"
+MODULE = __name__
 PANIC = "PanicException"  # of the tokenizers library: a BaseException, whose class cannot be imported
 log = logging.getLogger("service")
 

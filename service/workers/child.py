@@ -28,7 +28,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # engine, api-0, api-1, ...
     folder: str  # private to this service: the engine's socket and the metrics of all workers
-    device: str  # selects the artifact
+    artifact: str  # its folder
+    device: str  # selects the artifact in the folder
     degraded: str  # why the CPU is used though there is an artifact for the GPU
     listener: int  # file descriptor of the socket to accept connections on
     lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
@@ -71,7 +72,7 @@ def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn
     configure_logging(settings, process=spec.name)
     _store_metrics_in_files(spec.name)
     _write_pid(Path(spec.folder), spec.name)
-    code = work(spec, settings, read_artifact(settings.artifact, spec.device))
+    code = work(spec, settings, read_artifact(Path(spec.artifact), spec.device))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

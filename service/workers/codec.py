@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Row, Tokens, kinds_of
-from model_export.artifact.feeds.layers import LAST
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
 from model_export.artifact.manifest import ModelBounds
 from service.workers.messages import (
     MAX_FRAME_BYTES,
@@ -202,6 +202,7 @@ def _decode_spec(spec: OutputSpec, bounds: ModelBounds) -> dict[str, Any]:
     _check(0 <= spec.pooled_from <= bounds.max_tokens, "pooled_from out of bounds")
     _check(all(LAST <= layer < bounds.layers for layer in spec.layers), "a layer out of bounds")
     _check(len(spec.layers) > 0 or LAYER not in kinds_of(outputs), "states of layers without a layer")
+    _check(LAST not in spec.layers or outputs.isdisjoint(ATTENTION_OUTPUTS), "the attention after the last layer")
     return {
         "outputs": outputs,
         "top_k": spec.top_k,

@@ -64,14 +64,14 @@ class Begin(Message, frozen=True):
 
     request_id: int
     deadline: float  # as in SubmitBatch
-    sequences: Annotated[int, msgspec.Meta(ge=1)]
+    sequences: Annotated[int, msgspec.Meta(ge=1)]  # expected
     tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
     trace: Trace
 
 
 class SubmitBatch(Message, frozen=True):
     request_ids: tuple[int, ...]  # [requests]
-    reserved: tuple[int, ...]  # [requests], expected tokens of the sequences still to come; WHOLE without a Begin
+    reserved: tuple[int, ...]  # [requests], expected tokens of the sequences still to come, 0: none; WHOLE: no Begin
     deadlines: tuple[float, ...]  # [requests], seconds on the machine's monotonic clock
     sequence_counts: tuple[int, ...]  # [requests]
     traces: tuple[Trace, ...]  # [requests]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from service.artifact import Artifact
 from service.listening import ListenError
 from service.settings import Settings, variables_with
 from service.workers.child import LOAD_FAILED, METRICS_DIR_VARIABLE, WorkerSpec, engine_socket, metrics_dir
@@ -150,7 +151,7 @@ class Supervisor:
         self._stopping.set()
 
 
-def supervise(settings: Settings, *, device: str, degraded: str) -> int:
+def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
     count, admin_listeners = settings.api_processes, list[socket.socket]()
     try:
@@ -175,8 +176,9 @@ def supervise(settings: Settings, *, device: str, degraded: str) -> int:
             names = ("listener", "admin_listener")
             descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
-            spec = WorkerSpec(name=name, folder=folder, device=device, degraded=degraded, **descriptors)
-            return Child(f"service.workers.{module}", spec, read_end, Backoff(delay))
+            model, device = str(artifact.folder.parent), artifact.manifest.device
+            spec = WorkerSpec(name=name, folder=folder, artifact=model, device=device, degraded=degraded, **descriptors)
+            return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
 
         engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
         apis = [

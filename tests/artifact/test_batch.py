@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST, LAYER_OUTPUTS
 from model_export.artifact.feeds.pooled import MEANS, MODES
 from model_export.artifact.feeds.sparse import PART, PARTS, SHIFTS
 from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
@@ -117,7 +117,7 @@ def test_split_returns_each_sequences_own_states_of_the_layers_it_asks_for(
 ) -> None:
     """With the id of each token, plus 100,000 times the layer, in place of its hidden state."""
     count = 4
-    asking = st.sets(st.sampled_from(["", *sorted(LAYER_OUTPUTS)]), min_size=1)
+    asking = st.sets(st.sampled_from(["", *sorted(LAYER_OUTPUTS - ATTENTION_OUTPUTS)]), min_size=1)
     asked = [(data.draw(asking) - {""}, data.draw(st.permutations([LAST, 0, 2]))) for _ in batch_of]
     work = [
         replace(tokens, outputs=tokens.outputs | names, layers=tuple(layers) if names else ())
@@ -138,6 +138,24 @@ def test_split_returns_each_sequences_own_states_of_the_layers_it_asks_for(
             assert row["layer_cls"][:, 0].tolist() == [tokens.ids[0] + shift for shift in moved]
         if "layer_mean" in row:
             assert row["layer_mean"][:, 0].tolist() == [np.float32(tokens.ids.mean() + shift) for shift in moved]
+
+
+@given(sequences(), st.data())
+def test_split_returns_the_states_that_attention_reads_as_the_graph_has_them(
+    batch_of: list[Tokens], data: st.DataObject
+) -> None:
+    layers = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
+    work = [replace(tokens, outputs=frozenset({"attention_mean"}), layers=tuple(layers)) for tokens in batch_of]
+    batch = pack(work)
+    ids = batch.feeds["ids"].astype(np.float16)[:, None]
+    outputs: dict[str, NDArray[Any]] = {f"hidden.{layer}": ids + 1000 * layer for layer in layers}
+    outputs["hidden_offsets"] = np.ones((5, 1), np.float32)
+    assert batch.outputs == set(outputs)
+    for tokens, row in zip(work, split(batch, outputs), strict=True):
+        states = row["attention_mean"]
+        assert states.dtype == np.float16
+        assert states.shape == (len(layers), len(tokens), 1)
+        assert states[:, :, 0].tolist() == [(tokens.ids.astype(np.float16) + 1000 * i).tolist() for i in layers]
 
 
 @given(sequences(), st.data())

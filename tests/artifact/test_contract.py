@@ -81,7 +81,10 @@ def _sizes(artifact: Path, **sizes: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"files": {}}, r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json"),
+        (
+            {"files": {}},
+            r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json, attention.onnx",
+        ),
         ({"files": {"../secret": "0"}}, "lists the checksums of"),
         ({"golden": []}, "has no golden sequences"),
         ({"max_tokens": 5}, "has a golden sequence of 17 tokens, but max_tokens is 5"),
@@ -118,7 +121,7 @@ def test_a_manifest_nested_too_deeply_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_is_not_advised_to_be_exported_into_its_own_folder() -> None:
     with pytest.raises(ManifestError) as raised:
         open_artifact(GOLDEN / "bert")
-    assert f"is a checkpoint, not an artifact: export it into another folder, `python -m model_export {GOLDEN}" in str(
+    assert f"is a checkpoint, not an artifact: export it into another folder, `bert-export {GOLDEN}" in str(
         raised.value
     )
     assert "/bert ARTIFACT --device cpu`, and set BERT_ARTIFACT to that" in str(raised.value)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.null_model import NullRunner
 from model_export.artifact.batch import LAYER, MASK, OUTPUTS, SPARSE, TARGET, Tokens
-from model_export.artifact.feeds.layers import LAST
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
 from service.artifact import open_artifact
 from service.engine.runner import ModelRunner
 
@@ -16,13 +16,14 @@ OF_SPARSE = {name for name, kind in OUTPUTS.items() if kind == SPARSE}  # asked 
 
 
 # a golden BERT has no classifier and no modules
-@pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags", "sentence"}))
+@pytest.mark.parametrize("output", sorted(OUTPUTS.keys() - {"labels", "tags", "sentence", "spans", "choices"}))
 def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path, output: str) -> None:
     artifact = open_artifact(bert_artifact)
     masks, targets = (
         ((2, 3) if OUTPUTS[output] in (MASK, TARGET) else ()),
         ((7, 8, 9) if OUTPUTS[output] == TARGET else ()),
     )
+    layers = (0, 2 if output in ATTENTION_OUTPUTS else LAST)
     one = Tokens(
         ids=np.arange(6, dtype=np.int32),
         types=np.zeros(6, np.int32),
@@ -30,7 +31,7 @@ def test_it_returns_the_shapes_and_types_of_the_real_runner(bert_artifact: Path,
         masks=masks,
         top_k=4,
         targets=targets,
-        layers=(0, LAST) if OUTPUTS[output] == LAYER else (),
+        layers=layers if OUTPUTS[output] == LAYER else (),
     )
     answers = []
     for runner in (ModelRunner(artifact, 1), NullRunner(artifact, 1)):

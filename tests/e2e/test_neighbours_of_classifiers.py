@@ -16,8 +16,12 @@ from service.scheduling.concurrency import Concurrency
 from tests.e2e.test_neighbours import equal
 from tests.paths import SAMPLE
 
-ARCHITECTURES = {"labels": "BertForSequenceClassification", "tags": "BertForTokenClassification"}
-LABELS = 9
+HEADS = {  # output -> the class, its weights, their number of rows
+    "labels": ("BertForSequenceClassification", "classifier", 9),
+    "tags": ("BertForTokenClassification", "classifier", 9),
+    "spans": ("BertForQuestionAnswering", "qa_outputs", 2),
+    "choices": ("BertForMultipleChoice", "classifier", 1),
+}
 
 
 def classifier(folder: Path, output: str) -> Path:
@@ -28,18 +32,22 @@ def classifier(folder: Path, output: str) -> Path:
         name: array for name, array in load_file(SAMPLE / "model.safetensors").items() if name.startswith("bert.")
     }
     config = json.loads((SAMPLE / "config.json").read_text("utf-8"))
-    weights["classifier.weight"] = (0.05 * random.standard_normal((LABELS, config["hidden_size"]))).astype(np.float32)
-    weights["classifier.bias"] = random.standard_normal(LABELS).astype(np.float32)
+    architecture, name, rows = HEADS[output]
+    weights[f"{name}.weight"] = (0.05 * random.standard_normal((rows, config["hidden_size"]))).astype(np.float32)
+    weights[f"{name}.bias"] = random.standard_normal(rows).astype(np.float32)
     save_file(weights, folder / "model.safetensors")
     named = {
-        "architectures": [ARCHITECTURES[output]],
-        "id2label": {str(number): f"label {number}" for number in range(LABELS)},
+        "architectures": [architecture],
+        "id2label": {str(number): f"label {number}" for number in range(rows)},
     }
     (folder / "config.json").write_text(json.dumps(config | named), "utf-8")
     return folder
 
 
-@pytest.mark.parametrize(("output", "precision"), [("labels", "fp32"), ("tags", "int8")])
+@pytest.mark.parametrize(
+    ("output", "precision"),
+    [("labels", "fp32"), ("tags", "int8"), ("spans", "fp32"), ("spans", "int8"), ("choices", "int8")],
+)
 def test_a_classifiers_answer_does_not_depend_on_its_batch(output: str, precision: str, tmp_path: Path) -> None:
     export(classifier(tmp_path / "checkpoint", output), tmp_path / "artifact", precision=precision)
     runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=2, concurrency=Concurrency(2, per_core=True))

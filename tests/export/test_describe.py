@@ -24,9 +24,11 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
         "embeddings": "163 words, 144 positions from row 0, 2 segments",
         "tokenizer": "Unigram from tokenizer.json, 163 pieces, cls 2, sep 3, mask 4, pad 0, unk 1; at most 144 tokens",
         "embedding": "the hidden state of [CLS]: 32 numbers",
-        "heads": "cls; mean; tokens; pooler; pair (in_order, swapped); fill_mask",
+        "heads": "cls; mean; tokens; layers; pooler; pair (in_order, swapped); fill_mask; attention",
+        "no choices": "the checkpoint has no multiple-choice head",
         "no labels": "the checkpoint has no classifier of texts",
         "no sparse": "the checkpoint was not trained for sparse vectors",
+        "no spans": "the checkpoint has no weights of a question-answering head",
         "no tags": "the checkpoint has no classifier of tokens",
         "refused": "nothing: it can be exported",
     }
@@ -35,9 +37,10 @@ def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixtu
 def test_it_reports_a_classifiers_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         described(GOLDEN / "roberta-labels", capsys)["heads"]
-        == "cls; mean; tokens; labels (bad, fair, good; scores by sigmoid)"
+        == "cls; mean; tokens; layers; labels (bad, fair, good; scores by sigmoid); attention"
     )
-    assert described(GOLDEN / "bert-tags", capsys)["heads"] == "cls; mean; tokens; tags (O, B-PER, I-PER, B-LOC, I-LOC)"
+    tags = described(GOLDEN / "bert-tags", capsys)["heads"]
+    assert tags == "cls; mean; tokens; layers; tags (O, B-PER, I-PER, B-LOC, I-LOC); attention"
 
 
 def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

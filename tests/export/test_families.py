@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from model_export.errors import ExportError
 from model_export.export import export
 from tests import readme_families as families
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
@@ -24,7 +24,10 @@ HEADS = {
     "vocabulary": "fill_mask",
     "labels": "labels",
     "tags": "tags",
+    "spans": "spans",
+    "choices": "choices",
 }  # in expected.npz -> in the manifest
+PER_TOKEN = ("tags", "spans")
 
 
 def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -33,8 +36,8 @@ def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[
     rows = artifact.run([request(s, heads, artifact.manifest.sizes["vocabulary"]) for s in sequences])
     results = []
     for sequence, row in zip(sequences, rows, strict=True):
-        found = {name: row[name][0] for name in ("pooler", "pair", "labels") if name in row} | {
-            name: row[name] for name in ("tags",) if name in row
+        found: dict[str, np.ndarray] = {
+            head: row[head] if head in PER_TOKEN else row[head][0] for head in HEADS if head in row
         }
         if "top_ids" in row:
             found["vocabulary"] = np.zeros_like(sequence["vocabulary"])
@@ -93,7 +96,9 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels"])
+@pytest.mark.parametrize(
+    "name", ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels", "roberta-spans", "electra-choices"]
+)
 def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
     artifact, sequences = exported(name, precision), expected(name)
     for alone, together in zip(
@@ -130,6 +135,8 @@ MISSING = {
     "bert-tags": {
         "pooler": "the checkpoint has no weights of a pooler",
         "labels": "the checkpoint has no classifier of texts",
+        "spans": "the checkpoint has no weights of a question-answering head",
+        "choices": "the checkpoint has no multiple-choice head",
     },
 }
 
@@ -177,24 +184,28 @@ def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable)
     assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"
 
 
-@pytest.mark.parametrize(
-    ("kind", "head", "extra"),
-    [
-        ("QuestionAnswering", "question_answering", {"qa_outputs.weight": (2, 32), "qa_outputs.bias": (2,)}),
-        ("MultipleChoice", "multiple_choice", {"classifier.weight": (1, 32), "classifier.bias": (1,)}),
-    ],
-)
-def test_a_checkpoint_with_a_head_that_no_task_uses_is_exported_for_its_embeddings(
-    kind: str, head: str, extra: dict[str, tuple[int, ...]], tmp_path: Path, exported: Callable
+@pytest.mark.parametrize("head", ["spans", "choices"])
+@pytest.mark.parametrize("family", sorted(families.FAMILIES))
+def test_the_artifact_of_a_fine_tuned_checkpoint_has_its_head_verified_and_no_other(
+    family: str, head: str, exported: Callable
 ) -> None:
-    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
-    weights = load_file(GOLDEN / "bert" / "model.safetensors")
-    kept = {name: array for name, array in weights.items() if name.startswith("bert.")}
-    added = {name: np.ones(shape, np.float32) for name, shape in extra.items()}
-    save_file(kept | added, tmp_path / "checkpoint" / "model.safetensors")
-    config = json.loads((GOLDEN / "bert" / "config.json").read_text("utf-8")) | {"architectures": [f"BertFor{kind}"]}
+    manifest = exported(f"{family}-{head}").manifest
+    assert set(manifest.heads) - {"cls", "mean", "tokens", "layers", "pooler", "attention"} == {head}
+    assert manifest.verification[f"{head}_max_abs_error"] < FP32_TOLERANCE
+    assert manifest.labels == ()
+
+
+def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -> None:
+    """The rest of the graph is that of the encoder alone, whatever was fine-tuned."""
+    for name in ("bert", "bert-labels", "bert-tags"):
+        assert not {"spans", "choices"} & set(exported(name).manifest.outputs)
+    of_layers = {name for name in exported("bert-spans").manifest.outputs if name.startswith(("layer", "hidden"))}
+    assert set(exported("bert-spans").manifest.outputs) - of_layers == {"cls", "mean", "tokens", "spans"}
+
+
+def test_a_multiple_choice_head_over_another_vector_than_that_of_cls_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "electra-choices", tmp_path / "checkpoint")
+    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text("utf-8")) | {"summary_type": "mean"}
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config), "utf-8")
-    manifest = export(tmp_path / "checkpoint", tmp_path / "artifact")
-    assert manifest.heads == ("cls", "mean", "tokens", "layers", "pooler")
-    assert manifest.missing[head] == "the checkpoint has this head, but no task uses it"
-    assert manifest.canary.cls == exported("bert").manifest.canary.cls
+    with pytest.raises(ExportError, match="sets summary_type to 'mean'; of a multiple-choice head only 'first' is"):
+        export(tmp_path / "checkpoint", tmp_path / "artifact")

@@ -221,10 +221,8 @@ def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path:
         sys.executable,
         "-m",
         "model_export",
-        "nowhere/no-such-bert",
+        "nowhere/no-such-bert@v1",
         str(tmp_path / "artifact"),
-        "--revision",
-        "v1",
     ]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
@@ -234,6 +232,6 @@ def test_a_hub_id_that_cannot_be_downloaded_is_refused_with_a_solution(tmp_path:
 
 
 def test_a_revision_of_a_folder_is_refused(tmp_path: Path, exported: Command) -> None:
-    code, said = exported(GOLDEN / "bert", tmp_path / "artifact", "--revision", "v1")
+    code, said = exported(Path(f"{GOLDEN / 'bert'}@v1"), tmp_path / "artifact")
     assert code == 2
-    assert "is not a hub id" in said
+    assert "bert@v1 is missing: CHECKPOINT is a folder with config.json and *.safetensors, or a hub id" in said

@@ -15,7 +15,7 @@ class Checkpoint:
     config: Mapping[str, Any]  # without vocab_size
     write_tokenizer: Writer
     segments: int = 2  # 0 where the model takes no token types
-    logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags"
+    logits: str = ""  # what the model's `logits` are: "vocabulary", "labels", "tags", "spans", "choices"
     tasks: Mapping[str, str] = field(default_factory=dict)  # task -> the class for it
     dtype: torch.dtype = field(default=torch.float32)  # on disk
 
@@ -53,12 +53,13 @@ ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"gra
 def fine_tuned(
     prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS
 ) -> dict[str, Checkpoint]:
-    """The two fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
+    """The fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
     same = {"write_tokenizer": made_fast(write), "segments": segments}
     shallow = {
         key: min(value, 2) if key in ("num_hidden_layers", "n_layers") else value for key, value in config.items()
     }
     kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
+    kinds |= {"spans": f"{prefix}ForQuestionAnswering", "choices": f"{prefix}ForMultipleChoice"}
     return {
         "labels": Checkpoint(
             kind=kinds["labels"],
@@ -74,6 +75,22 @@ def fine_tuned(
             logits="tags",
             tasks={"tag": kinds["tags"]},
             dtype=torch.bfloat16,
+            **same,
+        ),
+        "spans": Checkpoint(
+            kind=kinds["spans"],
+            config=shallow,
+            logits="spans",
+            tasks={"answer": kinds["spans"]},
+            dtype=torch.float16,
+            **same,
+        ),
+        "choices": Checkpoint(
+            kind=kinds["choices"],
+            config=shallow,
+            logits="choices",
+            tasks={"choose": kinds["choices"]},
+            dtype=torch.float16,
             **same,
         ),
     }

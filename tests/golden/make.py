@@ -3,12 +3,14 @@
     python tests/golden/make.py [FOLDER ...]
     python tests/golden/make.py --tags    only the answers of the token classification pipeline
 
-It needs torch, transformers, sentencepiece and protobuf; the tests need none of them.
+It needs torch, transformers, sentencepiece and protobuf; the tests need none of them. The checkpoints NAME-spans need
+transformers 4: version 5 has no question-answering pipeline.
 
 No value is zero, one or a default, so that a test fails if one is ignored: all biases and norms are random, the epsilon
 is unusual. `expected.npz` holds, for sequence i: `i.ids`, `i.types` [length], `i.hidden` [length, hidden], and for each
 head of the checkpoint `i.pooler` [hidden], `i.masks` [n] with `i.vocabulary` [n, vocabulary] (logits), `i.pair` [2],
-`i.labels` [labels], `i.tags` [length, tags]. `answers.json` holds the results of the tokenizer and the pipelines.
+`i.labels` [labels], `i.tags` [length, tags], `i.spans` [length, 2], `i.choices` [1]. `answers.json` holds the results
+of the tokenizer and the pipelines.
 """
 
 import json
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, Checkpoint
-from texts import LABELLED, LONG_TAGGED, MASKED, PAIRS, TAGGED, TEXTS
+from texts import ASKED, CHOICES, LABELLED, LONG_TAGGED, MASKED, PAIRS, TAGGED, TEXTS
 
 HERE = Path(__file__).parent
 LENGTHS = (2, 5, 17, 33, 130)
@@ -82,7 +84,7 @@ def spread(name: str, dimensions: int) -> float:
     """The standard deviation of a parameter that is no norm's weight."""
     if dimensions == 1:
         return 0.1
-    return 0.6 if "embeddings" in name or "classifier" in name else 0.15
+    return 0.6 if any(part in name for part in ("embeddings", "classifier", "qa_outputs")) else 0.15
 
 
 def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -100,11 +102,12 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
         feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
         if checkpoint.segments:
             feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
+        shown = {"output_hidden_states": True}
         with torch.no_grad():
-            answer = model(**feeds, output_hidden_states=True)
+            answer = model(**{key: choice_axis(value, checkpoint) for key, value in feeds.items()}, **shown)
             encoded = model.base_model(**feeds)
         found = {"ids": ids, "types": types}
-        if checkpoint.logits not in ("labels", "tags"):
+        if checkpoint.logits not in ("labels", "tags", "spans", "choices"):
             found["hidden"] = answer.hidden_states[-1][0]
             if getattr(encoded, "pooler_output", None) is not None:
                 found["pooler"] = encoded.pooler_output[0]
@@ -116,7 +119,14 @@ def expected(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, np.nda
     return result
 
 
+def choice_axis(feed: torch.Tensor, checkpoint: Checkpoint) -> torch.Tensor:
+    """[1, length]; [1, 1, length] for a multiple-choice head."""
+    return feed[None] if checkpoint.logits == "choices" else feed
+
+
 def heads(answer: object, logits: str, masks: np.ndarray) -> dict[str, object]:
+    if logits == "spans":
+        return {"spans": torch.stack([answer["start_logits"][0], answer["end_logits"][0]], dim=-1)}
     named = {OUTPUTS.get(key, logits): value[0] for key, value in answer.items() if key.endswith("logits")}
     if "vocabulary" in named:
         named |= {"masks": masks, "vocabulary": named["vocabulary"][masks]}
@@ -182,6 +192,27 @@ def tag(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
     return [case | {"answer": pipeline(case["inputs"], **case["parameters"])} for case in cases]
 
 
+def answer(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    tokenizer.model_max_length = WINDOW
+    pipeline = transformers.pipeline("question-answering", model=model, tokenizer=tokenizer)
+    cases = [{"question": question, "context": context, "parameters": more} for question, context, more in ASKED]
+    return [
+        case | {"answer": pipeline(question=case["question"], context=case["context"], **case["parameters"])}
+        for case in cases
+    ]
+
+
+def choose(model: torch.nn.Module, tokenizer: object) -> list[dict[str, object]]:
+    cases = []
+    for prompt, choices in CHOICES:
+        encoded = tokenizer([prompt] * len(choices), list(choices), return_tensors="pt", padding=True)
+        with torch.no_grad():
+            logits = model(**{key: value[None] for key, value in encoded.items()}).logits[0]
+        scores = logits.softmax(-1).tolist()
+        cases.append({"prompt": prompt, "choices": choices, "logits": logits.tolist(), "scores": scores})
+    return cases
+
+
 def ask_tags_again(name: str, checkpoint: Checkpoint) -> None:
     """Replaces the answers of the token classification pipeline, on the checkpoint as it is."""
     folder = HERE / name
@@ -200,7 +231,14 @@ def lines(content: dict[str, list[object]]) -> str:
     return "{\n" + ",\n".join(f' "{key}": [\n  {found}\n ]' for key, found in cases.items()) + "\n}\n"
 
 
-TASKS = {"fill_mask": fill_mask, "pairs": pairs, "predict": predict, "tag": tag}
+TASKS = {
+    "fill_mask": fill_mask,
+    "pairs": pairs,
+    "predict": predict,
+    "tag": tag,
+    "answer": answer,
+    "choose": choose,
+}
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--tags"]:

@@ -25,7 +25,7 @@ PAIRS = (
     ("Hello!", "We walked to the river and drank tea in the sun."),
     ("a", "b"),
 )
-MASKED = (
+MASKED: tuple[tuple[str, dict[str, object]], ...] = (
     ("Paris is the capital of {mask}.", {}),
     ("Paris is the {mask} of France.", {"top_k": 3}),
     ("The {mask} sat on the {mask}.", {"top_k": 2}),
@@ -53,6 +53,40 @@ LONG_TAGGED = (
     "We like tea in 北京 by the river. "
     "😀 The sun likes my big house: she said hello to the world! "
 ) * 5
+
+CONTEXT = "The cat sat on the mat in Paris, and it was warm. Unaffable dogs walked to London by the river."
+LONG_CONTEXT = (
+    "The cat sat on the mat in Paris, and it was warm. We like tea in 北京 by the river. "
+    "😀 The sun likes my big house: she said hello to the world! Milk is good, water is cold. "
+) * 4
+LONG_CHINESE = "我爱北京天安门。他们在中国，我来上子和大地。你不是人，为了到天安门！" * 8
+WINDOWS: dict[str, object] = {"max_seq_len": 60, "doc_stride": 20}
+IMPOSSIBLE: dict[str, object] = {"handle_impossible_answer": True}
+ASKED: tuple[tuple[str, str, dict[str, object]], ...] = (  # question, context, parameters
+    ("Where is the cat?", CONTEXT, {}),
+    ("Where is the cat?", CONTEXT, {"top_k": 3}),
+    ("Who walked to London?", CONTEXT, {"top_k": 4, "align_to_words": False}),
+    ("Who walked to London?", CONTEXT, {"top_k": 3, "max_answer_len": 2}),
+    ("Is it warm?", CONTEXT, {"top_k": 3} | IMPOSSIBLE),
+    ("Is it warm?", CONTEXT, {"max_answer_len": 1} | IMPOSSIBLE),
+    ("Is it warm?", "hello Paris", {"top_k": 5} | IMPOSSIBLE),
+    ("Café?", "  naïve café\tZürich 😀 👩‍👩‍👧 (big) world -- it's  ", {"top_k": 3}),
+    ("他在北京？", "我爱北京天安门。", {"top_k": 2}),
+    ("他在北京？", "我爱北京天安门。", {"top_k": 2, "align_to_words": False}),
+    ("What is good?", LONG_CONTEXT, {}),
+    ("What is good?", LONG_CONTEXT, {"top_k": 5}),
+    ("What is good?", LONG_CONTEXT, {"top_k": 5, "align_to_words": False, "max_answer_len": 40}),
+    ("What is good?", LONG_CONTEXT, {"top_k": 3} | WINDOWS | IMPOSSIBLE),
+    ("What is good in the sun?", LONG_CONTEXT, {"max_seq_len": 100, "doc_stride": 0, "top_k": 2}),
+    ("他在北京？", LONG_CHINESE, {"top_k": 3}),
+    ("他在北京？", LONG_CHINESE, {"top_k": 3, "align_to_words": False} | WINDOWS),
+)
+CHOICES = (
+    ("The cat sat on the mat.", ("It was warm.", "The dog drinks tea.")),
+    ("我爱北京天安门。", ("他们在中国。", "我来上子和大地。", "The cat sat.")),
+    ("hello world", ("a", "we walked to the river and drank tea in the sun", "Paris", "é")),
+    ("a", ("b",)),
+)
 
 
 def word_pieces(extra: str = "") -> list[str]:

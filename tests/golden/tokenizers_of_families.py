@@ -79,25 +79,26 @@ def unigrams(name: str, *, extra: int, **options: object) -> Writer:
     return made_fast(write)
 
 
+ORIGINAL_FILES = ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
+
+
 def made_fast(write: Writer) -> Writer:
     """The same tokenizer as transformers saves it: a tokenizer.json without the original files."""
 
     def converted(folder: Path) -> int:
         ids = write(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        for file in (
-            "vocab.txt",
-            "vocab.json",
-            "merges.txt",
-            "spiece.model",
-            "sentencepiece.bpe.model",
-            "tokenizer_config.json",
-        ):
-            (folder / file).unlink(missing_ok=True)
+        remove(folder, "tokenizer_config.json", *ORIGINAL_FILES)
         tokenizer.save_pretrained(folder)
+        remove(folder, "special_tokens_map.json", *ORIGINAL_FILES)  # of transformers 4
         return ids
 
     return converted
+
+
+def remove(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 def settings(folder: Path, **known: object) -> None:

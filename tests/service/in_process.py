@@ -1,10 +1,10 @@
 """The tasks of an artifact, and the HTTP application over them, in the test's own process: no start of a service."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -20,6 +20,8 @@ from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults, root_task
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
+
+T = TypeVar("T")
 
 
 class RunnerQueue(WholeQueue):
@@ -45,13 +47,24 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=RunnerQueue(runner),
-        limits=Limits(max_inputs=100, max_top_k=1, truncate=settings.truncate),
+        limits=Limits(
+            max_inputs=100,
+            max_top_k=settings.max_top_k,
+            max_attention=settings.max_attention,
+            truncate=settings.truncate,
+        ),
         embedding=embedding_defaults(artifact.manifest, settings),
         rerank_by_cosine=settings.rerank == "cosine",
         root_task=root_task(artifact.manifest, settings),
     )
     tokenizer.close()
     runner.close()
+
+
+def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]], **settings: Any) -> T:
+    """The answer to a question to the tasks of the artifact in `folder`."""
+    with open_tasks(open_artifact(folder), Settings(artifact=folder, **settings)) as tasks:
+        return asyncio.run(question(tasks))
 
 
 class InProcessBackend:

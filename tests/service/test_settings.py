@@ -15,6 +15,28 @@ def test_the_artifact_is_all_that_must_be_set() -> None:
     assert settings.port == 8080
 
 
+def test_a_model_is_named_instead_of_an_artifact() -> None:
+    settings = Settings.from_environment({"BERT_MODEL": "google-bert/bert-base-chinese", "XDG_CACHE_HOME": "/data"})
+    assert (settings.model, settings.artifact) == ("google-bert/bert-base-chinese", None)
+    assert settings.cache_folder == Path("/data/bert-service")
+    given = Settings.from_environment({"BERT_MODEL": "/a", "BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"})
+    assert given.cache_folder == Path("/cache")
+    assert Settings.from_environment({"BERT_MODEL": "/a"}).cache_folder == Path("~/.cache/bert-service").expanduser()
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({}, "BERT_MODEL: a hub id, a checkpoint's folder or an artifact is required; or set BERT_ARTIFACT"),
+        (GOOD | {"BERT_MODEL": "a/b"}, "BERT_MODEL and BERT_ARTIFACT are both set: leave one out"),
+        (GOOD | {"BERT_PRECISION": "int8"}, "BERT_PRECISION is for BERT_MODEL: an artifact has its own"),
+    ],
+)
+def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        Settings.from_environment(variables)
+
+
 def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     settings = Settings.from_environment(
         GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
@@ -65,8 +87,8 @@ def test_an_empty_key_is_none() -> None:
 
 
 def test_every_fault_is_told_at_once() -> None:
-    with pytest.raises(SettingsError, match=r"BERT_ARTIFACT: .*; BERT_PORT: .*; BERT_THREADS: "):
-        Settings.from_environment({"BERT_PORT": "x", "BERT_THREADS": "-1"})
+    with pytest.raises(SettingsError, match=r"BERT_PRECISION: .*; BERT_PORT: .*; BERT_THREADS: "):
+        Settings.from_environment({"BERT_PRECISION": "half", "BERT_PORT": "x", "BERT_THREADS": "-1"})
 
 
 def test_settings_do_not_change() -> None:

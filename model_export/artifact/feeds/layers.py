@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 LAST = -1  # the last layer, in Tokens.layers; 0 is the output of the embeddings
 OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: what int8's channel shift took from each state
-LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"})
+ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the mean of all heads
+LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]
 Floats = NDArray[np.float32]
 
@@ -21,16 +22,25 @@ def hidden_name(layer: int) -> str:
     return "hidden.last" if layer == LAST else f"hidden.{layer}"
 
 
+def attention_name(layer: int) -> str:
+    """The output of the graph of the attention with the probabilities of `layer`, counted from 0."""
+    return f"attention.{layer}"
+
+
 def graph_outputs(layers: tuple[int, ...]) -> frozenset[str]:
     """The graph outputs that a sequence with one of LAYER_OUTPUTS reads."""
     return frozenset({OFFSETS, *map(hidden_name, layers)})
 
 
-def layer_rows(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> Floats:
+def layer_rows(name: str, layers: tuple[int, ...], outputs: Arrays, own: slice, selected: slice) -> NDArray[np.generic]:
     """The output `name` of one sequence, layer after layer: a row for each layer, or for each token of each layer.
 
     `own` are its tokens in the batch, and `selected` those of them that the last layer computed; the first is [CLS].
+    For ATTENTION_OUTPUTS the states that the attention of each layer reads, as the graph has them, in its dtype:
+    [layers, tokens, hidden].
     """
+    if name in ATTENTION_OUTPUTS:
+        return np.stack([outputs[hidden_name(layer)][own] for layer in layers])
     rows = []
     for layer in layers:
         states = outputs[hidden_name(layer)][selected if layer == LAST else own]

@@ -47,7 +47,9 @@ class Heads:
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
             self._build_labels(cls, pooled)
+            self._build_choices(cls, pooled)
             self._build_tags(tokens)
+            self._build_spans(tokens)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
     def _build_mean(self) -> None:
@@ -120,14 +122,30 @@ class Heads:
             return
         self.present.append("labels")
         with g.scope("labels"):
-            inner = pooled
-            if activation := self.parts.family.labels_activation:
-                weight, bias = self.parts.dense("labels_dense", hidden, hidden)
-                product = g.op("MatMul", cls, g.weight("dense", weight.transposed()))
-                inner = add_and_activate(g, product, bias, activation)
-            if inner is None:
-                raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
+            inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
             g.output("labels", self._dense("labels", inner, hidden, len(names)), "float32", ["sequences", len(names)])
+
+    def _build_choices(self, cls: Value, pooled: Value | None) -> None:
+        """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
+        if self.classifier.output != "choices":
+            self.missing["choices"] = "the checkpoint has no multiple-choice head"
+            return
+        self.present.append("choices")
+        with self.g.scope("choices"):
+            inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
+            logit = self._dense("choices", inner, self.parts.architecture.hidden, 1)
+            self.g.output("choices", logit, "float32", ["sequences", 1])
+
+    def _classified(self, cls: Value, pooled: Value | None, part: str, activation: str) -> Value:
+        """What a classifier of texts reads: the dense layer `part` over [CLS], or the pooler without an activation."""
+        if activation:
+            hidden = self.parts.architecture.hidden
+            weight, bias = self.parts.dense(part, hidden, hidden)
+            product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
+            return add_and_activate(self.g, product, bias, activation)
+        if pooled is None:
+            raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
+        return pooled
 
     def _build_tags(self, tokens: Value) -> None:
         """The logits of each token."""
@@ -139,6 +157,13 @@ class Heads:
         with g.scope("tags"):
             logits = self._dense("tags", tokens, hidden, len(names))
             g.output("tags", logits, "float32", ["asked_tokens", len(names)])
+
+    def _build_spans(self, tokens: Value) -> None:
+        """For each token the logit that an answer starts with it, and the logit that one ends with it."""
+        if self._has("spans", "spans", "question-answering head"):
+            with self.g.scope("spans"):
+                logits = self._dense("spans", tokens, self.parts.architecture.hidden, 2)
+                self.g.output("spans", logits, "float32", ["asked_tokens", 2])
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""

@@ -53,11 +53,15 @@ def _write_service_error(request_id: str, status: int, message: str, code: str, 
     return orjson.dumps(service_error(request_id, status, message, code, index))
 
 
-def _write_openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+def openai_error(status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if index is None else f"input.{index}"
     error = {"message": message, "type": kind, "param": param, "code": code}
-    return orjson.dumps({"error": error, "detail": message})
+    return {"error": error, "detail": message}
+
+
+def _write_openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+    return orjson.dumps(openai_error(status, message, code, index))
 
 
 SERVICE_ERROR = ErrorShape(_write_service_error, ErrorBody)

@@ -1,7 +1,19 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import fill_mask, nsp, predict, schemas, tag, vectors
+from service.tasks import (
+    answer,
+    attention,
+    choose,
+    fill_mask,
+    label_schemas,
+    mask_schemas,
+    nsp,
+    schemas,
+    tag,
+    vectors,
+    zero_shot,
+)
 
 ROUTES = {
     "/embed": TaskSpec(
@@ -16,8 +28,8 @@ ROUTES = {
     "/fill-mask": TaskSpec(
         "fill_mask",
         fill_mask.fill_mask,
-        schemas.FillMaskRequest,
-        schemas.FillMaskResponse,
+        mask_schemas.FillMaskRequest,
+        mask_schemas.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
         head="fill_mask",
     ),
@@ -31,18 +43,45 @@ ROUTES = {
     ),
     "/predict": TaskSpec(
         "predict",
-        predict.predict,
-        schemas.PredictRequest,
-        schemas.PredictResponse,
-        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference",
+        zero_shot.predict_labels,
+        label_schemas.PredictRequest,
+        label_schemas.PredictResponse,
+        "A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with "
+        "candidate_labels those of the request, as transformers' zero-shot-classification pipeline gives them",
         head="labels",
     ),
     "/tag": TaskSpec(
         "tag",
         tag.tag,
-        schemas.TagRequest,
-        schemas.TagResponse,
+        label_schemas.TagRequest,
+        label_schemas.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head="tags",
+    ),
+    "/answer": TaskSpec(
+        "answer",
+        answer.answer,
+        answer.AnswerRequest,
+        answer.AnswerResponse,
+        "The parts of a context of any length that answer a question, in the format of transformers' "
+        "QuestionAnsweringPipeline",
+        head="spans",
+    ),
+    "/choose": TaskSpec(
+        "choose",
+        choose.choose,
+        choose.ChooseRequest,
+        choose.ChooseResponse,
+        "The choices of a prompt by their probability, from a multiple-choice head",
+        head="choices",
+    ),
+    "/attention": TaskSpec(
+        "attention",
+        attention.attention,
+        attention.AttentionRequest,
+        attention.AttentionResponse,
+        "How much each token of a text or pair attends to each other, by layer and head",
+        npy=True,
+        head="attention",
     ),
 }

@@ -1,7 +1,8 @@
 """`POST /`, the artifact's own task as text-embeddings-inference and hosted endpoints run it; `GET /` and `/ping`.
 
-Labels are answered as a list of lists also for one text, and tags are grouped (aggregation simple): that is what the
-clients of hosted endpoints read. Everything else is as on the task's own route.
+Labels are answered as a list of lists also for one text, zero-shot labels as a list of label and score, and tags are
+grouped (aggregation simple): that is what the clients of hosted endpoints read. Everything else is as on the task's own
+route.
 """
 
 from collections.abc import Mapping
@@ -21,23 +22,26 @@ from service.http.page.routes import add_page_routes, open_page
 from service.http.responses import JSON
 from service.http.validation import validate
 from service.settings import RootTask
+from service.tasks.answer import AnswerResponse, QuestionAndContext
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.choose import ChooseResponse, PromptAndChoices
+from service.tasks.label_schemas import PredictResponse, TagResponse
+from service.tasks.mask_schemas import FillMaskParameters, FillMaskResponse
 from service.tasks.schemas import (
     Body,
     EmbedResponse,
     FailFastList,
-    FillMaskParameters,
-    FillMaskResponse,
     NspResponse,
     Pair,
-    PredictResponse,
     SimilarityInputs,
     SimilarityResponse,
     Status,
-    TagResponse,
 )
+from service.tasks.zero_shot import as_elements
 
 SPECS: dict[RootTask, TaskSpec] = {
+    "answer": native.ROUTES["/answer"],
+    "choose": native.ROUTES["/choose"],
     "embed": native.ROUTES["/embed"],
     "fill-mask": native.ROUTES["/fill-mask"],
     "nsp": native.ROUTES["/nsp"],
@@ -48,19 +52,33 @@ SPECS: dict[RootTask, TaskSpec] = {
 }
 
 
+OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # that no other has
+OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
+    SimilarityInputs: "similarity",
+    QuestionAndContext: "answer",
+    PromptAndChoices: "choose",
+}
+
+
 class RootRequest(Body):
-    """The request of the task that answers it (BERT_ROOT_TASK, or by heads and fields); /rerank's has no `inputs`."""
+    """The request of the task that answers it (BERT_ROOT_TASK, or by heads and fields)."""
 
     model_config = ConfigDict(extra="allow")
 
-    inputs: str | Pair | SimilarityInputs | FailFastList[str | Pair | FailFastList[str]] | None = Field(
-        None, examples=["my dog is hairy"], description="the texts: as on the route of the task"
-    )
+    inputs: (
+        str
+        | Pair
+        | SimilarityInputs
+        | QuestionAndContext
+        | PromptAndChoices
+        | FailFastList[str | Pair | FailFastList[str] | QuestionAndContext | PromptAndChoices]
+        | None
+    ) = Field(None, examples=["my dog is hairy"], description="the texts: as on the route of the task")
     parameters: dict[str, Any] | None = Field(None, description="as on the route of the task")
 
     @model_validator(mode="after")
     def _require_inputs(self) -> Self:
-        if self.inputs is None and (self.model_extra or {}).get("query") is None:
+        if self.inputs is None and not any((self.model_extra or {}).get(name) is not None for name in OF_FIELDS):
             raise PydanticCustomError("missing", "send inputs, a text or a list of texts; or query and texts to rank")
         return self
 
@@ -78,7 +96,10 @@ async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -
     except ServiceError as error:
         error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
         raise
-    return await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    if _has_labels(fields):
+        result.value = as_elements(result.value)
+    return result
 
 
 def set_fields(request: RootRequest) -> dict[str, Any]:
@@ -90,16 +111,16 @@ def set_fields(request: RootRequest) -> dict[str, Any]:
 
 
 def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
-    """By the fields that only one task has, then BERT_ROOT_TASK, then the heads.
+    """By what only one task takes, then BERT_ROOT_TASK, then the heads.
 
     A model with a fill-mask head also gives vectors: there a request whose every text has the mask token, or that has
     a field of /fill-mask, asks for words.
     """
     heads = tasks.manifest.heads
-    if "query" in fields:
-        return "rerank"
-    if isinstance(fields["inputs"], SimilarityInputs):
-        return "similarity"
+    if found := _task_of_form(fields):
+        return found
+    if _has_labels(fields):
+        return "predict"
     if tasks.root_task is not None:
         return tasks.root_task
     if "labels" in heads:
@@ -107,6 +128,21 @@ def choose_task(tasks: Tasks, fields: Mapping[str, Any]) -> RootTask:
     if "tags" in heads:
         return "tag"
     return "fill-mask" if "fill_mask" in heads and _asks_for_words(tasks, fields) else "embed"
+
+
+def _task_of_form(fields: Mapping[str, Any]) -> RootTask | None:
+    """The one task that has such a field, or such inputs."""
+    for field, task in OF_FIELDS.items():
+        if field in fields:
+            return task
+    inputs = fields["inputs"]
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    return OF_INPUTS.get(type(first))
+
+
+def _has_labels(fields: Mapping[str, Any]) -> bool:
+    """Whether a request for zero-shot classification names its labels."""
+    return "candidate_labels" in fields or "candidate_labels" in fields.get("parameters", {})
 
 
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
@@ -137,6 +173,8 @@ ROUTES = {
         | FillMaskResponse
         | NspResponse
         | SimilarityResponse
+        | AnswerResponse
+        | ChooseResponse
         | list[rerank.TextScore]
         | rerank.RerankResponse,
         "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",

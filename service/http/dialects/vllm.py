@@ -1,21 +1,24 @@
 """vLLM's /score and /pooling.
 
 /score is a pair's score by `text_1` and `text_2` (or the other names that vLLM has for them). A body with `inputs`
-is not of vLLM: that field is kept for another task on this path.
+is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have vLLM's shape, with the
+fields `index` and `request_id` of this service's own errors.
 """
 
 import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import orjson
 from pydantic import BaseModel, Field
 
 from service.errors import Invalid
-from service.http.dialects.errors import OPENAI_ERROR
+from service.http.dialects.errors import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, openai_error
 from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.embed import embed_texts
+from service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
 from service.tasks.schemas import NO_EFFECT, EmbeddingFields, StringOrList
 from service.tasks.score import score_labels, score_pairs
 
@@ -23,7 +26,15 @@ SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), (
 
 
 class ScoreRequest(VllmFields):
-    """One text of the first side against each of the second, or as many against as many."""
+    """vLLM's: one text of the first side against each of the second, or as many against as many. With `inputs`: how
+    likely each text is."""
+
+    inputs: StringOrList | None = Field(None, description="texts, for their pseudo-log-likelihoods", examples=[None])
+    variant: Variant | None = Field(
+        None,
+        description="with inputs: within_word (default) masks a token with the later tokens of its word, original "
+        "masks each token alone",
+    )
 
     text_1: StringOrList | None = Field(None, examples=["what is a panda?"])
     text_2: StringOrList | None = Field(None, examples=[["an animal", "a river"]])
@@ -51,6 +62,11 @@ class ScoreResponse(BaseModel):
     model: str = Field(examples=["sample"])
     data: list[Score]
     usage: Usage
+
+
+class ScoreErrorBody(OpenAIErrorBody):
+    index: int | None = Field(None, description="index of the input with the error", examples=[3])
+    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
 
 
 class PoolingRequest(EmbeddingFields, VllmFields):
@@ -83,13 +99,36 @@ class PoolingResponse(BaseModel):
     usage: Usage
 
 
+def _write_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+    own = {"request_id": request_id} if index is None else {"request_id": request_id, "index": index}
+    return orjson.dumps(openai_error(status, message, code, index) | own)
+
+
 async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float) -> TaskResult:
+    if request.inputs is not None:
+        return await _score_sentences(tasks, request, request.inputs, timeout_seconds=timeout_seconds)
+    if request.variant is not None:
+        raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
     first, second = _find_sides(request)
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.use_activation is False
     result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
     return _finish(tasks, result, "score", data)
+
+
+async def _score_sentences(
+    tasks: Tasks, request: ScoreRequest, inputs: str | list[str], *, timeout_seconds: float
+) -> TaskResult:
+    """Raises Invalid for a field of pairs beside `inputs`."""
+    names = [*dict.fromkeys(name for side in SIDES for name in side), "use_activation"]
+    if given := [name for name in names if getattr(request, name) is not None]:
+        message = f"inputs asks how likely texts are, and {', '.join(given)} is for scores of pairs: send one of them"
+        raise Invalid(message, code="pair")
+    fields = request.model_copy(update=truncation_fields(tasks, request))
+    variant = request.variant or "within_word"
+    result = await score_sentences(tasks, as_list(inputs), fields, variant, timeout_seconds=timeout_seconds)
+    return result if isinstance(inputs, list) else result.finish(result.value[0])
 
 
 def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
@@ -101,7 +140,9 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
             return as_list(given[first]), as_list(given[second])
     found = ", ".join(given) or "none of them"
     raise Invalid(
-        f"a score needs two fields: {' or '.join(map(' and '.join, SIDES))}; the body has {found}", code="pair"
+        f"a score needs two fields: {' or '.join(map(' and '.join, SIDES))}; the body has {found}. A likelihood needs "
+        "`inputs`",
+        code="pair",
     )
 
 
@@ -140,9 +181,10 @@ ROUTES = {
         "score",
         _score,
         ScoreRequest,
-        ScoreResponse,
-        "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors",
-        error_shape=OPENAI_ERROR,
+        ScoreResponse | LikelihoodResponse,
+        "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
+        "inputs: how likely texts are, by a pass of the masked-language model for each token",
+        error_shape=ErrorShape(_write_error, ScoreErrorBody),
     ),
     "/pooling": TaskSpec(
         "pooling",

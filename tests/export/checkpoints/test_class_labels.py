@@ -12,8 +12,6 @@ from model_export.errors import ExportError
 class SequenceClassifier:
     """The weights of a checkpoint with a classifier of texts."""
 
-    is_multiple_choice = False
-
     def has(self, part: str) -> bool:
         return part == "labels"
 

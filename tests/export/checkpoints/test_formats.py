@@ -112,7 +112,7 @@ def test_an_encoder_alone_without_its_prefix_is_exported_without_the_heads(tmp_p
         )
 
     manifest = export(bert(tmp_path / "checkpoint", encoder_alone), tmp_path / "artifact")
-    assert manifest.heads == ("cls", "mean", "tokens", "layers")
+    assert manifest.heads == ("cls", "mean", "tokens", "layers", "attention")
     assert manifest.missing["fill_mask"] == "the checkpoint has no weights of a masked-LM head"
     rows = run(tmp_path / "artifact" / "cpu" / MODEL, [request(s, ["cls"], 1) for s in expected("bert")])
     for row, want in zip(rows, expected("bert"), strict=True):

@@ -1,22 +1,19 @@
-"""A checkpoint by its hub id, from a local hub that implements the part of the protocol that a download needs."""
+"""A checkpoint by its hub id, from a local hub."""
 
-import hashlib
-import json
 import os
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.hub import REPOSITORY, FakeHub
 from model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 MODULES = GOLDEN / "sentence-transformers" / "dense"
-COMMIT, REPOSITORY = "a" * 40, "example/chinese-macbert-tiny"
 FILES = {
     path.name: path.read_bytes()
     for path in sorted((GOLDEN / "bert").iterdir())
@@ -29,83 +26,114 @@ FILES |= {
 }
 
 
-class Hub(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        names = sorted({*FILES, "pytorch_model.bin", "tf_model.h5"})
-        if self.path.startswith(f"/api/models/{REPOSITORY}/revision/v1"):
-            self._json(
-                {
-                    "id": REPOSITORY,
-                    "sha": COMMIT,
-                    "siblings": [{"rfilename": name} for name in names],
-                    "private": False,
-                    "tags": [],
-                }
-            )
-        elif self.path.startswith(f"/api/models/{REPOSITORY}/tree/{COMMIT}"):
-            self._json([{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in names])
-        else:
-            self._file(body=True)
-
-    def _json(self, content: object) -> None:
-        self._answer(json.dumps(content).encode(), body=True)
-
-    def do_HEAD(self) -> None:
-        self._file(body=False)
-
-    def _file(self, *, body: bool) -> None:
-        found = FILES.get(self.path.removeprefix(f"/{REPOSITORY}/resolve/{COMMIT}/"))
-        if found is None:
-            self.send_error(404)
-            return
-        self._answer(found, body=body)
-
-    def _answer(self, content: bytes, *, body: bool) -> None:
-        self.send_response(200)
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
-
-
 @pytest.fixture
-def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def hub() -> Iterator[FakeHub]:
+    with FakeHub(dict(FILES)).serve() as served:
+        yield served
 
 
-def export_from(hub: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Exports the repository to `folder`/artifact, with `folder`/cache as the hub's cache."""
-    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "model_export", REPOSITORY, str(folder / "artifact"), "--revision", "v1"]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def run(hub: FakeHub, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """`python -m model_export`, with `folder`/hub as the hub's cache."""
+    environment = os.environ | hub.variables(folder / "hub") | more
+    command = [sys.executable, "-m", "model_export", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def export_from(hub: FakeHub, folder: Path) -> str:
+    """The report of an export of the repository to `folder`/artifact."""
+    finished = run(hub, folder, f"{REPOSITORY}@v1", str(folder / "artifact"))
     assert finished.returncode == 0, finished.stderr
-    return finished
+    return finished.stdout
 
 
-def test_a_repository_without_safetensors_is_downloaded_as_a_pickle(
-    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(FILES, "model.safetensors")
-    monkeypatch.setitem(FILES, "pytorch_model.bin", (GOLDEN / "pickles" / "bert.bin").read_bytes())
+def test_a_repository_without_safetensors_is_downloaded_as_a_pickle(hub: FakeHub, tmp_path: Path) -> None:
+    del hub.files["model.safetensors"]
+    hub.files["pytorch_model.bin"] = (GOLDEN / "pickles" / "bert.bin").read_bytes()
     export_from(hub, tmp_path)
     heads = Manifest.read(tmp_path / "artifact" / "cpu").heads
-    assert heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "sentence")
+    assert heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "sentence", "attention")
 
 
-def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: str, tmp_path: Path) -> None:
-    finished = export_from(hub, tmp_path)
+def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: FakeHub, tmp_path: Path) -> None:
+    report = export_from(hub, tmp_path)
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
     assert manifest.name == REPOSITORY
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
     assert manifest.embedding.pooling == "sentence"
     assert manifest.embedding.similarity == "cosine"  # of config_sentence_transformers.json
-    assert "embeddings by default: Pooling(mean), Dense(32 to 16, Tanh), Normalize; 16 numbers" in finished.stdout
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".bin", ".h5")]
+    assert "embeddings by default: Pooling(mean), Dense(32 to 16, Tanh), Normalize; 16 numbers" in report
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.suffix in (".bin", ".h5")]
+
+
+def test_a_broken_download_is_an_error_and_the_next_one_continues(hub: FakeHub, tmp_path: Path) -> None:
+    hub.cut = "model.safetensors"
+    finished = run(hub, tmp_path, f"{REPOSITORY}@v1", str(tmp_path / "artifact"))
+    assert finished.returncode == 2
+    assert "could not be downloaded" in finished.stderr
+    assert not (tmp_path / "artifact").exists()
+    offline = run(hub, tmp_path, f"{REPOSITORY}@v1", str(tmp_path / "artifact"), HF_HUB_OFFLINE="1")
+    assert offline.returncode == 2
+    assert not (tmp_path / "artifact").exists()
+    hub.cut = ""
+    export_from(hub, tmp_path)
+
+
+def test_offline_the_error_says_what_is_missing_and_the_way_out(hub: FakeHub, tmp_path: Path) -> None:
+    finished = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    assert finished.returncode == 2
+    assert f"it is not, or not completely, in {tmp_path / 'hub' / 'hub'}, and HF_HUB_OFFLINE is set" in finished.stderr
+    assert (
+        "run `bert-export download` with this name where there is a network, and copy HF_HOME here" in finished.stderr
+    )
+
+
+def test_what_was_downloaded_is_enough_offline(hub: FakeHub, tmp_path: Path) -> None:
+    del hub.files["modules.json"]
+    folder = run(hub, tmp_path, "download", REPOSITORY).stdout.strip()
+    assert (Path(folder) / "config.json").is_file()
+    offline = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    assert offline.stdout.strip() == folder
+
+
+def test_a_folder_that_another_program_downloaded_in_part_is_not_a_plain_bert(hub: FakeHub, tmp_path: Path) -> None:
+    folder = Path(run(hub, tmp_path, "download", REPOSITORY).stdout.strip())
+    (folder / "modules.json").unlink()  # transformers never downloads it
+    for listing in (folder.parent.parent / "trees").glob("*"):  # of newer versions of huggingface_hub
+        listing.unlink()
+    offline = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    assert offline.returncode == 2
+    assert "does not know whether it has modules.json" in offline.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "sentence"),
+    [
+        (REPOSITORY, "", "set HF_TOKEN to a token of that account"),
+        (REPOSITORY, "wrong", "set HF_TOKEN to a token of that account"),
+        ("example/no-such-bert", "right", "check the name; for a private repository set HF_TOKEN"),
+        (f"{REPOSITORY}@v9", "right", "check the part after @: a branch, a tag or a commit"),
+    ],
+)
+def test_what_the_hub_refuses_has_a_way_out(name: str, token: str, sentence: str, hub: FakeHub, tmp_path: Path) -> None:
+    hub.token = "right"
+    finished = run(hub, tmp_path, "download", name, **({"HF_TOKEN": token} if token else {}))
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+
+
+def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
+    hub.token = "right"
+    assert run(hub, tmp_path, "download", REPOSITORY, HF_TOKEN="right").returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_download_ends_at_once(number: int, hub: FakeHub, tmp_path: Path) -> None:
+    hub.stall = "model.safetensors"
+    words = [sys.executable, "-m", "model_export", "download", REPOSITORY]
+    environment = os.environ | hub.variables(tmp_path / "hub")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        hub.stalled.wait()
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.endswith("\nmodel_export: interrupted, nothing was written; the next download continues\n")

@@ -59,7 +59,7 @@ def test_a_pickled_checkpoint_gives_the_vectors_of_its_safetensors_and_torch_is_
     bert: Path, tmp_path: Path
 ) -> None:
     manifest = export(bert, tmp_path / "artifact")
-    assert manifest.heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask")
+    assert manifest.heads == ("cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention")
     rows = run(tmp_path / "artifact" / "cpu" / MODEL, [request(s, ["cls"], 1) for s in expected("bert")])
     for row, want in zip(rows, expected("bert"), strict=True):
         assert np.abs(row["cls"][0] - want["hidden"][0]).max() <= 1e-5

@@ -27,6 +27,7 @@ KERNELS = {  # operators with CUDA kernels in float and float16, by ONNX Runtime
         "LogSoftmax",
         "MatMul",
         "Reshape",
+        "Softmax",
         "Squeeze",
         "Sub",
     ),
@@ -53,9 +54,10 @@ def golden() -> list[dict[str, Any]]:
 
 
 def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
+    attention = load(artifact / "attention.onnx", load_external_data=False).graph
     graph = load(artifact / "model.onnx", load_external_data=False).graph
     bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.name == "body"]
-    kinds = {node.op_type for part in (graph, *bodies) for node in part.node}
+    kinds = {node.op_type for part in (graph, attention, *bodies) for node in part.node}
     assert kinds <= KERNELS, f"no CUDA kernel is known for {kinds - KERNELS}"
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
     assert len(layers) == 3
@@ -120,6 +122,23 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
             if close < 1e-3:
                 assert row["top_ids"][n].tolist() == best.tolist()
             np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
+
+
+def test_the_attention_is_that_of_transformers(artifact: Path) -> None:
+    known = np.load(GOLDEN / "attention" / "bert.npz")
+    ids, types, layers = known["3.ids"], known["3.types"], (2, 0)
+    tokens = Tokens(ids=ids, types=types, outputs=frozenset({"attention"}), layers=layers)
+    batch = pack([tokens], CUMULATIVE_LENGTHS)
+    session = ort.InferenceSession(write_portable(artifact / "model.onnx"), providers=["CPUExecutionProvider"])
+    names = sorted(batch.outputs)
+    results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
+    states = split(batch, dict(zip(names, results, strict=True)))[0]["attention"]
+    model = ort.InferenceSession(artifact / "attention.onnx", providers=["CPUExecutionProvider"])
+    feeds = {"hidden.2": states[0], "hidden.0": states[1], "hidden.1": states[0, :1]}
+    for found, layer in zip(model.run(["attention.2", "attention.0"], feeds), layers, strict=True):
+        assert found.dtype == np.float32
+        close = 1e-5 if artifact.parent.name == "fp32" else 2e-3
+        np.testing.assert_allclose(found, known["3.attention"][layer], atol=close)
 
 
 def test_token_offsets_list_the_tokens_of_a_padded_batch_before_its_padding() -> None:

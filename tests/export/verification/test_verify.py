@@ -1,5 +1,6 @@
 """The exporter's check of a written artifact finds wrong vectors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,21 @@ def own_outputs(artifact: Path) -> Expected:
     sequences = random_sequences(sizes["vocabulary"], runtime.artifact.manifest.max_tokens)
     work = [Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset({"cls"})) for ids in sequences]
     vectors = [row["cls"][0].astype(np.float64) for row in runtime.run_sync(work)[0] if row is not None]
+    layers = tuple(range(sizes["layers"]))
+    short = [replace(one, outputs=frozenset({"attention"}), layers=layers) for one in work[:3]]
+    shapes = [(sizes["layers"], sizes["heads"], len(one), len(one)) for one in short]
+    rows = zip(runtime.run_sync(short)[0], shapes, strict=True)
+    attention = [row["attention"].reshape(shape).astype(np.float64) for row, shape in rows if row is not None]
     runtime.close()
     return Expected(
-        sequences=sequences, hidden=[], outputs={"cls": vectors}, layers=0, modes=(), vocabulary=[], sparse=[]
+        sequences=sequences,
+        hidden=[],
+        outputs={"cls": vectors},
+        attention=attention,
+        layers=0,
+        modes=(),
+        vocabulary=[],
+        sparse=[],
     )
 
 
@@ -33,13 +46,14 @@ def test_one_vector_that_is_not_finite_fails_the_check_at_any_position(bert_arti
     (tmp_path / "cpu").mkdir()
     for file in (bert_artifact / "cpu").iterdir():
         (tmp_path / "cpu" / file.name).write_bytes(file.read_bytes())
-    model = tmp_path / "cpu" / "model.onnx"
-    assert verify(model, expected, ["cls"], "fp32", PACKED_ROWS)["cls_max_abs_error"] < 1e-5
+    errors = verify(tmp_path / "cpu", expected, ["cls"], "fp32", PACKED_ROWS)
+    assert errors["cls_max_abs_error"] < 1e-5
+    assert errors["attention_max_abs_error"] < 1e-6
     longest = max(expected.sequences, key=len)
     others = {int(token) for ids in expected.sequences if ids is not longest for token in ids}
     overwrite(tmp_path / "cpu", next(int(token) for token in longest if int(token) not in others))
     with pytest.raises(ExportError, match="differs from the float64 reference by up to nan"):
-        verify(model, expected, ["cls"], "fp32", PACKED_ROWS)
+        verify(tmp_path / "cpu", expected, ["cls"], "fp32", PACKED_ROWS)
 
 
 @pytest.mark.parametrize("off", [0.002, -0.5])
@@ -47,4 +61,18 @@ def test_one_wrong_number_fails_the_check(bert_artifact: Path, off: float) -> No
     expected = own_outputs(bert_artifact)
     expected.outputs["cls"][-1][7] += off
     with pytest.raises(ExportError, match=f"differs from the float64 reference by up to {abs(off):.3g}"):
-        verify(bert_artifact / "cpu" / "model.onnx", expected, ["cls"], "fp32", PACKED_ROWS)
+        verify(bert_artifact / "cpu", expected, ["cls"], "fp32", PACKED_ROWS)
+
+
+def test_attention_of_other_heads_fails_the_check(bert_artifact: Path) -> None:
+    expected = own_outputs(bert_artifact)
+    wrong = replace(expected, attention=[one[:, ::-1] for one in expected.attention])
+    with pytest.raises(ExportError, match="does not compute the checkpoint's attention: the distance of its probab"):
+        verify(bert_artifact / "cpu", wrong, ["cls"], "fp32", PACKED_ROWS)
+
+
+def test_attention_that_is_not_finite_fails_the_check(bert_artifact: Path) -> None:
+    expected = own_outputs(bert_artifact)
+    expected.attention[0][0, 0, 0, 0] = np.nan
+    with pytest.raises(ExportError, match="probabilities to the float64 reference is nan"):
+        verify(bert_artifact / "cpu", expected, ["cls"], "fp32", PACKED_ROWS)

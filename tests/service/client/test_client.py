@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from service.client import Client, RequestFailed, bulk
+from service.bulk import job as bulk
+from service.bulk.files import FileError
+from service.bulk.job import Job, run_job
+from service.client import Client, RequestFailed
 from service.client.__main__ import main
-from service.client.bulk import Job, run_job
-from service.client.files import FileError
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(41)]
 LONG = "dog " * 400

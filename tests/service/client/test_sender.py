@@ -6,7 +6,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from service.client.sender import Concurrency, RequestFailed, Sender
+from service.bulk.tasks import RequestFailed
+from service.client.sender import Concurrency, Sender
 
 Handler = Callable[[httpx.Request], httpx.Response]
 

@@ -21,6 +21,7 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.calibration import self_test
 from service.engine.cuda import runtime_fault, runtime_memory, why_cuda_unavailable
+from service.engine.device import export_device
 from service.engine.runner import ModelRunner
 from service.engine.session import CudaSession
 from service.errors import DeviceError, InferenceFailed
@@ -183,3 +184,30 @@ def test_the_self_test_fails_on_another_models_vectors(bert_artifact: Path, tmp_
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):
         self_test(changed)
     changed.close()
+
+
+@pytest.mark.parametrize(
+    ("device", "driver", "fault", "chosen"),
+    [
+        ("cpu", True, "", "cpu"),
+        ("auto", False, "", "cpu"),  # the system lists no driver: nothing is probed
+        ("auto", True, "", "cuda"),
+        ("auto", True, "no GPU", "cpu"),
+        ("cuda", False, "", "cuda"),
+    ],
+)
+def test_what_a_checkpoint_is_exported_for(
+    device: str, driver: bool, fault: str, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "nvidiactl"
+    if driver:
+        file.touch()
+    monkeypatch.setattr("service.engine.device.GPU_FILES", (str(file),))
+    monkeypatch.setattr("service.engine.device.PROBE", f"print({fault!r})")
+    assert export_device(device) == chosen
+
+
+def test_nothing_is_exported_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.engine.device.PROBE", "print('no GPU')")
+    with pytest.raises(DeviceError, match="BERT_DEVICE is cuda, but the GPU cannot be used: no GPU"):
+        export_device("cuda")

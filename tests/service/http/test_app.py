@@ -244,7 +244,7 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
     assert info["mask_token"] == "[MASK]"
-    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask"]
+    assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention"]
     assert info["limits"]["inputs"] == 100
     assert info["measured"]["batch_invariant"] is True
 
@@ -267,7 +267,7 @@ def resolve(page: dict[str, Any], schema: dict[str, Any]) -> Any:
 
 def test_openapi_documents_every_task_with_its_errors(server: httpx.Client) -> None:
     page = server.get("/openapi.json").json()
-    for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/v1/embeddings"):
+    for path in ("/embed", "/fill-mask", "/nsp", "/predict", "/tag", "/answer", "/choose", "/v1/embeddings"):
         task = page["paths"][path]["post"]
         assert {"200", "400", "401", "408", "413", "422", "429", "431", "500", "501", "503"} <= set(task["responses"])
         assert resolve(page, task["requestBody"]["content"]["application/json"]["schema"])["type"] == "object"
@@ -277,7 +277,8 @@ def test_openapi_names_every_operation_and_documents_its_response(server: httpx.
     page = server.get("/openapi.json").json()
     operations = {path: next(iter(methods.values())) for path, methods in page["paths"].items()}
     assert " ".join(operation["operationId"] for operation in operations.values()) == (
-        "embed fill_mask nsp predict tag embeddings embeddings_of_infinity similarity rerank rerank_v1 rerank_v2 root "
+        "embed fill_mask nsp predict tag answer choose attention embeddings embeddings_of_infinity "
+        "similarity rerank rerank_v1 rerank_v2 root "
         "classify score pooling tokenize decode embed_all embed_sparse infer infer_by_version "
         "health ready info metrics server_metadata server_live server_ready model_metadata model_ready "
         "model_metadata_by_version "

@@ -173,7 +173,10 @@ def test_an_unexpected_error_gives_the_standard_error_body_and_is_counted_and_lo
     assert exchange.counted("internal")
 
 
-@pytest.mark.parametrize(("path", "head"), [("/nsp", "pair"), ("/predict", "labels"), ("/tag", "tags")])
+@pytest.mark.parametrize(
+    ("path", "head"),
+    [("/nsp", "pair"), ("/predict", "labels"), ("/tag", "tags"), ("/answer", "spans"), ("/choose", "choices")],
+)
 def test_a_model_without_the_head_is_reported_before_the_body_is_read(path: str, head: str) -> None:
     exchange = Exchange(FakeBackend(), path=path)
     assert (exchange.status, exchange.error["error"]) == (501, f"no {head} head")

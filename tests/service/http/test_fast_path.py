@@ -129,7 +129,7 @@ def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
 ) -> None:
     async def run(*_: Any, timeout_seconds: float) -> TaskResult:
         """A value that none of the response models accepts: they must not validate it."""
-        seconds = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}
+        seconds: Any = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}
         value = np.full((2, 3), 0.5, np.float32)
         return TaskResult(value=value, sequences=(), owners=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
 

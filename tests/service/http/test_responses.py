@@ -11,8 +11,8 @@ import pytest
 from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.openai import build_response
 from service.http.dialects.table import error_shape_of
-from service.http.responses import ROWS_PER_CHUNK, json_bytes
-from service.tasks.base import LongList
+from service.http.responses import ROWS_PER_CHUNK, as_one_array, json_bytes
+from service.tasks.base import LongList, LongObject
 
 VECTORS = np.arange(20 * ROWS_PER_CHUNK * 4, dtype=np.float32).reshape(-1, 4)
 
@@ -79,3 +79,14 @@ def test_an_error_under_v1_has_openais_format(status: int, kind: str) -> None:
 )
 def test_a_path_that_openais_clients_reach_has_openais_errors(path: str, has_openais: bool) -> None:
     assert (error_shape_of(path) is OPENAI_ERROR) is has_openais
+
+
+def test_an_object_with_an_array_of_matrices_is_encoded_in_chunks_and_is_that_array_as_npy() -> None:
+    matrices = VECTORS.reshape(20, 2, -1, 4)
+    value = LongObject(names=["a"], matrices=matrices)
+    found, turns = encoded(json_bytes(value))
+    assert found == {"names": ["a"], "matrices": matrices.tolist()}
+    assert turns >= 40
+    array, headers = as_one_array(value)
+    assert array is matrices
+    assert headers == []

@@ -10,6 +10,7 @@ from service.errors import Invalid
 from service.http.dialects.table import TASKS
 from service.http.validation import parse
 from service.tasks import schemas
+from service.tasks.mask_schemas import FillMaskRequest
 
 
 @pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])
@@ -23,7 +24,7 @@ def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, it
     )
     with pytest.raises(ValidationError) as raised:
         task.request_model.model_validate_json(body)
-    assert raised.value.error_count() < 10
+    assert raised.value.error_count() < 20  # some for each alternative of the first item
 
 
 def test_many_unknown_fields_are_counted_and_not_listed() -> None:
@@ -50,7 +51,7 @@ def test_many_unknown_fields_are_counted_and_not_listed() -> None:
         (schemas.NspRequest, {"inputs": ["a", 1]}, "inputs.1: Input should be", 1),
         (schemas.NspRequest, {"inputs": [["a", "b"], ["a", 1]]}, "inputs.1.1: Input should be a valid string", 1),
         (
-            schemas.FillMaskRequest,
+            FillMaskRequest,
             {"inputs": "[MASK]", "targets": ["a", 1]},
             "targets.1: Input should be a valid string",
             None,

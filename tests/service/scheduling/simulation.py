@@ -94,7 +94,8 @@ class Simulation:
     def bring_part(self, request: QueuedRequest, one: Arrival) -> None:
         begin = len(request.work)
         part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
-        self.queue.extend(request, [tokens_of(n) for n in part], int(one.expected * sum(rest)))
+        expected = max(1, int(one.expected * sum(rest))) if rest else 0
+        self.queue.extend(request, [tokens_of(n) for n in part], expected)
 
 
 def tokens_of(length: int) -> Tokens:

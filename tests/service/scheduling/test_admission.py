@@ -77,7 +77,7 @@ def test_expected_tokens_count_as_waiting_until_they_are_there() -> None:
             batcher.check_admission(500)
         request.append([sequence(1, 40)] * 5, 200)
         assert (queue.tokens, queue.reserved) == (200, 200)
-        request.append([sequence(1, 40)] * 5, 7)  # no sequence is missing: nothing more can come
+        request.append([sequence(1, 40)] * 5, 0)
         assert (queue.tokens, queue.reserved) == (400, 0)
         request.withdraw()
         assert (queue.tokens, queue.reserved, queue.wait_seconds(700, 0.0)) == (0, 0, empty)
@@ -162,8 +162,34 @@ def test_a_failed_run_ends_the_request_before_its_last_sequence() -> None:
         assert request.ended.done()
         assert (await error_of(request)).index == 1
         other = begin(batcher, 1, 4)
-        other.append([sequence(1), sequence(3)], 0)
+        other.append([sequence(2)], 0)
         assert isinstance(await error_of(other), InferenceFailed)
+
+    run(story)
+
+
+@pytest.mark.parametrize("announced", [1, 3, 100])
+def test_a_request_may_bring_more_or_fewer_sequences_than_expected(announced: int) -> None:
+    async def story(batcher: Batcher, _: FakeRunner) -> None:
+        request = begin(batcher, announced, 12)
+        request.append([sequence(1), sequence(2)], 4)
+        await settle()
+        assert not request.ended.done()
+        assert batcher.queue.reserved == 4
+        request.append([sequence(3)], 0)
+        assert numbers_of(await request.finish()) == [1, 2, 3]
+
+    run(story)
+
+
+def test_sequences_after_the_last_end_the_request() -> None:
+    async def story(batcher: Batcher, _: FakeRunner) -> None:
+        request = begin(batcher, 1, 4)
+        request.append([sequence(1)], 0)
+        request.append([sequence(2)], 0)
+        error = await error_of(request)
+        assert isinstance(error, InferenceFailed)
+        assert error.message == "the request brought inputs after its last"
 
     run(story)
 

@@ -321,12 +321,14 @@ class QueueModel(RuleBasedStateMachine):
             self.missing[one] = sizes
 
     @precondition(lambda self: any(one.missing for one in self.queued))
-    @rule(data=st.data(), count=st.integers(1, 12), expected=st.integers(0, 800))
+    @rule(data=st.data(), count=st.integers(1, 12), expected=st.integers(1, 800))
     def bring_part(self, data: st.DataObject, count: int, expected: int) -> None:
         one = data.draw(st.sampled_from([one for one in self.queued if one.missing]))
         part, self.missing[one] = self.missing[one][:count], self.missing[one][count:]
+        expected = expected if self.missing[one] else 0
         self.queue.extend(one, [sequence(0, length) for length in part], expected)
-        assert one.missing == len(self.missing[one])
+        assert (one.missing > 0) == bool(self.missing[one])
+        assert one.reserved == expected
 
     @rule()
     def dispatch(self) -> None:

@@ -16,11 +16,14 @@ from service.tasks.base import Limits, TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
 from service.tasks.embed import OPTIONS
 from service.tasks.fill_mask import fill_mask
-from service.tasks.schemas import EmbedRequest, FillMaskRequest
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import EmbedRequest
+from service.tasks.windows import run_windows
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import FakeRunner, adds_up, make_queue
 
 Story = Callable[[Tasks, Batcher, FakeRunner], Coroutine[Any, Any, None]]
+LONG_TEXT = "The dog walked to the river, and it was a cold day. " * 600  # about 60 windows of 144
 LONG = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
 
 
@@ -121,6 +124,64 @@ def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenize
         await asyncio.wait([first])
 
     assert play(tokenizer, story, max_tokens=30_000) == RequestCounts(received=2, refused=1, cancelled=1)
+
+
+async def ask_windows(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> TaskResult:
+    request = EmbedRequest(inputs=texts, long="windows")
+    return await run_windows(tasks, texts, request, OPTIONS["cls"], timeout_seconds=seconds)
+
+
+def test_windows_are_admitted_before_they_are_made_and_run_while_others_are(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
+        serving = asyncio.create_task(batcher.serve())
+        asking = asyncio.create_task(ask_windows(tasks, [LONG_TEXT, "cat", LONG_TEXT]))
+        await asyncio.sleep(0)
+        assert (batcher.queue.tokens, runner.batches) == (0, [])
+        expected = batcher.queue.reserved
+        while not runner.batches:  # noqa: ASYNC110 - the tokenizer's thread is real
+            await asyncio.sleep(0)
+        assert tokenizer.scheduler.characters > 0
+        assert batcher.queue.reserved > 0
+        result = await asking
+        assert expected == pytest.approx(result.tokens, rel=0.3)
+        assert list(result.owners) == sorted(result.owners)
+        assert len(result.added) == len(result.sequences) > 3
+        assert len(result.rows) == len(result.sequences)
+        batcher.close("closed")
+        await serving
+
+    assert play(tokenizer, story) == RequestCounts(received=1, answered=1)
+
+
+def test_windows_without_room_in_the_queue_are_refused_before_they_are_made(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        first = asyncio.create_task(ask_windows(tasks, [LONG_TEXT] * 2))
+        await asyncio.sleep(0)
+        read = tokenizer.scheduler.characters
+        with pytest.raises(Overloaded):
+            await ask_windows(tasks, [LONG_TEXT] * 2)
+        assert tokenizer.scheduler.characters == read
+        first.cancel()
+        await asyncio.wait([first])
+
+    assert play(tokenizer, story, max_tokens=25_000) == RequestCounts(received=2, refused=1, cancelled=1)
+
+
+def test_a_deadline_ends_the_making_of_windows(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        with pytest.raises(DeadlineExceeded, match=r"0 of \d+ inputs had been dispatched, \d+ tokenized"):
+            await ask_windows(tasks, [LONG_TEXT] * 20, seconds=0.001)
+
+    assert play(tokenizer, story) == RequestCounts(received=1, expired=1)
+
+
+def test_an_empty_text_among_windows_fails_the_request_with_its_index(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        with pytest.raises(Invalid) as caught:
+            await ask_windows(tasks, [LONG_TEXT, "cat", ""])
+        assert (caught.value.code, caught.value.index) == ("empty", 2)
+
+    assert play(tokenizer, story) == RequestCounts(received=1, cancelled=1)
 
 
 def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from service.scheduling.results import InferenceResult
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.schemas import TagRequest
+from service.tasks.label_schemas import TagRequest
 from service.tasks.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
@@ -151,7 +151,7 @@ def test_stride_is_taken_from_either_place_and_tags_the_whole_of_a_long_text(tag
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"stride": 5}, "stride joins the groups of windows, and aggregation_strategy none makes no groups: send"),
+        ({"stride": 5}, "the groups of windows are joined, and aggregation_strategy none makes no groups: send"),
         ({"parameters": {"stride": 5, "aggregation_strategy": "none"}}, "aggregation_strategy none makes no groups"),
         ({"stride": 142, "aggregation_strategy": "max"}, "stride is 142; it must be less than 142"),
         ({"stride": -1, "aggregation_strategy": "max"}, "stride: Input should be greater than or equal to 0"),
@@ -163,16 +163,17 @@ def test_a_stride_that_is_not_allowed_is_refused(tagger: httpx.Client, fields: A
     assert (response.status_code, sentence in response.json()["error"]) == (422, True), response.text
 
 
-def test_an_error_in_a_window_has_the_index_of_its_text(exported: Callable[..., Artifact]) -> None:
+@pytest.mark.parametrize("text", ["cat " * 400, "北" * 400], ids=["in parts", "at once"])
+def test_an_error_in_a_window_has_the_index_of_its_text(exported: Callable[..., Artifact], text: str) -> None:
     """The third text has three windows: they are the sequences 2, 3 and 4 of the request, and the last one fails."""
 
     class FailingQueue(WholeQueue):
         async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
             assert len(work) == 5
-            assert timeout_seconds < 1
+            assert timeout_seconds <= 1
             raise InferenceFailed("the model failed", index=4)
 
-    texts = ["cat", "dog", "cat " * 400]
+    texts = ["cat", "dog", text]
     request = TagRequest(inputs=texts, aggregation_strategy="simple", stride=0)
     with open_tasks(exported("bert-tags"), FailingQueue()) as tasks, pytest.raises(InferenceFailed) as caught:
         asyncio.run(tag(tasks, request, timeout_seconds=1.0))

@@ -15,9 +15,11 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.fill_mask import fill_mask
+from service.tasks.label_schemas import PredictRequest, TagRequest
+from service.tasks.mask_schemas import FillMaskRequest
 from service.tasks.nsp import nsp
 from service.tasks.predict import predict
-from service.tasks.schemas import FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.tasks.schemas import NspRequest
 from service.tasks.tag import tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
@@ -43,8 +45,9 @@ def ask(exported: Callable[..., Artifact]) -> Callable[[str, Ask], list[Any]]:
     """Runs a question on an engine with a golden checkpoint's artifact and returns the values of its results."""
 
     def asked(name: str, question: Ask) -> list[Any]:
-        settings = Settings(artifact=exported(name).root, token_budget=256, threads=1)
-        return asyncio.run(_asked(LocalBackend(open_artifact(settings.artifact), settings, Metrics()), question))
+        root = exported(name).root
+        settings = Settings(artifact=root, token_budget=256, threads=1)
+        return asyncio.run(_asked(LocalBackend(open_artifact(root), settings, Metrics()), question))
 
     return asked
 

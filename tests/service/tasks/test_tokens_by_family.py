@@ -39,7 +39,7 @@ def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
     """The answer to a question to an engine with the artifact."""
 
     async def story() -> Any:
-        settings = Settings(artifact=artifact, token_budget=256, threads=1, truncate=True)
+        settings = Settings(artifact=artifact, token_budget=256, threads=1, truncate=True, max_wait_seconds=1000.0)
         backend = LocalBackend(open_artifact(artifact), settings, Metrics())
         await backend.open()
         try:

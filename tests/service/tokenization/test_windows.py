@@ -1,6 +1,5 @@
 """Windows of long texts are those of the tokenizers library's own truncation, for every kind of post-processor."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -31,12 +30,21 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
 
 
 def windows(
-    tokenizer: Tokenizer, *texts: str, stride: int = 0, most: int = 10_000, options: EncodeOptions = SPANS
+    tokenizer: Tokenizer,
+    *texts: str,
+    stride: int | None = 0,
+    prompt: int = 0,
+    most: int = 10_000,
+    options: EncodeOptions = SPANS,
 ) -> list[list[EncodedText]]:
-    found, owners = asyncio.run(tokenizer.encode_windows(texts, options, stride, most))
-    assert owners == sorted(owners)
+    job = tokenizer.start_windows(texts, options, stride=stride, prompt=prompt, most=most)
+    found: list[EncodedText] = []
+    while not job.done:
+        found += job.step()
+    assert list(job.owners) == sorted(job.owners)
+    assert len(job.added) == len(found)
     of_text: list[list[EncodedText]] = [[] for _ in texts]
-    for owner, window in zip(owners, found, strict=True):
+    for owner, window in zip(job.owners, found, strict=True):
         of_text[owner].append(window)
     return of_text
 
@@ -94,5 +102,80 @@ def test_windows_of_all_texts_count_as_inputs_and_too_many_are_refused(tokenizer
     text = "cat " * (2 * ROOM)
     count = len(windows(tokenizer, text)[0])
     assert len(windows(tokenizer, text, "cat", most=count + 1)) == 2
-    with pytest.raises(TooLarge, match=rf"the request has {count + 1} windows or more; at most {count} are allowed"):
+    with pytest.raises(TooLarge, match=rf"the request has {count + 1} windows; at most {count} are allowed \(BERT_MAX"):
         windows(tokenizer, text, "cat", most=count)
+    with pytest.raises(TooLarge, match=r"has about \d windows; .*: split it, or send a smaller stride"):
+        windows(tokenizer, text, "cat", "the", "cat", most=count - 1)
+
+
+def test_far_too_many_windows_are_refused_before_the_texts_are_read(tokenizer: Tokenizer) -> None:
+    text = "cat " * 20_000
+    own = len(windows(tokenizer, text, stride=0)[0])
+    with pytest.raises(TooLarge) as caught:
+        tokenizer.start_windows([text], SPANS, stride=0, prompt=0, most=own // 3)
+    estimate = int(caught.value.message.split("about ")[1].split()[0])
+    assert own <= estimate <= 1.3 * own
+
+
+def test_the_expected_tokens_and_windows_are_about_those_that_the_model_gets(tokenizer: Tokenizer) -> None:
+    texts = ["The cat sat on the mat in Paris. " * 90, "cat", "The dog walked to 北京. " * 250]
+    job = tokenizer.start_windows(texts, SPANS, stride=40, prompt=0, most=1000)
+    counts, tokens = job.expected_sequences, job.expected_tokens
+    found = [one for own in windows(tokenizer, *texts, stride=40) for one in own]
+    assert counts == pytest.approx(len(found), rel=0.3)
+    assert tokens == pytest.approx(sum(map(len, found)), rel=0.3)
+    while not job.done:
+        assert job.expected_tokens > 0
+        job.step()
+    assert job.expected_tokens == 0
+
+
+def test_a_windows_weight_is_what_it_adds(tokenizer: Tokenizer) -> None:
+    job = tokenizer.start_windows(["cat dog 北 " * 150, "cat"], WITHOUT_SPANS, stride=20, prompt=0, most=100)
+    while not job.done:
+        job.step()
+    bare = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).encode("cat dog 北 " * 150)
+    assert sum(job.added[:-1]) == len(bare) - 2
+    assert job.added[0] == ROOM
+    assert set(job.added[1:-2]) == {ROOM - 20}
+
+
+def test_every_window_begins_with_the_prompt(tokenizer: Tokenizer) -> None:
+    prompt, text = "the dog walked", " cat house" * 200
+    size = len(windows(tokenizer, prompt)[0][0]) - 2
+    whole, *_ = windows(tokenizer, prompt + text, stride=0, options=WITHOUT_SPANS)
+    first, *others = windows(tokenizer, prompt + text, stride=10, prompt=size, options=WITHOUT_SPANS)[0]
+    assert first.ids.tolist() == whole[0].ids.tolist()
+    own = first.ids.tolist()[1 : 1 + size]
+    body = first.ids.tolist()[1 + size : -1]
+    for window in others:
+        ids = window.ids.tolist()
+        assert ids[1 : 1 + size] == own
+        assert ids[1 + size : 11 + size] == body[-10:]
+        body += ids[11 + size : -1]
+    assert body == [token for one in whole for token in one.ids.tolist()[1:-1]][size:]
+
+
+def test_a_prompt_that_fills_the_window_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(Invalid, match="the prompt has 142 tokens, which leaves no room for a text in a window of 144"):
+        windows(tokenizer, "cat " * 300, stride=None, prompt=ROOM)
+    with pytest.raises(Invalid, match="it must be less than 2: a window holds 2 tokens of a text beside its prompt"):
+        windows(tokenizer, "cat " * 300, stride=2, prompt=ROOM - 2)
+
+
+def test_the_default_stride_is_an_eighth_of_the_limit_and_less_than_the_room(tokenizer: Tokenizer) -> None:
+    text = "cat dog " * 150
+    assert rows(windows(tokenizer, text, stride=None)[0]) == rows(windows(tokenizer, text, stride=18)[0])
+    room = 7
+    default = windows(tokenizer, text, stride=None, prompt=ROOM - room)[0]
+    assert rows(default) == rows(windows(tokenizer, text, stride=3, prompt=ROOM - room)[0])
+
+
+def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
+    (text, (pair,)) = windows(tokenizer, "cat " * 300, ("cat", "dog"))  # type: ignore[arg-type]
+    assert len(text) > 1
+    assert pair.ids.tolist() == tokenizer.encode_sync([("cat", "dog")], SPANS, None)[0].ids.tolist()
+    for size, shown in ((300, r"\d+"), (4000, r"more than 144")):
+        with pytest.raises(Invalid, match=f"input is a pair of {shown} tokens; .*and a pair has no windows") as caught:
+            windows(tokenizer, "cat", ("cat " * size, "dog"))  # type: ignore[arg-type]
+        assert (caught.value.code, caught.value.index) == ("too_long", 1)

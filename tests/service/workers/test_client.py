@@ -589,13 +589,14 @@ def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_pat
     play(story)
 
 
-def test_more_sequences_than_announced_fail_the_request(tmp_path: Path) -> None:
+def test_sequences_after_the_last_fail_the_request(tmp_path: Path) -> None:
     async def story() -> None:
         async with start(tmp_path) as processes:
             client = await processes.connected()
             request = parts_of(client, 1, 4)
             request.append([sequence(1), sequence(2)], 0)
-            with pytest.raises(InferenceFailed, match="more inputs than it announced"):
+            request.append([sequence(3)], 0)
+            with pytest.raises(InferenceFailed, match="the request brought inputs after its last"):
                 await request.finish()
 
     play(story)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Tokens
+from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
 from model_export.artifact.manifest import ModelBounds
 from service import errors
 from service.workers import messages
@@ -38,7 +39,8 @@ def tokens(draw: st.DrawFn) -> Tokens:
     outputs = draw(st.sets(st.sampled_from(sorted(OUTPUTS)), min_size=1, max_size=4))
     kinds = {OUTPUTS[name] for name in outputs}
     masks = draw(st.integers(1 if {MASK, TARGET} & kinds else 0, 4))
-    layers = draw(st.lists(st.integers(-1, BOUNDS.layers - 1), min_size=1 if LAYER in kinds else 0, max_size=3))
+    lowest = 0 if outputs & ATTENTION_OUTPUTS else LAST
+    layers = draw(st.lists(st.integers(lowest, BOUNDS.layers - 1), min_size=1 if LAYER in kinds else 0, max_size=3))
     targets = draw(st.integers(1 if TARGET in kinds else 0, 4))
     return Tokens(
         ids=noise.integers(0, BOUNDS.vocabulary, length, np.int32),
@@ -226,6 +228,9 @@ def ints(*values: int) -> memoryview:
         {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, ()),)},
         {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (4,)),)},
         {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (-2,)),)},
+        {"specs": (messages.OutputSpec(("attention",), ints(), 1, 0, ()),)},
+        {"specs": (messages.OutputSpec(("attention",), ints(), 1, 0, (0, -1)),)},
+        {"specs": (messages.OutputSpec(("attention_mean",), ints(), 1, 0, (4,)),)},
     ],
     ids=str,
 )

@@ -21,7 +21,10 @@ from service.tasks import nsp as nsp_task
 from service.tasks import predict as predict_task
 from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.schemas import EmbedRequest, FillMaskRequest, NspRequest, PredictRequest, TagRequest
+from service.tasks.label_schemas import PredictRequest, TagRequest
+from service.tasks.likelihood import score_sentences
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import EmbedRequest, NspRequest, TruncationFields
 from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker
@@ -54,12 +57,21 @@ def predict(tasks: Tasks) -> Awaitable[TaskResult]:
     )
 
 
+def score(tasks: Tasks) -> Awaitable[TaskResult]:
+    return score_sentences(tasks, TEXTS, TruncationFields(), "within_word", timeout_seconds=60)
+
+
 def tag(tasks: Tasks) -> Awaitable[TaskResult]:
     return tag_task.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
 
 
 ASKED: dict[str, list[Ask]] = {
     "bert": [embed("cls"), embed("pooler"), embed("mean"), fill_mask(top_k=3), fill_mask(targets=["cat", "dog"]), nsp],
+    "bert several passes": [
+        fill_mask(targets=["cat", "unaffable", "walked"]),
+        fill_mask(joint=True, beam=3, top_k=2),
+        score,
+    ],
     "bert-labels": [predict],
     "bert-tags": [tag],
 }
@@ -67,8 +79,9 @@ ASKED: dict[str, list[Ask]] = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name: str, exported: Callable) -> None:
-    settings = Settings(artifact=exported(name).root, token_budget=64, threads=1, api_processes=1)
-    artifact = open_artifact(settings.artifact)
+    root = exported(name.split()[0]).root
+    settings = Settings(artifact=root, token_budget=64, threads=1, api_processes=1)
+    artifact = open_artifact(root)
 
     async def story() -> None:
         local = LocalBackend(artifact, settings, Metrics())
@@ -79,6 +92,7 @@ def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name:
             spec = WorkerSpec(
                 name="api-0",
                 folder=str(tmp_path),
+                artifact=str(root),
                 device="cpu",
                 degraded="",
                 listener=listener.fileno(),

@@ -1,13 +1,39 @@
 """huggingface_hub's own client, with nothing but the URL of the service: every method that has a route here."""
 
 import asyncio
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import huggingface_hub
 import numpy as np
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+
+from model_export.export import export
+from tests.conftest import serve
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
+
+ELEMENTS_SINCE = (1, 1, 5)  # from here on the client reads [{label, score}], before {sequence, labels, scores}
+ZERO_SHOT_PATH = "" if tuple(map(int, huggingface_hub.__version__.split(".")[:3])) >= ELEMENTS_SINCE else "/predict"
+
+
+@pytest.fixture(scope="module")
+def questions(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+    yield from serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="module")
+def entailment_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The golden classifier with the labels of entailment."""
+    folder = tmp_path_factory.mktemp("entailment")
+    shutil.copytree(GOLDEN / "bert-labels", folder / "checkpoint")
+    shutil.copy(GOLDEN / "zero-shot" / "bert" / "config.json", folder / "checkpoint")
+    export(folder / "checkpoint", folder / "artifact")
+    yield from serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +103,40 @@ def test_sentence_similarity(server: httpx.Client, path: str) -> None:
     assert -1 <= found[1] < 1
 
 
+@pytest.mark.parametrize("path", ["", "/answer"])
+def test_question_answering(questions: httpx.Client, path: str) -> None:
+    client, context = client_of(questions, path), "The cat sat in Paris. It was warm. " * 20
+    expected = questions.post("/answer", json={"question": "Where?", "context": context, "top_k": 2}).json()
+    best = client.question_answering(question="Where?", context=context)
+    assert not isinstance(best, list)
+    assert (best.answer, best.start, best.end) == tuple(expected[0][key] for key in ("answer", "start", "end"))
+    several = client.question_answering(
+        question="Where?", context=context, top_k=2, max_answer_len=15, doc_stride=20, handle_impossible_answer=True
+    )
+    assert isinstance(several, list)
+    assert len(several) == 2
+    with pytest.raises(HfHubHTTPError, match="the question has no tokens"):
+        client.question_answering(question="", context=context)
+
+
 def test_the_state_of_the_endpoint(classifier: httpx.Client) -> None:
     client = InferenceClient(model=str(classifier.base_url), provider="hf-inference")
     assert client.health_check()
     assert client.get_endpoint_info()["model_type"]["classifier"]["id2label"]["0"] == "bad"
 
 
-def test_a_method_without_a_route_here_gets_an_error_with_a_reason(classifier: httpx.Client) -> None:
-    with pytest.raises(HfHubHTTPError, match="candidate_labels: Extra inputs are not permitted"):
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_zero_shot_classification(entailment_server: httpx.Client, multi_label: bool) -> None:
+    labels, template = ["animal", "plant", "river"], "It is about {}."
+    body = {"candidate_labels": labels, "multi_label": multi_label, "hypothesis_template": template}
+    expected = entailment_server.post("/predict", json={"inputs": "the cat"} | body).json()
+    client = client_of(entailment_server, ZERO_SHOT_PATH)
+    found = client.zero_shot_classification("the cat", labels, multi_label=multi_label, hypothesis_template=template)
+    assert [(one.label, one.score) for one in found] == list(zip(expected["labels"], expected["scores"], strict=True))
+
+
+def test_a_method_without_a_head_here_gets_an_error_with_a_reason(classifier: httpx.Client) -> None:
+    with pytest.raises(HfHubHTTPError, match="this model has bad, fair, good"):
         client_of(classifier).zero_shot_classification("the cat", ["animal", "plant"])
 
 

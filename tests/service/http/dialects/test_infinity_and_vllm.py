@@ -136,7 +136,7 @@ def test_the_score_of_a_plain_encoder_is_the_cosine_where_the_operator_allows_it
         ({"text_1": ["a", "b"], "text_2": ["a"]}, "2 first and 1 second texts"),
         ({"text_1": ["a"], "text_2": []}, "1 first and 0 second texts: send at least one"),
         ({"text_1": [], "text_2": []}, "0 first and 0 second texts: send at least one"),
-        ({"inputs": ["a"]}, "inputs: "),
+        ({"inputs": ["a"], "use_activation": False}, "use_activation is for scores of pairs"),
         ({"text_1": "a", "text_2": ["b", ""]}, "a second text: input has no tokens"),
         ({"text_1": "", "text_2": ["b", "c"]}, "a first text: input has no tokens"),
     ],

@@ -40,6 +40,8 @@ def choose(artifact: Artifact, body: Mapping[str, Any], root_task: str | None = 
         ("bert", {"query": "the cat", "texts": ["a dog"]}, "rerank"),
         ("bert-labels", {"inputs": "the [MASK]"}, "predict"),
         ("bert-labels", {"inputs": SIMILARITY}, "similarity"),
+        ("bert-labels", {"inputs": "the cat", "parameters": {"candidate_labels": ["dog"]}}, "predict"),
+        ("bert-tags", {"inputs": "the cat", "candidate_labels": "dog"}, "predict"),
         ("bert-tags", {"inputs": "the cat"}, "tag"),
         ("distilbert-labels", {"inputs": "the cat"}, "predict"),
         ("distilbert-labels", {"query": "the cat", "texts": ["a dog"]}, "rerank"),

@@ -20,7 +20,7 @@ from service.http.limits.large_body import THREAD, parse_in_pieces, parse_large
 from service.http.limits.structure import BodyLimits
 from service.http.validation import parse
 from service.settings import Settings
-from service.tasks import schemas
+from service.tasks import label_schemas, schemas
 from tests.service.fakes import FakeTime, play
 
 LIMITS = BodyLimits.of(Settings.model_validate({"artifact": "."}))
@@ -114,7 +114,7 @@ def repeat(item: bytes, before: bytes = b'{"inputs":[', after: bytes = b"]}") ->
 def test_a_body_with_more_than_a_valid_one_is_refused_and_takes_no_memory(body: bytes, fault: str) -> None:
     tracemalloc.start()
     with pytest.raises(TooLarge, match=fault):
-        parse_in_pieces(schemas.PredictRequest, body, LIMITS)
+        parse_in_pieces(label_schemas.PredictRequest, body, LIMITS)
     assert tracemalloc.get_traced_memory()[1] < 1.2 * SIZE  # what is not in a list is copied once
     tracemalloc.stop()
 
@@ -140,7 +140,7 @@ def test_only_the_window_with_one_value_too_many_is_read() -> None:
 )
 def test_the_largest_valid_bodies_are_accepted(content: dict[str, Any]) -> None:
     body = json.dumps(content).encode()
-    assert parse_in_pieces(schemas.PredictRequest, body, LIMITS) == parse(schemas.PredictRequest, body)
+    assert parse_in_pieces(label_schemas.PredictRequest, body, LIMITS) == parse(label_schemas.PredictRequest, body)
 
 
 def test_as_many_token_ids_as_the_queue_holds_are_accepted() -> None:

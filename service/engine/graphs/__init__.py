@@ -1,0 +1,1 @@
+"""Further graphs of the artifact, opened when a request first asks for them."""

@@ -1,0 +1,198 @@
+"""The service's engine in a program: `async with Engine.from_artifact(path) as engine: await engine.embed(texts)`.
+
+Requests are validated as on the routes, share one queue and its batches, and get the same answers, bit for bit. An
+engine has no state outside itself: several may be open in one process. It reads no BERT_* variables.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
+
+from service.engine.device import ArtifactChoice, select_artifact
+from service.engine.local_backend import LocalBackend
+from service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
+from service.http.dialects import native, rerank, tei, tokens
+from service.http.validation import validate
+from service.library.bulk_methods import BulkMethods
+from service.library.loop_thread import LoopThread
+from service.library.options import EngineOptions, make_settings
+from service.metrics import Metrics
+from service.settings import Settings, SettingsError
+from service.tasks.defaults import describe_defaults
+from service.tokenization.tokenizer_check import StartedCheck
+
+T = TypeVar("T")
+TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
+ROUTES = {**native.ROUTES, **tei.ROUTES, **tokens.ROUTES, **rerank.ROUTES}
+
+
+class HealthReport(NamedTuple):
+    ready: bool  # the model answered a known input lately
+    status: str  # "ready", or why a call would not be answered now
+
+
+class LoadReport(NamedTuple):
+    waiting_tokens: int  # in the queue, with those expected from tokenizing
+    tokens_per_second: float  # of the model, measured
+    busy: float  # share of the device that runs used in the last 15 s or so, 0 to 1
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Of computing what is in the queue."""
+        return self.waiting_tokens / self.tokens_per_second if self.waiting_tokens else 0.0
+
+
+class Engine(BulkMethods):
+    """One model. `async with` opens it on the running event loop, `with` on a thread of its own, for the bulk methods
+    and for `wait`. After it is closed it cannot be opened again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """`from_artifact` makes the settings; those of the service are `Settings.from_environment()`."""
+        self.settings = settings
+        self._backend: LocalBackend | None = None  # None until it is open
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
+        self._status = LOADING
+
+    @classmethod
+    def from_artifact(cls, path: Path | str, **options: Unpack[EngineOptions]) -> Self:
+        """An engine that is not open yet. Raises SettingsError for an option that cannot work."""
+        return cls(make_settings(path, options))
+
+    async def open(self) -> None:
+        """Loads the model on this event loop and runs its self-test.
+
+        Raises ManifestError for an artifact that cannot be used, DeviceError, SettingsError, and what loading raises.
+        """
+        if self._loop is not None:
+            raise RuntimeError("this engine was opened before: make another with Engine.from_artifact")
+        self._loop = asyncio.get_running_loop()
+        try:
+            backend = await self._load()
+        except BaseException as error:
+            self._status = f"loading failed: {type(error).__name__}: {error}"
+            raise
+        self._backend = backend
+
+    async def _load(self) -> LocalBackend:
+        choice = await asyncio.to_thread(_check_artifact, self.settings)
+        backend = LocalBackend(choice.artifact, self.settings, Metrics(), degraded=choice.degraded)
+        try:
+            await backend.open()
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
+
+    async def close(self) -> None:
+        """Ends the model's threads. Calls that still wait raise Unavailable."""
+        self._status = SHUTTING_DOWN
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread()
+        try:
+            self._thread.wait(self.open())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.wait(self.close())
+            self._thread.stop()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the engine is open on. Raises Unavailable while it is not open."""
+        if self._backend is None or self._loop is None:
+            raise Unavailable(self._status)
+        return self._loop
+
+    @property
+    def backend(self) -> LocalBackend:
+        """What HTTP would talk to. Raises Unavailable while the engine is not open."""
+        if self._backend is None:
+            raise Unavailable(self._status, code="loading" if self._status is LOADING else None)
+        return self._backend
+
+    def health(self) -> HealthReport:
+        """Whether a call would be answered now, as /ready says it. May be asked from any thread."""
+        if self._backend is None:
+            return HealthReport(ready=False, status=self._status)
+        reason = self._backend.engine.readiness()
+        return HealthReport(ready=not reason, status=reason or "ready")
+
+    def load(self) -> LoadReport:
+        """What a fleet scales on; zeros until the engine is open. May be asked from any thread."""
+        if self._backend is None:
+            return LoadReport(waiting_tokens=0, tokens_per_second=0.0, busy=0.0)
+        batcher = self._backend.engine.batcher
+        return LoadReport(
+            waiting_tokens=batcher.queue.expected,
+            tokens_per_second=batcher.queue.tokens_per_second,
+            busy=batcher.watchdog.busy.at(batcher.clock()),
+        )
+
+    def tokens_ahead(self) -> int:
+        """Some batches, so that the model never waits for a text; on a slow machine half of BERT_MAX_WAIT_SECONDS."""
+        admitted = self.load().tokens_per_second * self.settings.max_wait_seconds
+        return min(TOKENS_AHEAD, self.settings.max_waiting_tokens // 2, int(admitted) // 2)
+
+    def info(self) -> dict[str, Any]:
+        """The content of /info without the keys of text-embeddings-inference. Raises Unavailable until it is open."""
+        return self.backend.describe()
+
+    async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any:
+        """The response of a route, such as "/embed", to a body of these fields; those that are None are left out.
+
+        Vectors are NumPy arrays, all else is as in its JSON. Raises ServiceError as the route does.
+        """
+        backend = self._backend_of_this_loop()
+        if route not in ROUTES:
+            raise NotFound(f"the engine has no route {route}; it has {', '.join(ROUTES)}")
+        spec, tasks = ROUTES[route], backend.admit(0)
+        spec.check_head(tasks)
+        request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
+        seconds = self.settings.timeout_ms / 1000 if timeout_seconds is None else timeout_seconds
+        return (await spec.run(tasks, request, timeout_seconds=seconds)).value
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.
+
+        Raises what the coroutine raises, and RuntimeError on the engine's own event loop, which it would stop.
+        """
+        return self.submit(coroutine).result()
+
+    def _backend_of_this_loop(self) -> LocalBackend:
+        backend = self.backend
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the engine is open on another event loop: await it there, or use Engine.wait")
+        return backend
+
+
+def _check_artifact(settings: Settings) -> ArtifactChoice:
+    """Reads and checks the files, and the tokenizer in a process of its own, as a start of the service does."""
+    if settings.artifact is None:
+        raise SettingsError("an engine opens an artifact: BERT_MODEL is for the command bert-service")
+    choice = select_artifact(settings.artifact, settings.device)
+    describe_defaults(choice.artifact.manifest, settings)
+    StartedCheck(choice.artifact).finish()
+    return choice

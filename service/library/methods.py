@@ -1,0 +1,103 @@
+"""The tasks as methods, one answer for each input. What they return is the route's own response."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bulk.chunks import Input
+from service.bulk.tasks import TASKS, as_json
+from service.library.options import (
+    EmbedOptions,
+    FillMaskOptions,
+    PredictOptions,
+    RerankOptions,
+    SparseOptions,
+    TagOptions,
+    TokenVectorOptions,
+    TruncationOptions,
+)
+
+Vector = NDArray[np.float32]  # [dimensions]
+Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
+
+
+class Candidate(TypedDict):
+    """A word for a mask."""
+
+    score: float  # probability over the whole vocabulary
+    token: int
+    token_str: str
+    sequence: str
+    target: NotRequired[str]  # with targets
+
+
+class Label(TypedDict):
+    label: str
+    score: float
+
+
+class Ranked(TypedDict):
+    index: int  # of the text in the call
+    score: float
+    text: NotRequired[str]  # with return_text
+
+
+class TaskMethods(ABC):
+    """Base class of `Engine`. Each method raises ServiceError as its route does; `index` is the place of the input."""
+
+    @abstractmethod
+    async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any: ...
+
+    async def answer(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
+        """The answer to each input of one request of `task`, one of those that `bert-service bulk` has."""
+        spec = TASKS[task]
+        found = await self.run(spec.path, inputs=[as_json(one, spec) for one in inputs], **fields)
+        return [found] if spec.unwraps and len(inputs) == 1 else list(found)
+
+    async def embed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Vectors:
+        """[texts, dimensions] float32, as /embed: pooling, normalize and prompt by default as the checkpoint says."""
+        vectors: Vectors = await self.run("/embed", inputs=as_texts(texts), **options)
+        return vectors
+
+    async def embed_tokens(self, texts: str | Sequence[str], **options: Unpack[TokenVectorOptions]) -> list[Vectors]:
+        """A float32 array [tokens, dimensions] for each text, as /embed with `pooling: "none"`."""
+        return list(await self.run("/embed", inputs=as_texts(texts), pooling="none", **options))
+
+    async def embed_sparse(
+        self, texts: str | Sequence[str], **options: Unpack[SparseOptions]
+    ) -> list[list[dict[str, Any]]]:
+        """For each text its words' weights, `{"index", "value"}`, as /embed_sparse."""
+        return list(await self.run("/embed_sparse", inputs=as_texts(texts), **options))
+
+    async def fill_mask(
+        self, texts: str | Sequence[str], **options: Unpack[FillMaskOptions]
+    ) -> list[list[Candidate] | list[list[Candidate]]]:
+        """For each text its candidates, best first; for a text of several masks a list for each, as /fill-mask."""
+        return list(await self.answer("fill-mask", as_texts(texts), **options))
+
+    async def nsp(
+        self, pairs: Sequence[tuple[str, str]], **options: Unpack[TruncationOptions]
+    ) -> list[dict[str, str | float]]:
+        """For each pair its label and the probabilities of both labels, as /nsp."""
+        return list(await self.answer("nsp", pairs, **options))
+
+    async def predict(self, inputs: str | Sequence[Input], **options: Unpack[PredictOptions]) -> list[list[Label]]:
+        """For each text or pair its labels, best first, as /predict."""
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+        return list(await self.answer("predict", inputs, **options))
+
+    async def tag(self, texts: str | Sequence[str], **options: Unpack[TagOptions]) -> list[list[dict[str, Any]]]:
+        """For each text its tags, as /tag."""
+        return list(await self.answer("tag", as_texts(texts), **options))
+
+    async def rerank(self, query: str, texts: Sequence[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """The texts' places and scores, best first, as /rerank with `texts`."""
+        return list(await self.run("/rerank", query=query, texts=as_texts(texts), **options))
+
+
+def as_texts(texts: str | Sequence[str]) -> list[str]:
+    """One text is a list of one: a string is a sequence of strings too."""
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -1,0 +1,139 @@
+"""/attention: how much each token of a text or pair attends to each other, by layer and head."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from service.errors import Invalid, TooLarge
+from service.tasks.base import LongObject, TaskResult, Tasks
+from service.tasks.schemas import Body, FailFastList, Pair, TruncationFields
+from service.tasks.token_vectors import Piece, show_pieces
+from service.tokenization.encoding import EncodedText, EncodeOptions, Text
+
+MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
+CUT = TruncationFields(truncate=True)  # a text that is too long is refused by its tokens, however many they are
+
+Matrix = list[list[float]]
+
+
+class AttentionRequest(Body):
+    inputs: str | Pair = Field(examples=["my dog is hairy"], description='a text, or a pair {"text", "text_pair"}')
+    layers: FailFastList[int] | None = Field(
+        None, description="from 0, the first one; negative: from the end; null: all", examples=[[0, -1]]
+    )
+    heads: FailFastList[int] | None = Field(None, description="of each layer, as layers; null: all")
+    reduce: Literal["mean", "rollout"] | None = Field(
+        None,
+        description="mean: of the heads; rollout: attention rollout (Abnar & Zuidema 2020) from the first layer to the "
+        "highest of layers, of the mean of the heads",
+    )
+
+
+class AttentionPiece(Piece):
+    start: int | None = Field(description="first character in its text; null: special token", examples=[0])
+    side: int | None = Field(description="0 or 1, its text in a pair; null: special token", examples=[0])
+    segment: int = Field(description="the segment that the model gets")
+
+
+class AttentionResponse(BaseModel):
+    pieces: list[AttentionPiece]
+    layers: list[int] = Field(description="from 0, in the order asked for; with rollout: all that it joins")
+    heads: list[int] = Field(description="from 0, in the order asked for; with reduce: those in the mean")
+    attention: list[list[Matrix]] | list[Matrix] | Matrix = Field(
+        description="[layer][head][query][key], with mean [layer][query][key], with rollout [query][key]; "
+        "each row of keys adds up to 1"
+    )
+
+
+async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds: float) -> TaskResult:
+    """The pieces, and a float32 array [layers, heads, tokens, tokens], or less with `reduce`."""
+    sizes = tasks.manifest.sizes
+    layers = _choose(request.layers, sizes["layers"], "layers")
+    heads = _choose(request.heads, sizes["heads"], "heads")
+    if request.reduce == "rollout":
+        layers = list(range(max(layers) + 1))
+    averaged = request.reduce is not None and request.heads is None  # by the engine
+    each = len(layers) * (1 if averaged else sizes["heads"])
+
+    def check(sequences: Sequence[EncodedText], _: int) -> None:
+        for one in sequences:
+            check_size(one, tasks.limits.max_attention, each)
+
+    output = "attention_mean" if averaged else "attention"
+    options = EncodeOptions(outputs=frozenset({output}), layers=tuple(layers), spans=True)
+    result = await tasks.run([_text(request.inputs)], CUT, options, check=check, timeout_seconds=timeout_seconds)
+    (tokens,), (row,) = result.sequences, result.rows
+    shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
+    array = row[output].reshape(shape)
+    if not averaged and request.heads is not None:
+        array = array[:, heads]
+    if request.reduce is not None and not averaged:
+        array = array.mean(axis=1, dtype=np.float64)
+    if request.reduce == "rollout":
+        array = rollout(array)
+    found = np.ascontiguousarray(array, np.float32)
+    pieces = _describe(tasks, tokens)
+    return result.finish(LongObject(pieces=pieces, layers=layers, heads=heads, attention=found))
+
+
+def check_size(tokens: EncodedText, most: int, each: int) -> None:
+    """Raises Invalid for more than `most` tokens, TooLarge where `each` numbers for each pair of tokens are too many.
+
+    A cut text has more tokens than the model takes.
+    """
+    count = len(tokens)
+    if tokens.truncated or count > most:
+        more = "more than " if tokens.truncated else ""
+        message = f"input has {more}{count} tokens; /attention takes at most {most} (BERT_MAX_ATTENTION): shorten it"
+        raise Invalid(message, code="too_long", index=0)
+    if (numbers := each * count**2) > MAX_NUMBERS:
+        way_out = 'ask for fewer layers, for "reduce" without heads, or send a shorter text'
+        raise TooLarge(
+            f"attention of {count} tokens has {numbers} numbers; at most {MAX_NUMBERS} are allowed: {way_out}"
+        )
+
+
+def rollout(attention: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": [layers, n, n] -> [n, n].
+
+    A layer's matrix with its residual is 0.5 A + 0.5 I with rows that add up to 1; the rollout is the product of the
+    layers' matrices, the highest one first.
+    """
+    residual = 0.5 * attention.astype(np.float64) + 0.5 * np.eye(attention.shape[-1])
+    residual /= residual.sum(axis=-1, keepdims=True)
+    joint = residual[0]
+    for layer in residual[1:]:
+        joint = layer @ joint
+    return np.asarray(joint)
+
+
+def _choose(asked: Sequence[int] | None, count: int, name: str) -> list[int]:
+    """The indices asked for, from 0. Raises Invalid for none, for one that does not exist, or for one twice."""
+    if asked is None:
+        return list(range(count))
+    if not asked:
+        raise Invalid(f"{name} is empty: name at least one, or leave it out for all {count}", code=name)
+    for index in asked:
+        if not -count <= index < count:
+            raise Invalid(f"{name} has {index}; this model has 0 to {count - 1}, or -{count} to -1", code=name)
+    found = [index % count for index in asked]
+    if len(set(found)) < len(found):
+        twice = next(index for index in found if found.count(index) > 1)
+        raise Invalid(f"{name} has {twice} more than once: name it once", code=name)
+    return found
+
+
+def _text(inputs: str | Pair) -> Text:
+    return inputs if isinstance(inputs, str) else (inputs.text, inputs.text_pair)
+
+
+def _describe(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
+    """The pieces with their side, which is the number of runs of special tokens before it, less the first."""
+    special = tokens.spans[:, 0] < 0
+    begins = np.flatnonzero(special & ~np.append(False, special[:-1]))
+    sides = np.searchsorted(begins, np.arange(len(special)), side="right") - 1
+    shown = zip(show_pieces(tasks, tokens), special, sides.tolist(), tokens.types.tolist(), strict=True)
+    return [piece | {"side": None if alone else side, "segment": segment} for piece, alone, side, segment in shown]

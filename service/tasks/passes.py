@@ -1,0 +1,72 @@
+"""Requests that run the model several times for one input: what they cost, and all passes as one request to the queue.
+
+Knows the queue; does not know what a pass is for.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from itertools import islice
+
+from service.errors import ServiceError, TooLarge, TooMuchForDeadline
+from service.tasks.base import TaskResult, Tasks
+from service.tokenization.encoding import EncodedText
+
+PASSES_PER_TURN = 256  # made, or read, before the event loop gets a turn: about 1 ms
+WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
+Pass = tuple[int, EncodedText]  # the index of the input, and the sequence that the model gets
+
+
+def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
+    """Raises TooLarge where passes with so many `tokens` in all are more than the queue takes at once."""
+    most = tasks.limits.max_tokens
+    if tokens > most:
+        cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
+        raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")
+
+
+async def run_passes(
+    tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int, timeout_seconds: float
+) -> TaskResult:
+    """Runs `count` passes with `tokens` tokens in all as one request; the model runs on the first while later are made.
+
+    The result has a row for each pass and its input as the owner, and no time of tokenizing. An error has the index of
+    the input. Raises what the queue raises.
+    """
+    sequences: list[EncodedText] = []
+    owners: list[int] = []
+    left, remaining = tokens, iter(passes)
+    try:
+        request = tasks.queue.begin(count, tokens, timeout_seconds=timeout_seconds)
+        try:
+            while (part := list(islice(remaining, PASSES_PER_TURN))) and not request.ended.done():
+                owners += [owner for owner, _ in part]
+                made = [sequence for _, sequence in part]
+                sequences += made
+                left -= sum(map(len, made))
+                request.append(made, left)
+                if left:
+                    await asyncio.sleep(0)
+        except BaseException:
+            request.withdraw()
+            raise
+        result = await request.finish()
+    except TooMuchForDeadline as error:
+        cost, _, _ = error.message.partition(": ")
+        error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
+        raise
+    except ServiceError as error:
+        if error.index is not None:
+            error.index = owners[error.index]
+        raise
+    return TaskResult(
+        sequences=sequences,
+        owners=owners,
+        rows=result.rows,
+        truncated=0,
+        tokens=tokens,
+        tokenize_seconds=0.0,
+        queue_seconds=result.queue_seconds,
+        forward_seconds=result.forward_seconds,
+        received=time.perf_counter(),
+    )

@@ -1,0 +1,122 @@
+"""Each text of a request paired with the same second texts, as zero-shot classification needs it: a text is tokenized
+once, and only its own tokens are cut (transformers' truncation `only_first`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from tokenizers import Encoding
+from tokenizers import Tokenizer as HFTokenizer
+
+from model_export.artifact.placement import Ints
+from service.errors import Invalid
+from service.tokenization.encoding import NO_SPANS, EncodedText, encode_each, too_long
+from service.tokenization.job import EncodingJob, Floats
+from service.tokenization.pieces import LongText
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairFrame:
+    """The special tokens of a pair: before, between and after its texts; [2, length] ids and types of each."""
+
+    before: Ints
+    between: Ints
+    after: Ints
+    types: tuple[int, int]  # of the tokens of both texts
+
+    @classmethod
+    def of(cls, tokenizer: HFTokenizer) -> "PairFrame":
+        pair = tokenizer.encode("a", "b")
+        first, second = ([at for at, side in enumerate(pair.sequence_ids) if side == one] for one in (0, 1))
+        tokens = np.array([pair.ids, pair.type_ids], np.int32)
+        before, between = tokens[:, : first[0]], tokens[:, first[-1] + 1 : second[0]]
+        return cls(before, between, tokens[:, second[-1] + 1 :], (pair.type_ids[first[0]], pair.type_ids[second[0]]))
+
+    @property
+    def size(self) -> int:
+        return sum(part.shape[1] for part in (self.before, self.between, self.after))
+
+    def join(self, first: Ints, second: Ints) -> Ints:
+        """[2, length]: ids and types of the pair of two texts' ids."""
+        texts = [
+            np.stack([ids, np.full_like(ids, kind)]) for ids, kind in zip((first, second), self.types, strict=True)
+        ]
+        return np.concatenate([self.before, texts[0], self.between, texts[1], self.after], axis=1)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class HypothesesJob(EncodingJob):
+    """The texts of a request on their way to pairs: a step gives all pairs of the next texts.
+
+    Raises Invalid for a hypothesis that leaves no room for a text, and as EncodingJob for a text that is too long.
+    """
+
+    hypotheses: Sequence[Ints]  # the ids of each, without special tokens
+    frame: PairFrame
+    rooms: list[int] = field(init=False)  # tokens of a text beside each hypothesis
+    text_of_pair: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        EncodingJob.__post_init__(self)
+        self.sequences_per_text = len(self.hypotheses)
+        self.rooms = [self.limit - self.frame.size - len(ids) for ids in self.hypotheses]
+        self.text_of_pair = [index for index in range(len(self.texts)) for _ in self.hypotheses]
+        if (least := min(self.rooms)) < 1:
+            longest = self.limit - self.frame.size - least
+            message = f"a label in the hypothesis template has {longest} tokens; this model takes at most {self.limit}"
+            reason = f"which leaves no room for a text beside {self.frame.size} special tokens"
+            raise Invalid(f"{message}, {reason}: shorten the template or the labels", code="candidate_labels")
+
+    @property
+    def owners(self) -> Sequence[int]:
+        return self.text_of_pair
+
+    def _estimate_tokens(self, sizes: Floats) -> int:
+        return int(sum(np.minimum(sizes + len(ids), self.limit).sum() for ids in self.hypotheses))
+
+    def _encode(self, first: int, end: int) -> list[EncodedText]:
+        pairs: list[EncodedText] = []
+        for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
+            ids = own_ids(encoding)
+            self._tokens += len(ids)
+            self._characters += self.sizes[index]
+            pairs += self._pair(index, ids, len(ids))
+        return pairs
+
+    def _start_long(self, index: int) -> LongText:
+        return LongText(self.tokenizer, self.cuts, self.texts[index], max(self.rooms), self.truncate, count_all=False)
+
+    def _check_long(self, index: int, long: LongText) -> None:
+        if self.truncate is None and long.tokens > min(self.rooms):
+            found = long.tokens + self.limit - min(self.rooms)
+            raise too_long(f"more than {found - 1}" if long.left else str(found), self.limit, index)
+
+    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:
+        kept, _ = long.sides[0].keep(max(self.rooms))
+        return self._pair(index, np.array(kept.ids, np.int32), long.tokens)
+
+    def _pair(self, index: int, ids: Ints, tokens: int) -> list[EncodedText]:
+        """The pairs of a text of so many tokens; `ids` has all of them that can matter."""
+        if self.truncate is None and tokens > (room := min(self.rooms)):
+            raise too_long(str(tokens + self.limit - room), self.limit, index)
+        pairs = []
+        for number, (hypothesis, room) in enumerate(zip(self.hypotheses, self.rooms, strict=True)):
+            kept = ids[-room:] if self.truncate == "left" else ids[:room]
+            joined = self.frame.join(kept, hypothesis)
+            pairs.append(
+                EncodedText(
+                    ids=joined[0],
+                    types=joined[1],
+                    outputs=self.options.outputs,
+                    truncated=number == 0 and tokens > min(self.rooms),  # counted once for the text
+                    empty=tokens == 0,
+                    spans=NO_SPANS,
+                )
+            )
+        return pairs
+
+
+def own_ids(encoding: Encoding) -> Ints:
+    """Without special tokens."""
+    ids: Ints = np.array(encoding.ids, np.int32)[np.array(encoding.special_tokens_mask) == 0]
+    return ids

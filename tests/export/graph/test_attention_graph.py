@@ -1,0 +1,80 @@
+"""attention.onnx: the encoder's own probabilities, from the encoder's own weights."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from model_export.artifact.batch import Tokens, pack, split
+from model_export.artifact.manifest import ATTENTION, MODEL, WEIGHTS
+from tests.export.goldens import Artifact, open_session
+
+CHECKPOINTS = ["bert", "albert", "sample"]
+
+
+def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession, list[str]]:
+    """The encoder with the output of every layer's Softmax as a further output, and their names."""
+    model = ir.load(artifact.folder / MODEL)
+    found = [node.outputs[0] for node in model.graph if node.op_type == "Softmax" and "attention" in (node.name or "")]
+    for value in found:
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+        model.graph.outputs.append(value)
+    path = artifact.folder / "with_probabilities.onnx"
+    ir.save(model, path)
+    session = open_session(path)
+    path.unlink()
+    return session, [value.name or "" for value in found]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_the_probabilities_are_those_that_the_encoder_uses(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    """Of [CLS] in the last layer, whose queries are the selected tokens alone."""
+    artifact = exported(name, precision)
+    sizes = artifact.manifest.sizes
+    layers = tuple(range(sizes["layers"]))
+    ids = np.random.default_rng(3).integers(5, sizes["vocabulary"], 23, dtype=np.int32)
+    tokens = Tokens(ids=ids, types=np.zeros(23, np.int32), outputs=frozenset({"attention"}), layers=layers)
+    encoder, names = encoder_with_probabilities(artifact)
+    batch = pack([tokens])
+    wanted = sorted(batch.outputs)
+    feeds = {one.name: batch.feeds[one.name] for one in encoder.get_inputs()}
+    results = encoder.run([*wanted, *names], feeds)
+    states = split(batch, dict(zip(wanted, results, strict=False)))[0]["attention"]
+    model = open_session(artifact.folder / ATTENTION)
+    found = model.run(None, {f"hidden.{layer}": one for layer, one in zip(layers, states, strict=True)})
+    used = results[len(wanted) :]
+    assert len(found) == len(used) == len(layers)
+    for layer, (got, row) in enumerate(zip(found, used, strict=True)):
+        queries = 1 if layer == layers[-1] else 23
+        np.testing.assert_allclose(got[:, :queries], row[0, :, :queries, :23], atol=1e-6, err_msg=f"layer {layer}")
+        np.testing.assert_allclose(got.sum(axis=-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_its_weights_are_those_of_the_encoder_in_the_same_file(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    artifact = exported(name, precision)
+    of_encoder = ir.load(artifact.folder / MODEL).graph.initializers
+    places = {}
+    for weight in ir.load(artifact.folder / ATTENTION).graph.initializers.values():
+        tensor, path = weight.const_value, weight.name or ""
+        if isinstance(tensor, ir.ExternalTensor):
+            original = of_encoder[path].const_value
+            assert isinstance(original, ir.ExternalTensor)
+            assert (tensor.location, tensor.offset, tensor.length) == (WEIGHTS, original.offset, original.length)
+            places[path] = tensor.offset
+        elif not path.startswith("constant"):
+            assert tensor is not None
+            assert tensor.nbytes <= 256
+    assert places == {one.name: one.offset for one in artifact.manifest.attention.stored}
+    assert any(path.endswith("key_value/weight") for path in places)
+    assert sorted(file.name for file in artifact.folder.iterdir()) == sorted(
+        ["manifest.json", *artifact.manifest.files]
+    )

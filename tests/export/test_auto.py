@@ -1,0 +1,67 @@
+"""`--precision auto`: int8 where it is fast and the check is within its bound, otherwise fp32; the report says why."""
+
+from pathlib import Path
+
+import pytest
+
+from model_export import export as exporting
+from model_export.__main__ import main
+from model_export.artifact import cpu
+from model_export.artifact.manifest import Manifest
+from model_export.verification import verify
+from tests.paths import GOLDEN
+
+
+@pytest.fixture
+def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that has VNNI, whatever this one has; int8 is computed right on all."""
+    monkeypatch.setattr(cpu, "_flags", lambda: {"avx2", "avx512_vnni"})
+
+
+def exported(tmp_path: Path) -> Manifest:
+    assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "auto", "--name", "org/mine"]) == 0
+    assert [entry.name for entry in (tmp_path / "artifact").iterdir()] == ["cpu"]
+    return Manifest.read(tmp_path / "artifact" / "cpu")
+
+
+@pytest.mark.usefixtures("vnni")
+def test_int8_where_its_check_is_within_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = exported(tmp_path)
+    assert (manifest.precision, manifest.name) == ("int8", "org/mine")
+    smallest = min(value for name, value in manifest.verification.items() if name.endswith("_smallest_cosine"))
+    reason = f"int8, because the smallest cosine of the int8 check is {smallest:.5f}, at least 0.99"
+    assert manifest.assumed["precision"] == reason
+    assert f"assumed precision: {reason}\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("vnni")
+def test_fp32_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(exporting.AUTO_MIN_COSINE, "int8", 0.999999)
+    manifest = exported(tmp_path)
+    assert manifest.precision == "fp32"
+    reason = manifest.assumed["precision"]
+    assert reason.startswith("fp32, because the smallest cosine of the int8 check is 0.99")
+    assert reason.endswith(", below 0.999999")
+
+
+@pytest.mark.usefixtures("vnni")
+def test_fp32_where_int8_does_not_compute_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(verify.TOLERANCE, "int8", 1e-9)
+    manifest = exported(tmp_path)
+    assert manifest.precision == "fp32"
+    assert "the written int8 artifact does not compute the checkpoint's vectors" in manifest.assumed["precision"]
+
+
+def test_fp32_on_a_processor_without_vnni(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: {"avx2", "avx512f"})
+    manifest = exported(tmp_path)
+    assert manifest.precision == "fp32"
+    assert manifest.assumed["precision"] == "fp32, because this processor has neither VNNI nor AMX, which int8 needs"
+
+
+@pytest.mark.parametrize(
+    ("flag", "fast"), [("avx512_vnni", True), ("avx_vnni", True), ("amx_int8", True), ("avx2", False)]
+)
+def test_which_processors_are_fast_in_int8(flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: {flag})
+    assert cpu.has_fast_int8() is fast

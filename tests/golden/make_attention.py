@@ -1,0 +1,61 @@
+"""Makes tests/golden/attention: the attention probabilities of transformers for the golden checkpoint of each family.
+
+    python tests/golden/make_attention.py
+
+It needs torch and transformers; the tests need neither. NAME.npz holds, for case i: `i.ids`, `i.types` [length],
+`i.attention` [layers, heads, length, length], and `i.rollout` [length, length], the attention rollout over all layers
+as in the code of Abnar & Zuidema (2020). The first cases are sequences of expected.npz, the last is the pair PAIR as
+the checkpoint's tokenizer makes it. The model is in float64, the arrays are rounded to float32.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from checkpoints import CHECKPOINTS, FAMILIES
+from make import tokenizer_of
+
+HERE = Path(__file__).parent
+LONGEST = 33  # tokens: the files stay small
+PAIR = ("the dog ran home", "it was very tired")
+
+
+def rollout(attention: np.ndarray) -> np.ndarray:
+    """[layers, heads, length, length] -> [length, length]"""
+    averaged = attention.sum(axis=1) / attention.shape[1]
+    with_residual = averaged + np.eye(averaged.shape[1])[None]
+    with_residual = with_residual / with_residual.sum(axis=-1)[..., None]
+    joint = with_residual[0]
+    for layer in with_residual[1:]:
+        joint = layer.dot(joint)
+    return joint
+
+
+def make(name: str) -> None:
+    checkpoint, folder = CHECKPOINTS[name], HERE / name
+    model = checkpoint.model.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    stored = np.load(folder / "expected.npz")
+    numbers = sorted({int(key.split(".")[0]) for key in stored})
+    cases = [(stored[f"{i}.ids"], stored[f"{i}.types"]) for i in numbers if len(stored[f"{i}.ids"]) <= LONGEST]
+    pair = tokenizer_of(checkpoint, folder)(*PAIR, return_token_type_ids=True)
+    cases.append((np.array(pair["input_ids"], np.int32), np.array(pair["token_type_ids"], np.int32)))
+    result: dict[str, np.ndarray] = {}
+    for i, (ids, types) in enumerate(cases):
+        feeds = {"input_ids": torch.tensor(ids[None].astype(np.int64))}
+        if checkpoint.segments:
+            feeds["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
+        with torch.no_grad():
+            found = model(**feeds, output_attentions=True).attentions
+        attention = np.stack([layer[0].numpy() for layer in found])
+        arrays = {"attention": attention.astype(np.float32), "rollout": rollout(attention).astype(np.float32)}
+        result |= {f"{i}.{key}": value for key, value in ({"ids": ids, "types": types} | arrays).items()}
+    file = HERE / "attention" / f"{name}.npz"
+    file.parent.mkdir(exist_ok=True)
+    np.savez_compressed(file, **result)
+    print(f"{name}: {attention.shape}, {file.stat().st_size // 1000} kB; transformers {transformers.__version__}")
+
+
+if __name__ == "__main__":
+    for family in FAMILIES:
+        make(family)

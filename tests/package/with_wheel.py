@@ -1,0 +1,105 @@
+"""The wheel in an environment of its own, beside packages named as those of a checkout: `make test-wheel`.
+
+Its dependencies are those of the environment that runs the test; the build takes setuptools from the package index.
+"""
+
+import json
+import os
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from tests import paths
+from tests.package.installed import as_vectors, embed_by_library, make_foreign_packages, run
+
+TEXTS = ["my dog is hairy", "it rains"]
+
+
+class Installed(NamedTuple):
+    wheel: Path
+    commands: Path  # folder of python and the commands
+    foreign: Path  # folder of the user's own packages
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, paths.ROOT], folder, {})
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    run([*pip, "--python", python, "install", "--no-deps", wheel], folder, {})
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return Installed(wheel, python.parent, make_foreign_packages(packages))
+
+
+def test_the_wheel_has_one_name(installed: Installed) -> None:
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"bert_service"}
+    own = {
+        str(path.relative_to(paths.ROOT))
+        for name in ("service", "model_export")
+        for path in (paths.ROOT / name).rglob("*")
+        if path.suffix in (".py", ".typed", ".safetensors", ".json", ".html", ".css", ".js", ".svg")
+    }
+    packed = {name.removeprefix("bert_service/") for name in names}
+    assert {name for name in own if not name.endswith("py.typed")} <= packed
+    assert "py.typed" in packed
+
+
+def test_export_service_bulk_client_and_library_run_from_the_wheel(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: httpx.Client
+) -> None:
+    python, artifact = installed.commands / "python", tmp_path / "artifact"
+    run([installed.commands / "bert-export", paths.GOLDEN / "bert", artifact], installed.foreign, {})
+    expected = as_vectors(server.post("/embed", json={"inputs": TEXTS}).json())
+    assert np.array_equal(embed_by_library(python, artifact, installed.foreign, {}), expected)
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    command: list[str | Path] = [
+        installed.commands / "bert-service",
+        "bulk",
+        source,
+        tmp_path / "bulk.npy",
+        "--artifact",
+        artifact,
+    ]
+    run(command, installed.foreign, {})
+    assert np.array_equal(np.load(tmp_path / "bulk.npy"), expected)
+    monkeypatch.chdir(installed.foreign)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for processes in ("0", "2"):
+        settings = {"BERT_ARTIFACT": str(artifact), "BERT_API_PROCESSES": processes}
+        with ServiceProcess(settings, module="bert_service.service") as process:
+            output = tmp_path / f"client-{processes}.jsonl"
+            command = [installed.commands / "bert-client", "embed", source, "-o", output, "--url", process.url]
+            run(command, installed.foreign, {})
+            found = as_vectors([json.loads(line) for line in output.read_text("utf-8").splitlines()])
+            assert np.array_equal(found, expected)
+
+
+def test_types_of_the_library_are_known_to_a_checker(installed: Installed, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from bert_service import Engine\n\n\n"
+        "async def main(engine: Engine) -> None:\n"
+        "    reveal_type(await engine.embed('a'))\n"
+        "    await engine.embed('a', pooling='max')\n",
+        "utf-8",
+    )
+    arguments = ["--python-executable", str(installed.commands / "python"), "--follow-imports=silent", str(program)]
+    script = "import sys; from mypy import api; print(api.run(sys.argv[1:])[0])"
+    found = run([sys.executable, "-c", script, *arguments], tmp_path, {"MYPY_CACHE_DIR": os.devnull})
+    assert "numpy.ndarray" in found
+    assert "incompatible type" in found

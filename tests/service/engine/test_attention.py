@@ -1,0 +1,160 @@
+"""The attention probabilities in the engine: what is opened when, in company, and when the artifact's files change."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model_export.artifact.batch import Row, Tokens
+from service.artifact import open_artifact
+from service.engine.runner import ModelRunner
+from service.errors import InferenceFailed
+from service.mapped_file import detach_from, mappings_of
+from service.scheduling.concurrency import Concurrency
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
+
+FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
+TOLERANCE = {"fp32": 1e-5, "int8": 0.05}  # int8: twice its own error on random sequences, see `verification`
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """What transformers gives: ids, types, attention and rollout of each sequence."""
+    stored = np.load(GOLDEN / "attention" / f"{name}.npz")
+    count = 1 + max(int(key.split(".")[0]) for key in stored)
+    return [{key: stored[f"{i}.{key}"] for key in ("ids", "types", "attention", "rollout")} for i in range(count)]
+
+
+def asking(case: dict[str, Any], *layers: int, outputs: frozenset[str] = frozenset({"attention"})) -> Tokens:
+    return Tokens(ids=case["ids"], types=case["types"], outputs=outputs, layers=layers)
+
+
+@contextmanager
+def opened(artifact: Path, concurrency: Concurrency | None = None) -> Iterator[ModelRunner]:
+    runner = ModelRunner(open_artifact(artifact), threads=2, concurrency=concurrency or Concurrency(1))
+    runner.open()
+    yield runner
+    runner.close()
+
+
+def one(runner: ModelRunner, tokens: Tokens) -> Row:
+    (row,), _ = runner.run_sync([tokens])
+    assert row is not None
+    return row
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_attention_of_every_family_is_that_of_transformers(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    known = cases(name)
+    everything = tuple(range(len(known[0]["attention"])))
+    tokens = [asking(case, *everything, outputs=frozenset({"attention", "attention_mean"})) for case in known]
+    with opened(exported(name, precision).root) as runner:
+        rows, _ = runner.run_sync(tokens)
+    for row, case in zip(rows, known, strict=True):
+        assert row is not None
+        want = case["attention"]
+        assert row["attention"].dtype == row["attention_mean"].dtype == np.float32
+        found = row["attention"].reshape(want.shape).astype(np.float64)
+        np.testing.assert_allclose(found, want, atol=TOLERANCE[precision])
+        mean = row["attention_mean"].reshape(len(want), *want.shape[2:]).astype(np.float64)
+        np.testing.assert_allclose(mean, found.mean(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_attention_does_not_depend_on_the_batch_by_a_bit(precision: str, exported: Callable[..., Artifact]) -> None:
+    company = [
+        Tokens(ids=np.full(length, 7, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
+        for length in (3, 40, 90, 144)
+    ]
+    texts = [asking(case, *layers) for case in cases("bert") for layers in ((0, 1, 2), (2,), (1, 0))]
+    with opened(exported("bert", precision).root, Concurrency(2, per_core=True)) as runner:
+        alone = [one(runner, text)["attention"] for text in texts]
+        for all_cores in (True, False):
+            rows, _ = runner.run_sync([*texts[::-1], *company], all_cores=all_cores)
+            for row, want in zip(rows, alone[::-1], strict=False):
+                assert row is not None
+                assert np.array_equal(row["attention"], want)
+
+
+def test_some_layers_are_the_same_bits_as_of_all_layers_in_the_order_asked_for(bert_artifact: Path) -> None:
+    case = cases("bert")[-1]
+    with opened(bert_artifact) as runner:
+        whole = one(runner, asking(case, 0, 1, 2))["attention"].reshape(3, -1)
+        some = one(runner, asking(case, 2, 0))["attention"].reshape(2, -1)
+    assert np.array_equal(some, whole[[2, 0]])
+
+
+def test_a_service_that_nobody_asks_for_attention_opens_no_graph_for_it(bert_artifact: Path) -> None:
+    case = cases("bert")[0]
+    states = Tokens(ids=case["ids"], types=case["types"], outputs=frozenset({"layer_cls"}), layers=(0,))
+    with opened(bert_artifact) as runner:
+        one(runner, states)
+        assert runner.attention._session is None
+        one(runner, asking(case, 0))
+        first = runner.attention._session
+        assert first is not None
+        one(runner, asking(case, 1))
+        assert runner.attention._session is first
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
+    exported: Callable[..., Artifact], tmp_path: Path, shared: bool
+) -> None:
+    artifact = Path(shutil.copytree(exported("sample").root, tmp_path / "artifact"))
+    weights = artifact / "cpu" / "model.onnx.data"
+    ids = np.arange(5, 15, dtype=np.int32)
+    with opened(artifact) as runner:
+        detach_from(weights)  # as the engine does at the start
+        runner.attention.share_weights = shared
+        tokens = asking({"ids": ids, "types": ids * 0}, 0)
+        before = one(runner, tokens)["attention"]
+        assert bool(mappings_of(weights)) == shared
+        if not shared:  # a change in place has no effect on weights that are read
+            weights.write_bytes(bytes(weights.stat().st_size))
+        assert np.array_equal(one(runner, tokens)["attention"], before)
+
+
+@pytest.mark.parametrize("change", ["weights", "graph", "removed", "short"])
+def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
+    bert_artifact: Path, tmp_path: Path, change: str
+) -> None:
+    artifact = Path(shutil.copytree(bert_artifact, tmp_path / "artifact"))
+    weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "attention.onnx"
+    with opened(artifact) as runner:
+        detach_from(weights)
+        if change == "weights":
+            weights.write_bytes(bytes(weights.stat().st_size))
+        elif change == "graph":
+            graph.write_bytes(graph.read_bytes() + b" ")
+        elif change == "removed":
+            graph.unlink()
+        else:
+            weights.write_bytes(b"")
+        with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*restart it"):
+            one(runner, asking(cases("bert")[0], 0))
+
+
+def test_probabilities_that_are_not_finite_fail_their_sequence_alone(bert_artifact: Path) -> None:
+    class Broken:
+        inputs: tuple[str, ...] = ()
+        provider, prepacked_for = "CPU", ""
+
+        def run(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+            length = max(map(len, feeds.values()))
+            return [np.full((4, length, length), np.nan if length == 5 else 0.5, np.float32) for _ in names]
+
+    tokens = [asking(case, 0) for case in cases("bert")]
+    assert [len(one) for one in tokens][:3] == [2, 5, 17]
+    with opened(bert_artifact) as runner:
+        runner.attention._session = Broken()
+        rows, _ = runner.run_sync(tokens)
+    assert [row is None for row in rows] == [len(one) == 5 for one in tokens]

@@ -1,0 +1,175 @@
+"""Any number of texts through an engine in bounded memory; and `bert-service bulk`, also where it is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import Table, parquet
+
+from bert_service import Engine, ServiceError
+from service.bulk import job
+from service.errors import Overloaded
+from service.library import engine as library
+from service.library.command import main
+
+TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
+LONG = "dog " * 400
+ROWS = 40_000  # ten parts, of which the first is written long before the last
+
+
+@pytest.fixture(scope="module")
+def engine(bert_artifact: Path) -> Iterator[Engine]:
+    with Engine.from_artifact(bert_artifact, max_inputs=50) as engine:
+        yield engine
+
+
+def test_all_texts_have_their_vectors_in_order(engine: Engine) -> None:
+    found = list(engine.embed_all(iter(TEXTS), normalize=True))
+    pieces = [engine.wait(engine.embed(TEXTS[start : start + 50], normalize=True)) for start in range(0, 700, 50)]
+    assert np.array_equal(found, np.concatenate(pieces))
+    assert list(engine.embed_all([])) == []
+    pairs = [("my dog", text) for text in TEXTS[:60]]
+    assert list(engine.run_all("nsp", pairs)) == [engine.wait(engine.nsp([pair]))[0] for pair in pairs]
+
+
+def test_texts_are_read_only_as_far_ahead_as_requests_are_under_way(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "TOKENS_AHEAD", 2000)
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for text in TEXTS:
+            read += 1
+            yield text
+
+    found = engine.embed_all(texts())
+    for done in range(1, len(TEXTS) + 1):
+        next(found)
+        assert read <= done + 300  # 2,000 estimated tokens are 222 of these texts; and the request that is next
+    assert next(found, None) is None
+
+
+def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
+    found = engine.embed_all([*TEXTS[:130], LONG, *TEXTS])
+    assert len([next(found) for _ in range(100)]) == 100  # of the requests before that of the text
+    with pytest.raises(ServiceError, match="input 130: input has") as failed:
+        next(found)
+    assert failed.value.index == 130
+    assert engine.health().ready
+
+
+def test_a_full_queue_delays_texts_and_loses_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [Overloaded("the queue is full", retry_after=0.001)] * 3
+    answer = Engine.answer
+
+    async def refuse_some(self: Engine, task: str, inputs: Any, **fields: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await answer(self, task, inputs, **fields)
+
+    monkeypatch.setattr(Engine, "answer", refuse_some)
+    assert np.array_equal(list(engine.embed_all(TEXTS)), list(engine.embed_all(TEXTS)))
+    assert refusals == []
+
+
+def test_an_iteration_that_ends_early_leaves_nothing_in_the_queue(engine: Engine) -> None:
+    found = engine.embed_all(TEXTS)
+    next(found)
+    found.close()  # type: ignore[attr-defined]  # a generator
+    assert len(list(engine.embed_all(TEXTS[:3]))) == 3
+    assert engine.load().waiting_tokens == 0
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".parquet"])
+def test_the_command_answers_files(
+    bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine, suffix: str
+) -> None:
+    monkeypatch.setattr(job, "PART_ROWS", 16)
+    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    source, output = tmp_path / f"in{suffix}", tmp_path / "out.parquet"
+    texts = [*TEXTS[:40], 'with "quotes", commas; and\ttabs']
+    if suffix == ".parquet":
+        parquet.write_table(Table.from_pydict({"id": list(range(41)), "body": texts}), source)
+    elif suffix == ".csv":
+        quoted = [text.replace('"', '""') for text in texts]
+        source.write_text("id,body\r\n" + "".join(f'1,"{text}"\r\n' for text in quoted), "utf-8")
+    elif suffix == ".jsonl":
+        source.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts), "utf-8")
+    else:
+        source.write_text("\n".join(texts) + "\n", "utf-8")
+    assert main([str(source), str(output), "--column", "body", "--set", "pooling=mean", "--set", "normalize=true"]) == 0
+    found = np.asarray(parquet.read_table(output)["output"].to_pylist(), np.float32)
+    assert np.array_equal(found, engine.wait(engine.embed(texts, pooling="mean", normalize=True)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, output.name])
+
+
+def test_refused_rows_are_named_or_left_empty(
+    bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    source.write_text("a,b\nmy dog,is hairy\n,\nmy dog,is hairy\n", "utf-8")
+    command = [str(source), str(output), "--artifact", str(bert_artifact), "--column", "a", "--pair-column", "b"]
+    assert main([*command, "--task", "nsp"]) == 1
+    assert "row 1: input has no tokens" in capsys.readouterr().err
+    (tmp_path / "out.jsonl.parts" / "job.json").unlink()
+    assert main([*command, "--task", "nsp", "--skip-errors"]) == 3
+    first, empty, third = (json.loads(line) for line in output.read_text("utf-8").splitlines())
+    assert empty is None
+    assert first == third
+    assert first["label"] in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["in.txt", "out.csv"], "the suffix is the format"),
+        (["in.txt", "out.npy", "--artifact", "nowhere"], "nowhere holds no artifact for cpu"),
+        (["missing.txt", "out.npy"], "No such file"),
+        (["in.csv", "out.npy"], "row 0 has no text under 'text'"),
+        (["open.csv", "out.npy"], "open.csv is no CSV"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    bert_artifact: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    for name, content in {"in.txt": "x\n", "in.csv": "body\nx\n", "open.csv": 'text\n"x\n'}.items():
+        Path(name).write_text(content, "utf-8")
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_job_that_was_killed_goes_on_with_every_row_once(bert_artifact: Path, tmp_path: Path, engine: Engine) -> None:
+    source, output, parts = tmp_path / "in.txt", tmp_path / "out.npy", tmp_path / "out.npy.parts"
+    source.write_text("".join(f"dog {number % 977}\n" for number in range(ROWS)), "utf-8")
+    command = [sys.executable, "-m", "service", "bulk", str(source), str(output), "--artifact", str(bert_artifact)]
+    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list(parts.glob("0*")) and killed.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            killed.wait(0.02)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("0*")}
+    assert kept
+    assert not output.exists()
+    subprocess.run(command, check=True, capture_output=True)
+    vectors = np.load(output)
+    assert vectors.shape[0] == ROWS
+    own = np.asarray(list(engine.embed_all([f"dog {number}" for number in range(977)])))
+    assert np.array_equal(vectors, own[np.arange(ROWS) % 977])
+    assert not parts.exists()

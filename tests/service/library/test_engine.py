@@ -1,0 +1,239 @@
+"""The library answers as the routes do, bit for bit; loading raises; engines in one process do not know each other."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from bert_service import Engine, ManifestError, ServiceError, Settings, SettingsError, make_app
+from service.errors import Unavailable
+from service.library import options
+from service.library.engine import ROUTES
+from service.library.methods import TaskMethods
+from tests.export.goldens import Artifact
+
+TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
+LONG = "dog " * 400
+
+
+@pytest.fixture(scope="module")
+def engine(bert_artifact: Path) -> Iterator[Engine]:
+    with Engine.from_artifact(bert_artifact, max_inputs=100) as engine:
+        yield engine
+
+
+def as_json(value: Any) -> Any:
+    """What a client reads of a response with this value."""
+    return json.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/embed", {"inputs": TEXTS}),
+        ("/embed", {"inputs": TEXTS[0], "pooling": "mean", "normalize": True, "dimensions": 5}),
+        ("/embed", {"inputs": TEXTS, "pooling": "none"}),
+        ("/embed_all", {"inputs": TEXTS}),
+        ("/embed_sparse", {"inputs": TEXTS, "force": True}),
+        ("/fill-mask", {"inputs": ["my [MASK] is hairy", "[MASK] [MASK]"], "top_k": 3}),
+        ("/nsp", {"inputs": [["my dog", "is hairy"], ["a", "b"]]}),
+        ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
+        ("/tokenize", {"inputs": TEXTS[0], "details": True}),
+        ("/decode", {"ids": [5, 6, 7]}),
+        ("/predict", {"inputs": TEXTS}),  # errors from here on
+        ("/rerank", {"query": "dog", "texts": TEXTS}),
+        ("/embed", {"inputs": []}),
+        ("/embed", {"inputs": [*TEXTS, LONG]}),
+        ("/embed", {"inputs": [*TEXTS, 7]}),
+        ("/embed", {"inputs": TEXTS, "normalise": True}),
+        ("/embed", {"inputs": TEXTS * 20}),
+        ("/embed", {"inputs": TEXTS, "pooling": "max"}),
+        ("/embed", {}),
+        ("/fill-mask", {"inputs": "my dog"}),
+        ("/fill-mask", {"inputs": "my [MASK]", "top_k": 10**6}),
+    ],
+)
+def test_a_call_gives_what_the_route_gives(server: httpx.Client, engine: Engine, route: str, body: Any) -> None:
+    response = server.post(route, json=body)
+    expected = response.json()
+    if response.status_code == 200:
+        assert as_json(engine.wait(engine.run(route, **body))) == expected
+        return
+    with pytest.raises(ServiceError) as failed:
+        engine.wait(engine.run(route, **body))
+    error = failed.value
+    assert (error.status, error.code, error.message) == (response.status_code, expected["code"], expected["error"])
+    assert error.index == expected.get("index")
+
+
+def test_the_methods_give_one_answer_for_each_input(server: httpx.Client, engine: Engine) -> None:
+    def post(route: str, **body: Any) -> Any:
+        return server.post(route, json=body).json()
+
+    vectors = engine.wait(engine.embed(TEXTS, normalize=True))
+    assert vectors.dtype == np.float32
+    assert as_json(vectors) == post("/embed", inputs=TEXTS, normalize=True)
+    assert as_json(engine.wait(engine.embed("my dog"))) == post("/embed", inputs="my dog")
+    assert as_json(engine.wait(engine.embed_tokens(TEXTS, dimensions=4))) == post(
+        "/embed", inputs=TEXTS, pooling="none", dimensions=4
+    )
+    layers = engine.wait(engine.embed(TEXTS, layers=[0, -1]))
+    assert as_json(layers) == post("/embed", inputs=TEXTS, layers=[0, -1])
+    assert as_json(engine.wait(engine.embed_sparse("a dog", force=True))) == post(
+        "/embed_sparse", inputs="a dog", force=True
+    )
+    mask = "my [MASK] is hairy"
+    assert engine.wait(engine.fill_mask(mask, top_k=2)) == [post("/fill-mask", inputs=mask, top_k=2)]
+    assert engine.wait(engine.fill_mask([mask, mask], targets=["dog"])) == post(
+        "/fill-mask", inputs=[mask, mask], targets=["dog"]
+    )
+    assert engine.wait(engine.nsp([("my dog", "is hairy")])) == post("/nsp", inputs=[["my dog", "is hairy"]])
+
+
+def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Callable[..., Artifact]) -> None:
+    """Also: several engines in one process, each with a model of its own."""
+    roots = [exported(name).root for name in ("bert-labels", "bert-tags", "distilbert-labels")]
+
+    async def story() -> None:
+        engines = [Engine.from_artifact(root, token_budget=256) for root in roots]
+        await asyncio.gather(*(one.open() for one in engines))
+        classifier, tagger, cross_encoder = engines
+        labels = await classifier.predict(["a text", ("a text", "a pair")], top_k=2)
+        assert [len(one) for one in labels] == [2, 2]
+        assert labels[0] == await classifier.run("/predict", inputs="a text", top_k=2)
+        assert labels[1] == await classifier.run("/predict", inputs=["a text", "a pair"], top_k=2)
+        assert await tagger.tag("my dog", aggregation_strategy="simple") == [
+            (await tagger.run("/tag", inputs=["my dog"], aggregation_strategy="simple"))[0]
+        ]
+        ranked = await cross_encoder.rerank("a dog", TEXTS, return_text=True)
+        assert sorted(one["index"] for one in ranked) == list(range(len(TEXTS)))
+        assert ranked[0]["text"] == TEXTS[ranked[0]["index"]]
+        with pytest.raises(ServiceError, match="no tags head"):
+            await classifier.tag("my dog")
+        await asyncio.gather(*(one.close() for one in engines))
+
+    asyncio.run(story())
+
+
+def test_every_method_is_of_a_route(engine: Engine) -> None:
+    methods = {name for name in vars(TaskMethods) if not name.startswith("_")} - {"run", "answer"}
+    assert methods == {"embed", "embed_tokens", "embed_sparse", "fill_mask", "nsp", "predict", "tag", "rerank"}
+    with pytest.raises(ServiceError, match=r"the engine has no route /embedd; it has /embed, "):
+        engine.wait(engine.run("/embedd", inputs="x"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "route"),
+    [
+        (options.EmbedOptions, "/embed"),
+        (options.TokenVectorOptions, "/embed"),
+        (options.SparseOptions, "/embed_sparse"),
+        (options.FillMaskOptions, "/fill-mask"),
+        (options.PredictOptions, "/predict"),
+        (options.TagOptions, "/tag"),
+        (options.TruncationOptions, "/nsp"),
+        (options.RerankOptions, "/rerank"),
+    ],
+)
+def test_options_are_fields_of_their_route(asked: type, route: str) -> None:
+    assert set(asked.__annotations__) - {"timeout_seconds"} <= set(ROUTES[route].request_model.model_fields)
+
+
+def test_options_of_an_engine_are_settings() -> None:
+    assert set(options.EngineOptions.__annotations__) <= set(Settings.model_fields)
+
+
+def test_an_unpaired_surrogate_is_an_error_of_its_input(engine: Engine) -> None:
+    """JSON in UTF-8 cannot hold one, a Python string can."""
+    with pytest.raises(ServiceError) as failed:
+        engine.wait(engine.embed([*TEXTS, "\ud800"]))
+    assert (failed.value.code, failed.value.index) == ("tokenizer_failed", len(TEXTS))
+
+
+def test_loading_is_awaited_and_health_is_asked_for(bert_artifact: Path) -> None:
+    async def story() -> None:
+        engine = Engine.from_artifact(str(bert_artifact))
+        assert engine.health() == (False, "the model is loading: try again in a few seconds")
+        with pytest.raises(Unavailable, match="loading"):
+            await engine.embed("my dog")
+        async with engine:
+            assert engine.health() == (True, "ready")
+            assert engine.info()["model"] == "bert"
+            assert engine.load().waiting_tokens == engine.load().waiting_seconds == 0
+            assert 0 <= engine.load().busy <= 1
+            assert (await engine.embed("my dog")).shape == (1, engine.info()["sizes"]["hidden"])
+        assert not engine.health().ready
+        with pytest.raises(Unavailable, match="shutting down"):
+            await engine.embed("my dog")
+        with pytest.raises(RuntimeError, match="was opened before"):
+            await engine.open()
+
+    asyncio.run(story())
+
+
+def test_a_failed_load_raises_and_health_says_why(tmp_path: Path, bert_artifact: Path) -> None:
+    engine = Engine.from_artifact(tmp_path)
+    with pytest.raises(ManifestError, match="holds no artifact for cpu"), engine:
+        pass
+    assert not engine.health().ready
+    assert "loading failed: ManifestError: " in engine.health().status
+    with pytest.raises(SettingsError, match="BERT_TRUNCATE"):
+        Engine.from_artifact(bert_artifact, truncate="perhaps")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"unknown setting BERT_THREAD \(did you mean BERT_THREADS\?\)"):
+        Engine.from_artifact(bert_artifact, thread=2)  # type: ignore[call-arg]
+    with (
+        pytest.raises(SettingsError, match="BERT_POOLING: bert has no sentence"),
+        Engine.from_artifact(bert_artifact, pooling="sentence"),
+    ):
+        pass
+
+
+def test_settings_of_the_environment_are_not_those_of_an_engine(
+    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERT_MAX_INPUTS", "3")
+    monkeypatch.setenv("BERT_PORTT", "unknown")
+    assert Engine.from_artifact(bert_artifact).settings.max_inputs == 2048
+
+
+def test_an_engine_does_not_wait_for_itself(bert_artifact: Path, engine: Engine) -> None:
+    async def story() -> None:
+        async with Engine.from_artifact(bert_artifact) as own:
+            with pytest.raises(RuntimeError, match="stop the engine's own event loop"):
+                own.wait(own.embed("my dog"))
+            with pytest.raises(RuntimeError, match="open on another event loop"):
+                await engine.embed("my dog")
+            found = await asyncio.to_thread(lambda: list(own.embed_all(TEXTS)))
+            assert np.array_equal(found, await own.embed(TEXTS))
+
+    asyncio.run(story())
+
+
+def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client, bert_artifact: Path) -> None:
+    requests = (
+        ("/embed", {"inputs": TEXTS}),
+        ("/v1/embeddings", {"input": TEXTS, "model": "x"}),
+        ("/embed", {"inputs": [], "truncate": True}),
+    )
+    own_id = {"x-request-id": "the-same"}
+    expected = [server.post(route, json=body, headers=own_id) for route, body in requests]
+
+    async def story() -> None:
+        async with Engine.from_artifact(bert_artifact, max_inputs=100) as engine:
+            transport = httpx.ASGITransport(make_app(engine))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                found = [await client.post(route, json=body, headers=own_id) for route, body in requests]
+                assert (await client.get("/ready")).json() == {"status": "ready"}
+                assert (await client.get("/info")).json()["model_id"] == "bert"
+            assert [one.status_code for one in found] == [200, 200, 422]
+            assert [one.content for one in found] == [one.content for one in expected]
+        with pytest.raises(Unavailable):
+            make_app(engine)
+
+    asyncio.run(story())

@@ -1,0 +1,54 @@
+"""A cache in a folder of the test, and processes that find or make an artifact in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.model_cache.prepare import Wanted
+from tests.paths import GOLDEN
+
+PREPARE = """
+import logging, sys
+from pathlib import Path
+from service.model_cache.cache import Cache
+from service.model_cache.prepare import Wanted, prepare_artifact
+logging.basicConfig(level="INFO", format="%(message)s")
+wanted = Wanted(model=sys.argv[1], device="cpu", precision=None, update=False)
+print(prepare_artifact(wanted, Cache(Path(sys.argv[2]))))
+"""
+LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
+
+
+def copy_checkpoint(folder: Path) -> Path:
+    """The golden BERT's checkpoint without what transformers answered."""
+    return Path(shutil.copytree(GOLDEN / "bert", folder, ignore=shutil.ignore_patterns("answers.json", "expected.npz")))
+
+
+def block_checkpoint(folder: Path) -> Path:
+    """A checkpoint whose export waits when it reads config.json, until somebody opens that for writing."""
+    copy_checkpoint(folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    return folder
+
+
+def wanted(model: Path | str, *, precision: str | None = None, update: bool = False) -> Wanted:
+    return Wanted(model=str(model), device="cpu", precision=precision, update=update)
+
+
+def start_preparing(model: Path, cache: Path) -> subprocess.Popen[str]:
+    """A process that prints the artifact's folder, and its log to stderr."""
+    return start([sys.executable, "-c", PREPARE, str(model), str(cache)])
+
+
+def start(command: Sequence[str], **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | variables
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def artifacts_in(cache: Path) -> list[str]:
+    """All that lies below the folder of artifacts."""
+    return sorted(str(path.relative_to(cache)) for path in (cache / "artifacts").rglob("*"))

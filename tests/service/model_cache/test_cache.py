@@ -1,0 +1,148 @@
+"""The cache among several processes: one exports, and whatever ends it leaves nothing half."""
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.model_cache.cache import Cache, Recipe
+from tests.service.model_cache.helpers import (
+    LIMITED,
+    artifacts_in,
+    block_checkpoint,
+    copy_checkpoint,
+    start,
+    start_preparing,
+)
+
+RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False)
+SERVICE = "from service.__main__ import run; run()"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no process holds the lock, and holds it."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def test_two_processes_at_once_export_once(tmp_path: Path) -> None:
+    checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    processes = [start_preparing(checkpoint, cache) for _ in range(2)]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert len({folder for folder, _ in outputs}) == 1
+    assert sum(log.count("exporting for cpu") for _, log in outputs) == 1
+
+
+def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
+    checkpoint, cache = block_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    with start_preparing(checkpoint, cache) as first:
+        writer = os.open(checkpoint / "config.json", os.O_WRONLY)  # returns when the first one's export reads it
+        with start_preparing(checkpoint, cache) as second:
+            assert second.stderr
+            assert "waiting for another process" in second.stderr.readline()
+            (lock,) = (cache / "locks").iterdir()
+            shutil.copytree(
+                made := copy_checkpoint(tmp_path / "made"), cache / "artifacts" / f"bert-{lock.name}" / "cpu"
+            )
+            (cache / "artifacts" / f"bert-{lock.name}" / "cpu" / "manifest.json").touch()  # as the first one's export
+            first.kill()
+            os.close(writer)
+            output, log = second.communicate()
+    assert made
+    assert output.strip() == str(cache / "artifacts" / f"bert-{lock.name}")
+    assert "exporting" not in log
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
+    checkpoint, cache = block_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # pytest may ignore it
+    variables = {"BERT_MODEL": str(checkpoint), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
+    with start([sys.executable, "-c", restore + SERVICE], **variables) as process:
+        writer = os.open(checkpoint / "config.json", os.O_WRONLY)  # returns when the export reads it
+        process.send_signal(number)
+        _, log = process.communicate()
+    assert process.returncode == code
+    (lock,) = (cache / "locks").iterdir()
+    with locked(lock):  # the export, which has it too, is gone
+        assert artifacts_in(cache) == []
+    os.close(writer)
+    if number != signal.SIGKILL:
+        assert "service: stopped before the model was exported; nothing half is left" in log
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    variables = {"BERT_MODEL": str(copy_checkpoint(tmp_path / "bert")), "BERT_CACHE": str(tmp_path / "cache")}
+    with start([sys.executable, "-c", LIMITED + SERVICE, "20000"], BERT_PORT="0", **variables) as process:
+        _, log = process.communicate()
+    assert process.returncode == 2
+    assert re.search(r"^service: .*/cpu cannot be written: .*which a full disk causes", log, re.MULTILINE)
+    assert "Traceback" not in log
+    assert artifacts_in(tmp_path / "cache") == []
+
+
+def test_a_damaged_artifact_of_the_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
+    model, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    with start_preparing(model, cache) as process:
+        folder = process.communicate()[0].strip()
+    (Path(folder) / "cpu" / "model.onnx").write_text("damaged", "utf-8")
+    variables = {"BERT_MODEL": str(model), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
+    with start([sys.executable, "-m", "service"], **variables) as process:
+        _, log = process.communicate()
+    assert process.returncode == 2
+    assert f"export the checkpoint again (remove {folder}, and the next start does)" in log
+
+
+def test_remains_of_killed_exports_are_removed_but_not_of_one_that_runs(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    others = [Recipe(digest=name, name="bert", device="cpu", precision="fp32", fast_int8=False) for name in "abc"]
+    dead, running, beside = (cache.artifact(recipe) for recipe in others)
+    for folder in (dead, running, beside):
+        (folder / "cpu.partial").mkdir(parents=True)
+    (beside / "cuda").mkdir()
+    with cache.lock(others[1], lambda: None):
+        cache.remove_remains()
+    assert not dead.exists()
+    assert (running / "cpu.partial").exists()
+    assert [entry.name for entry in beside.iterdir()] == ["cuda"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"title": "other", "digest": "d"}'])
+def test_what_is_damaged_is_not_known(content: str, tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.remember("org/bert@main", digest="d")
+    assert cache.recall("org/bert@main")["digest"] == "d"
+    (record,) = (tmp_path / "sources").iterdir()
+    record.write_text(content, "utf-8")
+    assert cache.recall("org/bert@main") == {}
+
+
+def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    (cache.artifact(RECIPE) / "cpu").mkdir(parents=True)
+    assert cache.find(RECIPE) is None
+    assert cache.artifact(RECIPE).name.startswith("org--bert-")
+
+
+def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
+    cache, waited = Cache(tmp_path), list[str]()
+    with cache.lock(RECIPE, lambda: waited.append("first")) as lock:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock])
+
+    def end_child() -> None:
+        waited.append("second")
+        child.communicate(b"\n")
+
+    with cache.lock(RECIPE, end_child):
+        assert waited == ["second"]

@@ -1,0 +1,107 @@
+"""A model by its hub id: downloaded and exported at the first start, served without the hub at the next ones."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
+from benchmarks.harness.process import ServiceProcess
+from model_export.artifact.manifest import Manifest
+from service.model_cache.cache import Cache
+from service.model_cache.checkpoint import ModelError
+from service.model_cache.prepare import prepare_artifact
+from tests.paths import GOLDEN
+from tests.service.model_cache.helpers import wanted
+
+NAMES = ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[FakeHub]:
+    with FakeHub({name: (GOLDEN / "bert" / name).read_bytes() for name in NAMES}).serve() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the cache and of the hub's cache, for all tests of this module."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def variables(hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hub.variables(folder / "hub").items():
+        monkeypatch.setenv(name, value)
+
+
+def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
+    settings = {"BERT_MODEL": f"{REPOSITORY}@v1", "BERT_CACHE": str(folder / "cache"), "BERT_API_PROCESSES": "1"}
+    with (
+        ServiceProcess(settings | hub.variables(folder / "hub")) as process,
+        httpx.Client(base_url=process.url) as client,
+    ):
+        assert client.get("/info").json()["model"] == REPOSITORY
+        assert len(client.post("/embed", json={"inputs": "hello"}).json()[0]) == 32
+        lines = [line.partition(" INFO service ")[2] for line in process.output().splitlines()]
+    assert lines[0] == f"{REPOSITORY}@v1: downloading"
+    assert f"{REPOSITORY}@v1: commit {COMMIT}" in lines
+    assert f"{REPOSITORY}@v1: exporting for cpu in fp32" in lines
+    assert any(line.startswith("  heads: cls, mean, ") for line in lines)  # the report
+
+
+@pytest.mark.usefixtures("variables")
+def test_the_next_start_needs_no_hub(hub: FakeHub, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    model = wanted(f"{REPOSITORY}@main")
+    artifact = prepare_artifact(model, Cache(folder / "cache"))  # the same files as v1: no export
+    assert [one.name for one in (folder / "cache" / "artifacts").iterdir()] == [artifact.name]
+    hub.requests.clear()
+    assert prepare_artifact(model, Cache(folder / "cache")) == artifact
+    assert hub.requests == []
+    assert caplog.messages[-1] == f"{REPOSITORY}@main ({COMMIT}): exported before, in {artifact}"
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_newer_commit_is_taken_when_asked_for(
+    hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(folder / "cache")
+    before = prepare_artifact(wanted(REPOSITORY), cache)
+    monkeypatch.setattr(hub, "commit", "b" * 40)
+    monkeypatch.setitem(hub.files, "README.md", b"# MacBERT\n")
+    assert prepare_artifact(wanted(REPOSITORY), cache) == before
+    newer = prepare_artifact(wanted(REPOSITORY, update=True), cache)
+    assert newer != before
+    assert Manifest.read(newer / "cpu").name == REPOSITORY
+    assert prepare_artifact(wanted(REPOSITORY), cache) == newer
+    monkeypatch.setattr(hub, "token", "revoked")
+    monkeypatch.setenv("HF_HOME", str(folder / "empty"))
+    assert prepare_artifact(wanted(REPOSITORY, update=True), cache) == newer
+    assert f"{REPOSITORY}@main: serving commit {'b' * 40}, because there is no newer one: " in caplog.text
+
+
+@pytest.mark.usefixtures("variables")
+def test_offline_it_says_what_is_missing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    missing = f"^{REPOSITORY} is not a local folder and could not be downloaded: it is not, or not completely, in "
+    with pytest.raises(ModelError, match=missing + ".*, and HF_HUB_OFFLINE is set: unset it, or run `bert-export down"):
+        prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
+    assert prepare_artifact(wanted(REPOSITORY), Cache(folder / "cache")).is_dir()
+    assert not (tmp_path / "cache" / "artifacts").exists()
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_broken_download_leaves_nothing_and_the_next_one_continues(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "cut", "model.safetensors")
+    with pytest.raises(ModelError, match="could not be downloaded"):
+        prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(hub, "cut", "")
+    assert prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache")).is_dir()

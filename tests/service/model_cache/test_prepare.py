@@ -1,0 +1,120 @@
+"""A checkpoint's folder is exported once; what went into an artifact decides whether it is found again."""
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_export.artifact.manifest import Manifest
+from service.artifact import ManifestError
+from service.model_cache.cache import Cache, Recipe
+from service.model_cache.checkpoint import ModelError, find_source
+from service.model_cache.prepare import prepare_artifact
+from tests.service.model_cache.helpers import copy_checkpoint, wanted
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A checkpoint, a cache, and the artifact that was made of the one in the other."""
+    root = tmp_path_factory.mktemp("filled")
+    checkpoint = copy_checkpoint(root / "my-bert")
+    return checkpoint, root / "cache", prepare_artifact(wanted(checkpoint), Cache(root / "cache"))
+
+
+@pytest.fixture
+def without_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process cannot be started."""
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+
+
+@pytest.fixture
+def copied(filled: tuple[Path, Path, Path], tmp_path: Path) -> tuple[Path, Path, Path]:
+    """As `filled`, for a test that changes it; the checkpoint is at the same place in another folder."""
+    checkpoint, cache, artifact = filled
+    shutil.copytree(cache, tmp_path / "cache")
+    shutil.copytree(checkpoint, tmp_path / checkpoint.name)
+    return tmp_path / checkpoint.name, tmp_path / "cache", tmp_path / "cache" / "artifacts" / artifact.name
+
+
+def test_the_artifact_has_the_folders_name(filled: tuple[Path, Path, Path]) -> None:
+    _, cache, artifact = filled
+    assert Manifest.read(artifact / "cpu").name == "my-bert"
+    assert artifact.parent == cache / "artifacts"
+    assert artifact.name.startswith("my-bert-")
+
+
+@pytest.mark.usefixtures("without_exporter")
+def test_the_next_start_believes_the_digest_while_the_files_are_unchanged(copied: tuple[Path, Path, Path]) -> None:
+    checkpoint, cache, artifact = copied
+    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    known = Cache(cache).recall(str(checkpoint))
+    Cache(cache).remember(str(checkpoint), digest="another", files=known["files"])
+    other = Recipe(digest="another", name="my-bert", device="cpu", precision="fp32", fast_int8=False)
+    artifact.rename(Cache(cache).artifact(other))
+    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == Cache(cache).artifact(other)  # no file was read
+
+
+@pytest.mark.usefixtures("without_exporter")
+def test_a_copy_with_other_times_is_the_same_checkpoint(copied: tuple[Path, Path, Path]) -> None:
+    checkpoint, cache, artifact = copied
+    os.utime(checkpoint / "config.json")
+    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+    (checkpoint / "optimizer.pt").write_text("the exporter does not read it", "utf-8")
+    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+
+
+@pytest.mark.usefixtures("without_exporter")
+@pytest.mark.parametrize("what", ["content", "precision", "name", "file"])
+def test_what_went_in_is_part_of_the_key(what: str, copied: tuple[Path, Path, Path]) -> None:
+    checkpoint, cache, _ = copied
+    if what == "content":
+        weights = bytearray((checkpoint / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (checkpoint / "model.safetensors").write_bytes(weights)
+    if what == "file":
+        (checkpoint / "modules.json").write_text("[]", "utf-8")
+    if what == "name":
+        checkpoint = checkpoint.rename(checkpoint.with_name("her-bert"))
+    with pytest.raises(ModelError, match="/nowhere"):  # it wants to export
+        prepare_artifact(wanted(checkpoint, precision="int8" if what == "precision" else None), Cache(cache))
+
+
+@pytest.mark.usefixtures("without_exporter")
+def test_a_cache_that_cannot_be_written_is_read(copied: tuple[Path, Path, Path]) -> None:
+    checkpoint, cache, artifact = copied
+    for folder in ("sources", "locks"):
+        shutil.rmtree(cache / folder)
+        (cache / folder).write_text("no folder", "utf-8")
+    assert prepare_artifact(wanted(checkpoint), Cache(cache)) == artifact
+
+
+def test_without_an_artifact_such_a_cache_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder", "utf-8")
+    with pytest.raises(ModelError, match=r"cache cannot be written: .*; set BERT_CACHE to a folder that is writable"):
+        prepare_artifact(wanted(copy_checkpoint(tmp_path / "bert")), Cache(tmp_path / "cache"))
+
+
+def test_an_artifact_is_served_as_it_is(filled: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    artifact = filled[2]
+    assert prepare_artifact(wanted(artifact), Cache(tmp_path)) == artifact
+    assert prepare_artifact(wanted(artifact, precision="auto"), Cache(tmp_path)) == artifact
+    with pytest.raises(ManifestError, match="is an artifact in fp32, not in int8: name its checkpoint, or leave"):
+        prepare_artifact(wanted(artifact, precision="int8"), Cache(tmp_path))
+
+
+def test_what_the_exporter_refuses_is_the_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"empty has no \*.safetensors or"):
+        prepare_artifact(wanted(tmp_path / "empty"), Cache(tmp_path / "cache"))
+    assert not (tmp_path / "cache" / "artifacts").exists()
+    assert [record.message for record in caplog.records] == [f"{tmp_path}/empty: exporting for cpu in fp32"]
+
+
+@pytest.mark.parametrize("model", ["bert-base-uncased", "./models/brt", "/models/bert"])
+def test_a_name_that_is_neither_folder_nor_hub_id(model: str) -> None:
+    with pytest.raises(ModelError, match="is neither a folder nor a hub id: write ORG/NAME or ORG/NAME@REVISION"):
+        find_source(model)

@@ -1,0 +1,129 @@
+"""/attention over HTTP: pieces, matrices and rollout of every family, choices of layers and heads, limits."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.errors import TooLarge
+from service.tasks.attention import MAX_NUMBERS, check_size
+from service.tokenization.encoding import NO_SPANS, EncodedText
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
+from tests.service.in_process import InProcessClient, serve_in_process
+
+FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
+FIRST, SECOND = "the dog ran home", "it was very tired"  # the pair of tests/golden/make_attention.py
+PAIR = {"text": FIRST, "text_pair": SECOND}
+NPY = {"accept": "application/x-npy"}
+
+
+@pytest.fixture(scope="module")
+def client(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
+    with serve_in_process(exported("bert").root, BERT_MAX_ATTENTION="20") as found:
+        yield found
+
+
+def ask(client: InProcessClient, **body: Any) -> dict[str, Any]:
+    response = client.post("/attention", json=body)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_pair_of_every_family_gets_the_matrices_and_the_rollout_of_transformers(
+    name: str, exported: Callable[..., Artifact]
+) -> None:
+    stored = np.load(GOLDEN / "attention" / f"{name}.npz")
+    last = max(int(key.split(".")[0]) for key in stored)
+    want, types = stored[f"{last}.attention"], stored[f"{last}.types"].tolist()
+    with serve_in_process(exported(name).root) as client:
+        found, flow = ask(client, inputs=PAIR), ask(client, inputs=PAIR, reduce="rollout")
+    np.testing.assert_allclose(np.array(found["attention"]), want, atol=1e-5)
+    np.testing.assert_allclose(np.array(flow["attention"]), stored[f"{last}.rollout"], atol=1e-5)
+    assert found["layers"] == flow["layers"] == list(range(len(want)))
+    assert found["heads"] == flow["heads"] == list(range(want.shape[1]))
+    pieces = found["pieces"]
+    assert [piece["id"] for piece in pieces] == stored[f"{last}.ids"].tolist()
+    assert [piece["segment"] for piece in pieces] == types
+    for side, text in enumerate((FIRST, SECOND)):
+        own = [piece for piece in pieces if piece["side"] == side]
+        assert "".join(text[piece["start"] : piece["stop"]] for piece in own if piece["text"] != "▁").replace(
+            " ", ""
+        ) == text.replace(" ", "")
+        assert not any(piece["special"] for piece in own)
+    ends = [piece for piece in pieces if piece["side"] is None]
+    assert all(piece["special"] and piece["start"] is piece["stop"] is None for piece in ends)
+    assert len(ends) in (3, 4)
+
+
+def test_layers_and_heads_are_chosen_from_either_end_in_any_order(client: InProcessClient) -> None:
+    whole = np.array(ask(client, inputs=FIRST)["attention"])
+    found = ask(client, inputs=FIRST, layers=[-1, 0], heads=[3, -3])
+    assert (found["layers"], found["heads"]) == ([2, 0], [3, 1])
+    assert np.array_equal(np.array(found["attention"]), whole[[2, 0]][:, [3, 1]])
+
+
+@pytest.mark.parametrize("heads", [None, [1], [2, 0]])
+def test_mean_and_rollout_are_over_the_heads_asked_for(client: InProcessClient, heads: list[int] | None) -> None:
+    whole = np.array(ask(client, inputs=FIRST, heads=heads)["attention"])
+    mean = ask(client, inputs=FIRST, heads=heads, layers=[1], reduce="mean")
+    assert (mean["layers"], mean["heads"]) == ([1], heads or [0, 1, 2, 3])
+    np.testing.assert_allclose(np.array(mean["attention"]), whole[[1]].mean(axis=1), atol=1e-6)
+    flow = ask(client, inputs=FIRST, heads=heads, layers=[1], reduce="rollout")
+    assert flow["layers"] == [0, 1]
+    half = [0.5 * one + 0.5 * np.eye(len(one)) for one in whole.mean(axis=1)]
+    np.testing.assert_allclose(np.array(flow["attention"]), half[1] @ half[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(("reduce", "shape"), [(None, (3, 4, 8, 8)), ("mean", (3, 8, 8)), ("rollout", (8, 8))])
+def test_npy_has_the_array_alone(client: InProcessClient, reduce: str | None, shape: tuple[int, ...]) -> None:
+    body = {"inputs": FIRST, "reduce": reduce}
+    response = client.post("/attention", json=body, headers=NPY)
+    array = np.load(io.BytesIO(response.content))
+    assert (array.dtype, array.shape) == (np.float32, shape)
+    assert np.array_equal(array, np.array(ask(client, **body)["attention"], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"inputs": "dog " * 30},
+            r"input has 32 tokens; /attention takes at most 20 \(BERT_MAX_ATTENTION\): shorten it",
+        ),
+        ({"inputs": "dog " * 3000}, "input has more than 144 tokens; /attention takes at most 20"),
+        ({"inputs": ""}, "input has no tokens"),
+        ({"inputs": {"text": "dog", "text_pair": ""}}, "input has no tokens"),
+        ({"inputs": "dog", "layers": [3]}, "layers has 3; this model has 0 to 2, or -3 to -1"),
+        ({"inputs": "dog", "heads": [-5]}, "heads has -5; this model has 0 to 3, or -4 to -1"),
+        ({"inputs": "dog", "layers": []}, "layers is empty: name at least one, or leave it out for all 3"),
+        ({"inputs": "dog", "heads": [0, -4]}, "heads has 0 more than once: name it once"),
+        ({"inputs": "dog", "reduce": "max"}, "reduce"),
+        ({"inputs": ["dog"]}, "inputs"),
+    ],
+)
+def test_what_cannot_be_answered_is_a_422_with_the_way_out(
+    client: InProcessClient, body: dict[str, Any], message: str
+) -> None:
+    response = client.post("/attention", json=body)
+    assert response.status_code == 422
+    assert re.search(message, response.json()["error"])
+
+
+def test_an_answer_that_is_too_large_is_refused_by_its_numbers() -> None:
+    tokens = EncodedText(
+        ids=np.zeros(129, np.int32),
+        types=np.zeros(129, np.int32),
+        outputs=frozenset({"attention"}),
+        truncated=False,
+        empty=False,
+        spans=NO_SPANS,
+    )
+    check_size(tokens, 200, MAX_NUMBERS // 129**2)
+    with pytest.raises(TooLarge, match=rf"6390144 numbers; at most {MAX_NUMBERS} are allowed: ask for fewer layers"):
+        check_size(tokens, 200, 24 * 16)

@@ -1,0 +1,197 @@
+"""Whole words, masks filled together and likelihoods of every family, against one pass at a time by transformers."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from model_export.artifact.batch import Tokens
+from service.artifact import open_artifact
+from service.engine.local_backend import LocalBackend
+from service.metrics import Metrics
+from service.settings import Settings
+from service.tasks.base import TaskResult, Tasks
+from service.tasks.fill_mask import fill_mask
+from service.tasks.likelihood import score_sentences
+from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.schemas import TruncationFields
+from service.tokenization.encoding import EncodeOptions
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
+
+NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
+TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
+FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+VARIANTS: tuple[Any, ...] = ("within_word", "original")
+
+
+@cache
+def answers(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((GOLDEN / "sentences" / f"{name}.json").read_text("utf-8"))
+    return content
+
+
+@pytest.fixture
+def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
+    """Asks an engine with a golden checkpoint's artifact all questions at once: they are neighbours in its batches."""
+
+    def asked(name: str, precision: str, questions: Callable[[Tasks], list[Any]]) -> list[TaskResult]:
+        async def story() -> list[TaskResult]:
+            root = exported(name, precision).root
+            settings = Settings(artifact=root, token_budget=256, threads=1)
+            backend = LocalBackend(open_artifact(root), settings, Metrics())
+            await backend.open()
+            try:
+                return list(await asyncio.gather(*questions(backend.admit(0))))
+            finally:
+                await backend.close()
+
+        return asyncio.run(story())
+
+    return asked
+
+
+def fill(tasks: Tasks, **body: Any) -> Any:
+    return fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=60)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_likelihood_has_the_log_probability_of_each_masked_token(
+    name: str, precision: str, ask: Callable[..., list[TaskResult]]
+) -> None:
+    cases = {variant: [one for one in answers(name)["score"] if one["variant"] == variant] for variant in VARIANTS}
+    texts = [one["text"] for one in cases["original"]]
+    results = ask(
+        name,
+        precision,
+        lambda tasks: [
+            score_sentences(tasks, texts, TruncationFields(), variant, timeout_seconds=60) for variant in VARIANTS
+        ],
+    )
+    for result, variant in zip(results, VARIANTS, strict=True):
+        assert result.tokens == sum(one["cost_tokens"] for one in cases[variant])
+        for found, one in zip(result.value, cases[variant], strict=True):
+            logs = [token["log_probability"] for token in one["tokens"]]
+            assert [token.pop("log_probability") for token in found["tokens"]] == pytest.approx(
+                logs, abs=TOLERANCE[precision]
+            )
+            assert found["tokens"] == [
+                {key: value for key, value in token.items() if key != "log_probability"} for token in one["tokens"]
+            ]
+            assert (found["variant"], found["cost_tokens"]) == (variant, one["cost_tokens"])
+            total = found["pseudo_log_likelihood"]
+            assert total == pytest.approx(sum(logs), abs=TOLERANCE[precision] * len(logs))
+            assert found["per_token"] == pytest.approx(total / len(logs))
+            assert found["per_word"] == pytest.approx(total / one["words"])
+            assert found["pseudo_perplexity"] == pytest.approx(math.exp(-total / len(logs)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_words_of_several_pieces_are_scored_from_left_to_right(
+    name: str, precision: str, ask: Callable[..., list[TaskResult]]
+) -> None:
+    cases, tolerance = answers(name)["words"], TOLERANCE[precision]
+    results = ask(
+        name,
+        precision,
+        lambda tasks: [
+            fill(tasks, inputs=one["inputs"], targets=one["targets"], top_k=one["top_k"] if precision == "fp32" else 5)
+            for one in cases
+        ],
+    )
+    for result, one in zip(results, cases, strict=True):
+        per_mask = result.value if len(one["answer"]) > 1 else [result.value]
+        for found, expected in zip(per_mask, one["answer"], strict=True):
+            assert [x["score"] for x in found] == sorted((x["score"] for x in found), reverse=True)
+            if precision == "fp32":
+                assert [x["target"] for x in found] == [x["target"] for x in expected]
+            by_target = {x["target"]: x for x in found}
+            for want in expected:
+                got = by_target[want["target"]]
+                assert got["log_probability"] == pytest.approx(
+                    want["log_probability"], abs=tolerance * len(want["tokens"])
+                )
+                assert (got["tokens"], got["token"]) == (want["tokens"], want["tokens"][0])
+                assert len(got["pieces"]) == len(want["tokens"])
+                assert got["log_probability_per_piece"] == pytest.approx(got["log_probability"] / len(want["tokens"]))
+                assert got["score"] == pytest.approx(math.exp(got["log_probability_per_piece"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masks_filled_together_are_those_of_a_slow_beam_search(name: str, ask: Callable[..., list[TaskResult]]) -> None:
+    cases = answers(name)["joint"]
+    results = ask(
+        name,
+        "fp32",
+        lambda tasks: [
+            fill(tasks, inputs=one["inputs"], joint=True, beam=one["beam"], top_k=one["top_k"]) for one in cases
+        ],
+    )
+    for result, one in zip(results, cases, strict=True):
+        for found, expected in zip(result.value, one["answer"], strict=True):
+            assert found["log_probability"] == pytest.approx(expected["log_probability"], abs=1e-4)
+            assert {key: found[key] for key in ("tokens", "order", "sequence")} == {
+                key: expected[key] for key in ("tokens", "order", "sequence")
+            }
+            assert found["score"] == pytest.approx(math.exp(found["log_probability"]))
+            assert sum(found["log_probabilities"]) == pytest.approx(found["log_probability"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+def test_answers_of_several_passes_have_the_same_bits_alone_and_with_neighbours(
+    name: str, precision: str, exported: Callable[..., Artifact]
+) -> None:
+    found = answers(name)
+    texts = [one["text"] for one in found["score"]]
+    bodies = [{"inputs": one["inputs"], "targets": one["targets"]} for one in found["words"]]
+    bodies += [{"inputs": one["inputs"], "joint": True, "beam": one["beam"], "top_k": 2} for one in found["joint"]]
+
+    def together(tasks: Tasks) -> list[Any]:
+        scored = [score_sentences(tasks, texts, TruncationFields(), one, timeout_seconds=60) for one in VARIANTS]
+        return [*scored, *(fill(tasks, **body) for body in bodies)]
+
+    async def story() -> None:
+        root = exported(name, precision).root
+        settings = Settings(artifact=root, token_budget=256, threads=1)
+        backend = LocalBackend(open_artifact(root), settings, Metrics())
+        await backend.open()
+        try:
+            tasks = backend.admit(0)
+            crowd = [result.value for result in await asyncio.gather(*together(tasks))]
+            for number, variant in enumerate(VARIANTS):
+                for text, one in zip(texts, crowd[number], strict=True):
+                    alone = await score_sentences(tasks, [text], TruncationFields(), variant, timeout_seconds=60)
+                    assert alone.value == [one]
+            for body, one in zip(bodies, crowd[2:], strict=True):
+                assert (await fill(tasks, **body)).value == one
+                if "joint" in body:
+                    await check_chain(tasks, body, one)
+        finally:
+            await backend.close()
+
+    asyncio.run(story())
+
+
+async def check_chain(tasks: Tasks, body: dict[str, Any], candidates: list[dict[str, Any]]) -> None:
+    """Each piece's log-probability is that of a pass alone, with the pieces before it filled in."""
+    options = EncodeOptions(outputs=FILL, top_k=body["beam"], masks=True)
+    (text,) = await tasks.tokenizer.encode([body["inputs"]], options, None)
+    for one in candidates:
+        ids, still = text.ids.copy(), list(text.masks)
+        for mask in one["order"]:
+            position = text.masks[mask]
+            alone = Tokens(ids=ids.copy(), types=text.types, outputs=FILL, masks=tuple(still), top_k=body["beam"])
+            (row,) = (await tasks.queue.submit([alone], timeout_seconds=60)).rows
+            at = still.index(position)
+            rank = row["top_ids"][at].tolist().index(one["tokens"][mask])
+            log = float(row["top_logits"][at, rank]) - float(row["log_sum_exp"][at, 0])
+            assert one["log_probabilities"][mask] == min(0.0, log)
+            still.remove(position)
+            ids[position] = one["tokens"][mask]

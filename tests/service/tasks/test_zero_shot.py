@@ -1,0 +1,185 @@
+"""/predict with candidate_labels: transformers' zero-shot classification pipeline, its shapes, and what is refused."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from model_export.export import export
+from service.errors import NoSuchHead
+from service.tasks.base import Tasks
+from service.tasks.label_schemas import PredictRequest
+from service.tasks.zero_shot import find_entailment, predict_labels, score_labels
+from tests.paths import GOLDEN
+from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
+from tests.service.tasks.test_tokens_by_family import run
+
+FOLDER = GOLDEN / "zero-shot"
+FAMILIES = sorted(folder.parent.name for folder in FOLDER.glob("*/answers.json"))
+TEXTS: list[str] = json.loads((FOLDER / "texts.json").read_text("utf-8"))
+TOLERANCE = {"fp32": 1e-4, "int8": 0.2}  # int8: as for single channels of these small models
+
+
+@pytest.fixture(scope="module")
+def entailment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The artifact of a golden classifier with the labels of entailment."""
+    root = tmp_path_factory.mktemp("entailment")
+
+    def made(family: str, precision: str = "fp32") -> Path:
+        folder = root / f"{family}-{precision}"
+        if not folder.exists():
+            checkpoint = root / f"{family}-{precision}-checkpoint"
+            shutil.copytree(GOLDEN / f"{family}-labels", checkpoint)
+            shutil.copy(FOLDER / family / "config.json", checkpoint)
+            export(checkpoint, folder, precision=precision)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(entailment: Callable[..., Path]) -> Iterator[InProcessClient]:
+    with serve_in_process(entailment("bert")) as opened:
+        yield opened
+
+
+def answers(family: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / family / "answers.json").read_text("utf-8"))
+    return found
+
+
+async def ask(tasks: Tasks, **body: Any) -> Any:
+    return (await predict_labels(tasks, PredictRequest.model_validate(body), timeout_seconds=600)).value
+
+
+def bodies_of(family: str) -> list[dict[str, Any]]:
+    return [{"inputs": TEXTS[case["text"]], "parameters": case["parameters"]} for case in answers(family)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_those_of_the_pipeline(family: str, precision: str, entailment: Callable[..., Path]) -> None:
+    async def question(tasks: Tasks) -> Any:
+        return [await ask(tasks, **body) for body in bodies_of(family)]
+
+    answered = ask_tasks(entailment(family, precision), question, truncate=True)
+    for found, case in zip(answered, answers(family), strict=True):
+        assert list(found) == ["sequence", "labels", "scores"]
+        assert found["sequence"] == TEXTS[case["text"]]
+        assert found["scores"] == sorted(found["scores"], reverse=True)
+        got, want = (dict(zip(one["labels"], one["scores"], strict=True)) for one in (found, case))
+        assert got == pytest.approx(want, abs=TOLERANCE[precision])
+        if precision == "fp32" and min(-np.diff(case["scores"]), default=1) > 1e-5:
+            assert found["labels"] == case["labels"]
+
+
+@pytest.mark.parametrize(("family", "precision"), [("bert", "fp32"), ("roberta", "int8")])
+def test_scores_in_company_are_the_same_to_the_bit(
+    family: str, precision: str, entailment: Callable[..., Path]
+) -> None:
+    bodies = bodies_of(family)[::3]
+
+    async def question(tasks: Tasks) -> Any:
+        alone = [await ask(tasks, **body) for body in bodies]
+        return alone, await asyncio.gather(*(ask(tasks, **body) for body in bodies))
+
+    alone, together = run(entailment(family, precision), question)
+    assert together == alone
+
+
+def test_a_list_of_texts_is_answered_with_a_list(client: InProcessClient) -> None:
+    body: dict[str, Any] = {"candidate_labels": ["cat", "dog"], "multi_label": True}
+    alone = [client.post("/predict", json=body | {"inputs": text}).json() for text in TEXTS[:2]]
+    together = client.post("/predict", json=body | {"inputs": TEXTS[:2]})
+    assert together.json() == alone
+    assert client.post("/predict", json={"inputs": [[text] for text in TEXTS[:2]], "parameters": body}).json() == alone
+    assert client.post("/predict", json=body | {"inputs": TEXTS[:1]}).json() == alone[:1]
+    assert "x-windows" not in together.headers
+
+
+def test_only_the_text_is_cut_where_the_request_says_so(client: InProcessClient) -> None:
+    body: dict[str, Any] = {"inputs": ["cat", "dog " * 137], "candidate_labels": ["tea", "the big river in the sun"]}
+    refused = client.post("/predict", json=body)
+    assert (refused.status_code, refused.json()["code"], refused.json()["index"]) == (422, "too_long", 1)
+    cut = client.post("/predict", json=body | {"truncate": True})
+    assert (cut.status_code, cut.headers["x-truncated-inputs"]) == (200, "1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "sentence"),
+    [
+        ({"candidate_labels": []}, 422, "candidate_labels", "candidate_labels is empty: send at least one"),
+        ({"candidate_labels": " , "}, 422, "candidate_labels", "candidate_labels is empty: send at least one"),
+        ({"multi_label": False}, 422, "candidate_labels", "say how candidate_labels are scored: send these too"),
+        ({"candidate_labels": ["a"], "top_k": 1}, 422, "parameters", "top_k cannot be combined with candidate_labels"),
+        ({"candidate_labels": ["a"], "long": "windows"}, 422, "parameters", "long cannot be combined with"),
+        ({"candidate_labels": ["a"] * 101}, 413, "too_large", "101 pairs of text and label (1 x 101); at most 100 are"),
+        ({"candidate_labels": ["a"], "inputs": ["b", ["c", "d"]]}, 422, "pair", "scored for texts, this input is a"),
+        ({"candidate_labels": ["a"], "inputs": ["b", ""]}, 422, "empty", "input has no tokens"),
+        ({"candidate_labels": ["dog " * 200]}, 422, "candidate_labels", "leaves no room for a text"),
+        ({"candidate_labels": ["d" * 60_000] * 2}, 422, "candidate_labels", "have 120034 characters; at most 100000"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(
+    client: InProcessClient, fields: Any, status: int, code: str, sentence: str
+) -> None:
+    response = client.post("/predict", json={"inputs": "the cat"} | fields)
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert sentence in response.json()["error"]
+    if isinstance(fields.get("inputs"), list):
+        assert response.json()["index"] == 1
+
+
+@pytest.mark.parametrize("template", ["it is about", "{{}}", "{", "{label}", "{0.__class__}", "{:>9999999999}", "{!r}"])
+def test_a_template_without_a_plain_gap_is_refused(client: InProcessClient, template: str) -> None:
+    body = {"inputs": "a", "candidate_labels": ["b"], "hypothesis_template": template}
+    response = client.post("/predict", json=body)
+    assert (response.status_code, response.json()["code"]) == (422, "hypothesis_template")
+    assert f"hypothesis_template is {template!r}; it needs {{}} where the label goes" in response.json()["error"]
+
+
+def test_a_classifier_without_an_entailment_label_says_which_labels_it_has(classifier: httpx.Client) -> None:
+    response = classifier.post("/predict", json={"inputs": "a", "candidate_labels": ["b"]})
+    assert (response.status_code, response.json()["code"]) == (501, "no_such_head")
+    assert "an entailment label (one that begins with `entail`); this model has bad, fair, good" in response.text
+
+
+def test_the_first_label_that_begins_with_entail_is_it() -> None:
+    assert find_entailment(["not_entailment", "Entails", "entailment"]) == 1
+    with pytest.raises(NoSuchHead, match="this model has a, not_entailment"):
+        find_entailment(["a", "not_entailment"])
+
+
+@pytest.mark.parametrize(("entailment", "contradiction"), [(0, 2), (1, 0), (2, 0)])
+def test_contradiction_is_the_first_class_or_the_last_where_entailment_is_first(
+    entailment: int, contradiction: int
+) -> None:
+    logits = np.random.default_rng(3).standard_normal((2, 4, 3))
+    powers = np.exp(logits)
+    alone = powers[..., entailment] / (powers[..., entailment] + powers[..., contradiction])
+    np.testing.assert_allclose(score_labels(logits, entailment, alone=True), alone)
+    one = score_labels(logits[:, :1], entailment, alone=False)
+    np.testing.assert_allclose(one, alone[:, :1])
+    np.testing.assert_allclose(score_labels(logits, entailment, alone=False).sum(axis=1), 1.0)
+
+
+def test_post_root_answers_as_hosted_endpoints_do(client: InProcessClient) -> None:
+    parameters = {"candidate_labels": ["cat", "dog"], "multi_label": False, "hypothesis_template": None}
+    found = client.post("/predict", json={"inputs": "the cat", "parameters": parameters}).json()
+    elements = [{"label": a, "score": b} for a, b in zip(found["labels"], found["scores"], strict=True)]
+    assert client.post("/", json={"inputs": "the cat", "parameters": parameters}).json() == elements
+    flat = {key: value for key, value in parameters.items() if value is not None}
+    assert client.post("/", json={"inputs": "the cat"} | flat).json() == elements
+    assert client.post("/", json={"inputs": ["the cat"], "parameters": parameters}).json() == [elements]
+    assert client.post("/", json={"inputs": "the cat"}).json()[0][0].keys() == {"label", "score"}
+
+
+def test_labels_in_both_places_are_an_error(client: InProcessClient) -> None:
+    body = {"inputs": "a", "candidate_labels": ["b"], "parameters": {"candidate_labels": ["c"]}}
+    assert "candidate_labels given twice" in client.post("/predict", json=body).json()["error"]

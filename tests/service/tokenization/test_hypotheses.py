@@ -1,0 +1,75 @@
+"""A text with each of its hypotheses is the pair that the tokenizers library makes, cut as `only_first` cuts it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as HFTokenizer
+
+from service.artifact import open_artifact
+from service.errors import Invalid
+from service.tokenization.encoding import Direction, EncodedText, EncodeOptions
+from service.tokenization.tokenizer import Tokenizer
+from tests.export.goldens import Artifact
+
+LIMIT = 144
+OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
+LABELS = ("This example is cat.", "It is about the big river in the sun!", "我爱北京。")
+TEXTS = ("The cat sat on the mat.", "a", "dog " * 135, "The cat sat on the mat in Paris. " * 20)
+LONG = ("The dog walked to the river. " * 300, "The cat sat, and it was warm. " * 400)  # read in pieces
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "albert"])
+def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest) -> Iterator[Tokenizer]:
+    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=100_000)
+    opened.open()
+    assert opened.artifact.manifest.max_tokens == LIMIT
+    yield opened
+    opened.close()
+
+
+def pairs(
+    tokenizer: Tokenizer, texts: Sequence[str], truncate: Direction | None, labels: Sequence[str] = LABELS
+) -> list[EncodedText]:
+    plain = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    ids = [np.array(plain.encode(label, add_special_tokens=False).ids, np.int32) for label in labels]
+    job = tokenizer.start_hypotheses(texts, ids, OPTIONS, truncate)
+    found: list[EncodedText] = []
+    while not job.done:
+        assert job.expected_sequences == len(labels) * len(texts) - len(found)
+        assert job.expected_tokens > 0
+        found += job.step()
+    assert list(job.owners) == [index for index in range(len(texts)) for _ in labels]
+    assert job.expected_tokens == 0
+    return found
+
+
+@pytest.mark.parametrize("truncate", ["right", "left"])
+@pytest.mark.parametrize("texts", [TEXTS, LONG], ids=["short", "in pieces"])
+def test_pairs_are_those_of_the_library(tokenizer: Tokenizer, texts: Sequence[str], truncate: Direction) -> None:
+    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    library.enable_truncation(LIMIT, strategy="only_first", direction=truncate)
+    expected = [library.encode(text, label) for text in texts for label in LABELS]
+    found = pairs(tokenizer, texts, truncate)
+    assert [one.ids.tolist() for one in found] == [one.ids for one in expected]
+    assert [one.types.tolist() for one in found] == [one.type_ids for one in expected]
+    cut = [any(one.overflowing for one in expected[at : at + len(LABELS)]) for at in range(0, len(found), len(LABELS))]
+    assert [one.truncated for one in found[:: len(LABELS)]] == cut
+    assert sum(one.truncated for one in found) == sum(cut), "a text counts once"
+
+
+@pytest.mark.parametrize(("text", "more"), [("dog " * 150, ""), ("The dog walked. " * 1000, "more than ")])
+def test_a_text_that_is_too_long_is_refused_with_its_index(tokenizer: Tokenizer, text: str, more: str) -> None:
+    with pytest.raises(Invalid, match=rf"input has {more}\d+ tokens; this model takes at most 144") as caught:
+        pairs(tokenizer, ["cat", text], None)
+    assert (caught.value.code, caught.value.index) == ("too_long", 1)
+
+
+def test_a_text_without_tokens_is_empty_whatever_its_hypotheses(tokenizer: Tokenizer) -> None:
+    assert [one.empty for one in pairs(tokenizer, ["cat", ""], None)] == [False] * 3 + [True] * 3
+
+
+def test_a_hypothesis_that_leaves_no_room_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(Invalid, match="takes at most 144, which leaves no room for a text beside") as caught:
+        pairs(tokenizer, ["cat"], "right", ["cat", "dog " * 150])
+    assert caught.value.code == "candidate_labels"
