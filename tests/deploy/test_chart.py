@@ -42,7 +42,7 @@ def look(rendered: Rendered, path: str) -> Any:
 def leaves(values: dict[str, Any], above: str = "") -> dict[str, Any]:
     """The values by their paths; a free map such as `podLabels` is one value."""
     free = {"settings", "resources", "export.resources", "podSecurityContext"}
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{above}{key}"
         found |= leaves(value, f"{path}.") if isinstance(value, dict) and value and path not in free else {path: value}
