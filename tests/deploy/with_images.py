@@ -173,9 +173,10 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
 
 def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: str) -> None:
     """The hub is on 127.0.0.1, so the container has the network of this machine."""
-    files = {path.name: path.read_bytes() for path in (GOLDEN / MODEL).iterdir()}
-    up = ("-f", "docker-compose.yml", "-f", str(HOST_NETWORK), "up", "--detach", "--wait", "--force-recreate", "service")
-    with FakeHub(files, token="hf_secret").serve() as hub:
+    checkpoint = {path.name: path.read_bytes() for path in (GOLDEN / MODEL).iterdir()}
+    files = [word for path in ("docker-compose.yml", HOST_NETWORK) for word in ("--file", str(path))]
+    up = [*files, "up", "--detach", "--wait", "--force-recreate", "service"]
+    with FakeHub(checkpoint, token="hf_secret").serve() as hub:
         variables = {"MODEL": f"{REPOSITORY}@v1", "HF_ENDPOINT": hub.url, "BERT_PORT": port}
         for more in ({"HF_TOKEN": hub.token}, {"HF_HUB_OFFLINE": "1"}):
             hub.requests.clear()
