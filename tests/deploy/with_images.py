@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from benchmarks.harness.hub import REPOSITORY, FakeHub
@@ -180,12 +181,42 @@ def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: st
         variables = {"MODEL": f"{REPOSITORY}@v1", "HF_ENDPOINT": hub.url, "BERT_PORT": port}
         for more in ({"HF_TOKEN": hub.token}, {"HF_HUB_OFFLINE": "1"}):
             hub.requests.clear()
-            compose(*up, **variables, **more)
+            compose(*up, check=True, **variables, **more)
             with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
                 assert client.get("/info").json()["model"] == REPOSITORY
                 assert len(client.post("/embed", json={"inputs": "hello"}).json()[0]) == 32
             assert bool(hub.requests) == ("HF_TOKEN" in more)
     compose("rm", "--stop", "--force", "service")
+
+
+def test_an_image_says_which_package_a_command_of_another_one_needs() -> None:
+    refused = docker("run", "--rm", "--network=none", "--entrypoint=bert-export", IMAGES["serve"], check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("bert-export: bert_service.model_export.__main__ is not installed here")
+
+
+@pytest.mark.usefixtures("served")  # its artifact
+def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> None:
+    source, shared = tmp_path / "in.txt", tmp_path / "shared"
+    source.write_text("my dog is hairy\nit rains\n", "utf-8")
+    shared.mkdir()
+    shared.chmod(0o777)  # the container has a user of its own
+    mounts = [
+        f"--volume={source}:/in.txt:ro",
+        f"--volume={shared}:/shared",
+        f"--volume={PROJECT}_artifacts:/artifacts:ro",
+    ]
+    command = [
+        *ALONE,
+        *mounts,
+        IMAGES["service"],
+        "bulk",
+        "/in.txt",
+        "/shared/out.npy",
+        f"--artifact=/artifacts/{MODEL}",
+    ]
+    docker(*command)
+    assert np.load(shared / "out.npy").shape == (2, 32)
 
 
 def test_a_hub_id_without_a_network_is_refused() -> None:
