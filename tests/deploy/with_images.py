@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from benchmarks.harness.hub import REPOSITORY, FakeHub
 from benchmarks.harness.process import free_port
 from tests.paths import GOLDEN, ROOT
 
@@ -20,12 +22,16 @@ MODEL = "bert"  # a folder in tests/golden
 PROJECT = "bert-images-test"
 MAX_CPU_BYTES = 350_000_000
 IMAGES = {"export": "bert-export:cpu", "serve": "bert-serve:cpu", "service": "bert-service:cpu"}
+HOST_NETWORK = ROOT / "tests" / "deploy" / "host_network.yml"
+ALONE = ("run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL")
 # Imports all that the image serves with, and what that imports when it is first used; lists the packages that are left.
+# The client and bulk jobs on Ray have packages of their own, which no image holds.
 UNUSED = """
 import importlib, importlib.metadata as metadata, pkgutil, sys
-import service
-for module in pkgutil.walk_packages(service.__path__, "service."):
-    if not module.name.startswith("service.client") and not module.name.endswith("__main__"):
+from bert_service import service
+for module in pkgutil.walk_packages(service.__path__, "bert_service.service."):
+    name = module.name.removeprefix("bert_service.service.")
+    if not name.startswith(("client", "library.ray_data")) and not name.endswith("__main__"):
         importlib.import_module(module.name)
 import uvloop  # by the API workers' entry
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -164,3 +170,56 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
     name = container("service")
     docker("kill", "--signal=TERM", name)
     assert docker("wait", name).stdout.strip() == "0"
+
+
+def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: str) -> None:
+    """The hub is on 127.0.0.1, so the container has the network of this machine."""
+    checkpoint = {path.name: path.read_bytes() for path in (GOLDEN / MODEL).iterdir()}
+    files = [word for path in ("docker-compose.yml", HOST_NETWORK) for word in ("--file", str(path))]
+    up = [*files, "up", "--detach", "--wait", "--force-recreate", "service"]
+    with FakeHub(checkpoint, token="hf_secret").serve() as hub:
+        variables = {"MODEL": f"{REPOSITORY}@v1", "HF_ENDPOINT": hub.url, "BERT_PORT": port}
+        for more in ({"HF_TOKEN": hub.token}, {"HF_HUB_OFFLINE": "1"}):
+            hub.requests.clear()
+            compose(*up, check=True, **variables, **more)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+                assert client.get("/info").json()["model"] == REPOSITORY
+                assert len(client.post("/embed", json={"inputs": "hello"}).json()[0]) == 32
+            assert bool(hub.requests) == ("HF_TOKEN" in more)
+    compose("rm", "--stop", "--force", "service")
+
+
+def test_an_image_says_which_package_a_command_of_another_one_needs() -> None:
+    refused = docker("run", "--rm", "--network=none", "--entrypoint=bert-export", IMAGES["serve"], check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("bert-export: bert_service.model_export.__main__ is not installed here")
+
+
+@pytest.mark.usefixtures("served")  # its artifact
+def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> None:
+    source, shared = tmp_path / "in.txt", tmp_path / "shared"
+    source.write_text("my dog is hairy\nit rains\n", "utf-8")
+    shared.mkdir()
+    shared.chmod(0o777)  # the container has a user of its own
+    mounts = [
+        f"--volume={source}:/in.txt:ro",
+        f"--volume={shared}:/shared",
+        f"--volume={PROJECT}_artifacts:/artifacts:ro",
+    ]
+    command = [
+        *ALONE,
+        *mounts,
+        IMAGES["service"],
+        "bulk",
+        "/in.txt",
+        "/shared/out.npy",
+        f"--artifact=/artifacts/{MODEL}",
+    ]
+    docker(*command)
+    assert np.load(shared / "out.npy").shape == (2, 32)
+
+
+def test_a_hub_id_without_a_network_is_refused() -> None:
+    refused = docker(*ALONE, IMAGES["service"], "--model", REPOSITORY, check=False)
+    assert refused.returncode == 2
+    assert f"{REPOSITORY} is not a local folder and could not be downloaded" in refused.stderr
