@@ -1,4 +1,4 @@
-"""Replicas behind a balancer in simulated time: each has the service's own queue; only runs, clients and time are models.
+"""Replicas behind a balancer in simulated time: the service's own queue; runs, clients and time are models.
 
-`python -m benchmarks.fleet` simulates; `benchmarks.tables` writes the tables of docs/scale.md from its results.
+`python -m benchmarks.fleet` simulates and writes the tables of docs/scale.md.
 """

@@ -7,6 +7,7 @@ import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from benchmarks.fleet.machines import MEASURED, MIX, RESULTS, Machine, measured, read
@@ -20,6 +21,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 FACTORS = (0.75, 1.0, 1.5, 2.0), (0.9, 1.0, 1.1, 1.2)  # of the fixed part, of a token
 LOADS, BOUNDS_MS = (100, 1_000, 10_000), (100, 150, 250)
 REPLICAS, BUSY, WARM_UP = 8, 0.8, 0.1  # of the comparison of balancers; of the capacity; share that does not count
+MANY = 60  # replicas
 SURGE, SURGE_SECONDS, BEFORE_SECONDS, AFTER_SECONDS = 2.5, 5.0, 5.0, 15.0  # the first is a factor
 
 
@@ -68,18 +70,15 @@ def replicas(machine: Machine) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for load in LOADS:
         arrivals = list(poisson(load, max(5.0, min(60.0, 30_000 / load)), SINGLES))
-        waits: dict[int, float] = {}
 
-        def p99(number: int, arrivals: Sequence[Arrival] = arrivals, waits: dict[int, float] = waits) -> float:
-            if number not in waits:
-                waits[number] = 1000 * _settled(Fleet(machines=[machine] * number), arrivals).percentile(0.99)
-            return waits[number]
+        @cache
+        def p99(number: int, arrivals: Sequence[Arrival] = arrivals) -> float:
+            return 1000 * _settled(Fleet(machines=[machine] * number), arrivals).percentile(0.99)
 
         least = math.ceil(load / texts_per_second(machine, SINGLES))
-        range_ = range(least, 2 * least + 4)
+        numbers = range(least, 2 * least + 4)
         found[str(load)] = {
-            str(bound): range_[bisect_left(range_, True, key=lambda n, bound=bound: p99(n) <= bound)]
-            for bound in BOUNDS_MS
+            str(bound): numbers[bisect_left(numbers, -bound, key=lambda n: -p99(n))] for bound in BOUNDS_MS
         }
     return found
 
@@ -101,12 +100,12 @@ def balancers(machine: Machine) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def instances(machine: Machine, number: int) -> dict[str, list[float]]:
-    """p50 and p99 in ms at 10,000 requests/s to `number` replicas, by policy and instances of the balancer."""
+def instances(machine: Machine) -> dict[str, list[float]]:
+    """p50 and p99 in ms at 10,000 requests/s to MANY replicas, by policy and instances of the balancer."""
     arrivals = list(poisson(10_000, 5.0, SINGLES))
     found = {}
-    for policy, balancing in (("round robin", 1), *itertools.product(("two choices, tokens", "least tokens"), (1, 4, 16))):
-        outcome = _settled(Fleet(machines=[machine] * number, policy=policy, balancers=balancing), arrivals)
+    for policy, balancing in itertools.product(("round robin", "two choices, requests", "least requests"), (1, 16)):
+        outcome = _settled(Fleet(machines=[machine] * MANY, policy=policy, balancers=balancing), arrivals)
         found[f"{policy}, {balancing}"] = [1000 * outcome.percentile(share) for share in (0.5, 0.99)]
     return found
 
@@ -143,14 +142,13 @@ def run_all() -> dict[str, Any]:
     factors = {name: fit(name) for name in MEASURED}
     machines = {name: measured(name).scaled(*factors[name]) for name in MEASURED}
     machine = machines["BERT-base int8"]
-    needed = replicas(machine)
     return {
         "factors": factors,
         "texts_per_second": {name: texts_per_second(one, SINGLES) for name, one in machines.items()},
         "curve": {name: curve(name, one) for name, one in machines.items()},
-        "replicas": needed,
+        "replicas": replicas(machine),
         "balancers": balancers(machine),
-        "instances": instances(machine, needed["10000"]["250"]),
+        "instances": instances(machine),
         "retries": retries(machine),
     }
 

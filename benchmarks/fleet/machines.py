@@ -26,6 +26,7 @@ class Machine:
     fixed_seconds: float
     token_seconds: float  # on one session
     overhead_seconds: float  # of a request outside of the queue and the run
+    refusal_seconds: float = 54e-6  # processor time of a 429 with 32 connections: results/overhead.json
     concurrency: Concurrency = SERIAL
 
     def run_seconds(self, tokens: int, *, all_cores: bool) -> float:

@@ -16,8 +16,6 @@ from service.scheduling.queue import RequestQueue
 from service.scheduling.request import QueuedRequest, SequenceJob
 from service.scheduling.stats import average_rate
 
-REFUSAL_SECONDS = 54e-6  # processor time of a 429 with 32 connections: results/overhead.json
-
 
 @dataclass(slots=True)
 class Events:
@@ -73,7 +71,7 @@ class Replica:
         try:
             self.queue.admit(request)
         except ServiceError:
-            self._refusing_seconds += REFUSAL_SECONDS
+            self._refusing_seconds += self.machine.refusal_seconds
             raise
         self.events.at(request.deadline, partial(self._expire, request))
         self._dispatch()
@@ -82,13 +80,9 @@ class Replica:
         """As Batcher._can_dispatch; nothing is prepared ahead, which is for CUDA."""
         while self.queue.tokens and (
             not self._in_flight
-            or (self.machine.concurrency.per_core and not self._uses_all_cores and self._has_free_session)
+            or (not self._uses_all_cores and self._in_flight < self.machine.concurrency.side_by_side)
         ):
             self._start_run()
-
-    @property
-    def _has_free_session(self) -> bool:
-        return self._in_flight < self.machine.concurrency.max_in_flight
 
     def _start_run(self) -> None:
         concurrency, share = self.machine.concurrency, None

@@ -51,7 +51,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class Outcome:
-    """Every arrival is answered, refused for good or expired. `waits` has the arrival and the seconds of each answer."""
+    """Every arrival is answered, refused for good or expired. `waits`: arrival and seconds of each answer."""
 
     waits: list[tuple[float, float]] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)  # arrivals
@@ -110,7 +110,7 @@ class Simulation:
         if kind == "fixed delay":
             return FIRST_DELAY
         if kind == "backoff":
-            return FIRST_DELAY * 2**retry * self._draw.uniform(0.5, 1.5)
+            return FIRST_DELAY * float(2**retry) * self._draw.uniform(0.5, 1.5)
         if kind == "Retry-After, budget":
             if self._budget < 1:
                 return None

@@ -19,18 +19,18 @@ def curve(found: Mapping[str, Any]) -> Rows:
     yield "machine, texts/s", *(f"{name}, ms" for name in PERCENTILES), *(f"{name}, simulated" for name in PERCENTILES)
     for name, rows in found["curve"].items():
         for row in rows:
-            cells = [row[key] for key in (*PERCENTILES, *(f"{key} simulated" for key in PERCENTILES))]
-            yield f"{name}, {row['offered']:,.0f}", *(f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}" for cell in cells)
+            columns = (*PERCENTILES, *(f"{key} simulated" for key in PERCENTILES))
+            yield f"{name}, {row['offered']:,.0f}", *(_number(row[column]) for column in columns)
 
 
-def cost(found: Mapping[str, Any], price: float) -> Rows:
+def cost(price: float) -> Rows:
     """From `benchmarks.peers`: all servers on the same machine."""
-    unit = f"price of a million, {price:g} an hour"
-    yield "server", "short texts/s", "passages/s", "hours for a million short texts", unit, f"{unit}, passages"
-    rates = [_peers("STS-B"), _peers("passages")]
-    for server, short in rates[0].items():
-        hours = [1e6 / rate / 3600 for rate in (short, rates[1][server])]
-        yield server, f"{short:.3g}", f"{rates[1][server]:.3g}", f"{hours[0]:.3g}", *(f"{price * one:.3g}" for one in hours)
+    unit = f"price, {price:g} an hour"
+    yield "server", "short texts/s", "passages/s", "hours for 1 M short texts", unit, f"{unit}: 1 M passages"
+    passages = _peers("passages")
+    for server, rate in _peers("STS-B").items():
+        hours, of_passages = (1e6 / one / 3600 for one in (rate, passages[server]))
+        yield server, *map(_number, (rate, passages[server], hours, price * hours, price * of_passages))
 
 
 def replicas(found: Mapping[str, Any]) -> Rows:
@@ -55,13 +55,17 @@ def instances(found: Mapping[str, Any]) -> Rows:
 def retries(found: Mapping[str, Any]) -> Rows:
     yield "refused clients", *next(iter(found["retries"].values()))
     for kind, one in found["retries"].items():
-        yield kind, *(f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}" for cell in one.values())
+        yield kind, *map(_number, one.values())
 
 
 def rewrite(text: str, price: float = PRICE) -> str:
     found = json.loads((RESULTS / "fleet.json").read_text("utf-8"))["result"]
     tables = {one.__name__: one(found) for one in (curve, replicas, balancers, instances, retries)}
-    return fill(text, {**tables, "cost": cost(found, price)})
+    return fill(text, {**tables, "cost": cost(price)})
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _pair(waits: Sequence[float]) -> str:
