@@ -73,7 +73,7 @@ def replicas(machine: Machine) -> dict[str, dict[str, int]]:
 
         @cache
         def p99(number: int, arrivals: Sequence[Arrival] = arrivals) -> float:
-            return 1000 * _settled(Fleet(machines=[machine] * number), arrivals).percentile(0.99)
+            return 1000 * _settled(Fleet(machines=[machine] * number), arrivals)[1].percentile(0.99)
 
         least = math.ceil(load / texts_per_second(machine, SINGLES))
         numbers = range(least, 2 * least + 4)
@@ -84,7 +84,7 @@ def replicas(machine: Machine) -> dict[str, dict[str, int]]:
 
 
 def balancers(machine: Machine) -> dict[str, dict[str, list[float]]]:
-    """p50 and p99 in ms of requests with one text, by policy and load."""
+    """p50 and p99 in ms by policy and load; of requests with one text, and of those with 32."""
     slow = [machine.scaled(2.0, 2.0), *[machine] * (REPLICAS - 1)]
     scenarios = {
         "one text": ([machine] * REPLICAS, SINGLES),
@@ -95,8 +95,9 @@ def balancers(machine: Machine) -> dict[str, dict[str, list[float]]]:
     for scenario, (machines, lengths) in scenarios.items():
         arrivals = list(poisson(BUSY * sum(texts_per_second(one, lengths) for one in machines), 30.0, lengths))
         for policy in BALANCERS:
-            outcome = _settled(Fleet(machines=machines, policy=policy), arrivals)
-            found.setdefault(policy, {})[scenario] = [1000 * outcome.percentile(share) for share in (0.5, 0.99)]
+            for texts, outcome in sorted(_settled(Fleet(machines=machines, policy=policy), arrivals).items()):
+                name = scenario if texts == 1 else f"{scenario}: those"
+                found.setdefault(policy, {})[name] = [1000 * outcome.percentile(share) for share in (0.5, 0.99)]
     return found
 
 
@@ -105,7 +106,7 @@ def instances(machine: Machine) -> dict[str, list[float]]:
     arrivals = list(poisson(10_000, 5.0, SINGLES))
     found = {}
     for policy, balancing in itertools.product(("round robin", "two choices, requests", "least requests"), (1, 16)):
-        outcome = _settled(Fleet(machines=[machine] * MANY, policy=policy, balancers=balancing), arrivals)
+        outcome = _settled(Fleet(machines=[machine] * MANY, policy=policy, balancers=balancing), arrivals)[1]
         found[f"{policy}, {balancing}"] = [1000 * outcome.percentile(share) for share in (0.5, 0.99)]
     return found
 
@@ -157,9 +158,9 @@ def _stream(machine: Machine, rate: float, seconds: float) -> Outcome:
     return Simulation(Fleet(machines=[machine])).run(list(poisson(rate, seconds, SINGLES)))
 
 
-def _settled(fleet: Fleet, arrivals: Sequence[Arrival]) -> Outcome:
-    """Without the arrivals of the first part, which find empty replicas, and without bulk requests."""
+def _settled(fleet: Fleet, arrivals: Sequence[Arrival]) -> dict[int, Outcome]:
+    """By texts in a request, without the arrivals of the first part, which find empty replicas."""
     outcome = Simulation(fleet).run(arrivals)
-    singles = {arrived for arrived, lengths in arrivals[int(WARM_UP * len(arrivals)) :] if len(lengths) == 1}
-    outcome.waits = [one for one in outcome.waits if one[0] in singles]
-    return outcome
+    texts = {arrived: len(lengths) for arrived, lengths in arrivals[int(WARM_UP * len(arrivals)) :]}
+    waits = [(texts[one[0]], one) for one in outcome.waits if one[0] in texts]
+    return {count: Outcome(waits=[one for size, one in waits if size == count]) for count in set(texts.values())}

@@ -12,7 +12,7 @@ from service.scheduling.request import QueuedRequest
 
 FIRST_DELAY, BUDGET_SHARE, MAX_BUDGET = 0.1, 0.1, 10.0  # seconds; retries per first attempt; retries saved up
 Arrival = tuple[float, Sequence[int]]  # seconds, the tokens of each text
-Choose = Callable[[random.Random, int, Sequence[int]], int]  # the number of the arrival, what each replica has to do
+Choose = Callable[[random.Random, int, Sequence[int]], int]  # how many it has chosen, the load of each replica
 
 
 def _least(draw: random.Random, _: int, load: Sequence[int]) -> int:
@@ -74,21 +74,24 @@ class Simulation:
         self._draw, self._budget = random.Random(fleet.seed), 0.0
         self._choose, self._in_tokens = BALANCERS[fleet.policy]
         self._loads = [[0] * len(self.replicas) for _ in range(fleet.balancers)]
+        self._sent = [instance * len(self.replicas) // fleet.balancers for instance in range(fleet.balancers)]
         self._under_way: dict[QueuedRequest, tuple[float, list[int], int]] = {}  # arrival, balancer's loads, replica
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
-        for number, arrival in enumerate(arrivals):
-            self.events.at(arrival[0], partial(self._attempt, number, arrival, 0))
+        for arrival in arrivals:
+            self.events.at(arrival[0], partial(self._attempt, arrival, 0))
         self.events.run()
         return self.outcome
 
-    def _attempt(self, number: int, arrival: Arrival, retry: int) -> None:
+    def _attempt(self, arrival: Arrival, retry: int) -> None:
         arrived, lengths = arrival
-        now, loads = self.events.now, self._loads[number % len(self._loads)]
+        instance = self._draw.randrange(len(self._loads)) if len(self._loads) > 1 else 0
+        now, loads = self.events.now, self._loads[instance]
         self.outcome.attempts.append(now)
         if not retry:
             self._budget = min(MAX_BUDGET, self._budget + BUDGET_SHARE)
-        index = self._choose(self._draw, number // len(self._loads), loads)
+        index = self._choose(self._draw, self._sent[instance], loads)
+        self._sent[instance] += 1
         request = QueuedRequest([text(n) for n in lengths], arrived=now, deadline=arrived + self.fleet.timeout_seconds)
         loads[index] += self._weight(request)
         self._under_way[request] = arrived, loads, index
@@ -100,7 +103,7 @@ class Simulation:
             if delay is None or now + delay >= request.deadline:
                 self.outcome.refused.append(arrived)
             else:
-                self.events.at(now + delay, partial(self._attempt, number, arrival, retry + 1))
+                self.events.at(now + delay, partial(self._attempt, arrival, retry + 1))
 
     def _delay(self, retry: int, error: ServiceError) -> float | None:
         """Seconds until the client tries again; None: it gives up."""
