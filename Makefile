@@ -33,7 +33,7 @@ artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/samp
 
 serve: export
 	@echo
-	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); try it in another terminal:"
+	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); open it in a browser, or try it in another terminal:"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
 	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"December is the last month of the [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
@@ -87,6 +87,7 @@ docs: dev export
 	$(BIN)/python -m tests.readme_examples artifacts/sample
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.fleet.tables
+	$(BIN)/python -m tests.page.picture artifacts/sample
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)
 reference: dev

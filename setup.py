@@ -62,7 +62,11 @@ def build() -> None:
     setup(
         packages=[ROOT, *(f"{ROOT}.{package}" for package in moved)],
         package_dir={f"{ROOT}.{name}": name for name in MOVED},
-        package_data={ROOT: ["py.typed"], f"{ROOT}.model_export": ["sample/*"]},
+        package_data={
+            ROOT: ["py.typed"],
+            f"{ROOT}.model_export": ["sample/*"],
+            f"{ROOT}.service.http.page": ["static/**/*"],
+        },
         cmdclass={"build_py": BuildPy},
     )
 

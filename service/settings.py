@@ -115,6 +115,9 @@ class Settings(ModelSettings):
     cors_origins: str = Field(
         "", description="origins whose pages may call the service, separated by commas; `*`: all; empty: none"
     )
+    page: bool = Field(
+        True, description="a page to try the model, at `/` in a browser; not with BERT_ADMIN_PORT, which has /info"
+    )
     compress_bytes: int = Field(
         0,
         ge=0,

@@ -1,6 +1,6 @@
-"""The requests in README.md and the answers printed under them.
+"""The requests in README.md and README.zh.md, and the answers printed under them.
 
-python -m tests.readme_examples ARTIFACT       writes the service's current answers into README.md
+python -m tests.readme_examples ARTIFACT       writes the service's current answers into both
 """
 
 import json
@@ -14,6 +14,7 @@ import httpx
 from benchmarks.harness.process import ServiceProcess
 from tests.paths import README
 
+PAGES = (README, README.with_suffix(".zh.md"))
 EXAMPLE = re.compile(r"^\$ curl localhost:8080(?P<path>/\S+) -d '(?P<body>.+)'\n(?P<answer>[\[{].*)$", re.MULTILINE)
 
 
@@ -25,7 +26,7 @@ class Example:
 
 
 def examples() -> list[Example]:
-    found = EXAMPLE.finditer(README.read_text("utf-8"))
+    found = [one for page in PAGES for one in EXAMPLE.finditer(page.read_text("utf-8"))]
     return [Example(one["path"], json.loads(one["body"]), json.loads(one["answer"])) for one in found]
 
 
@@ -36,7 +37,8 @@ def main(artifact: str) -> None:
             answer = client.post(example["path"], json=json.loads(example["body"])).text
             return example[0].removesuffix(example["answer"]) + answer
 
-        README.write_text(EXAMPLE.sub(answered, README.read_text("utf-8")), "utf-8")
+        for page in PAGES:
+            page.write_text(EXAMPLE.sub(answered, page.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import math
 import random
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from benchmarks.fleet.machines import MEASURED, MIX, RESULTS, Machine, measured, read
@@ -75,10 +75,13 @@ def replicas(machine: Machine) -> dict[str, dict[str, int]]:
         def p99(number: int, arrivals: Sequence[Arrival] = arrivals) -> float:
             return 1000 * _settled(Fleet(machines=[machine] * number), arrivals)[1].percentile(0.99)
 
+        def within(bound: int, number: int, p99: Callable[[int], float] = p99) -> bool:
+            return p99(number) <= bound
+
         least = math.ceil(load / texts_per_second(machine, SINGLES))
         numbers = range(least, 2 * least + 4)
         found[str(load)] = {
-            str(bound): numbers[bisect_left(numbers, -bound, key=lambda n: -p99(n))] for bound in BOUNDS_MS
+            str(bound): numbers[bisect_left(numbers, True, key=partial(within, bound))] for bound in BOUNDS_MS
         }
     return found
 

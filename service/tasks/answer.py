@@ -16,7 +16,7 @@ from service.tasks.parameters import merge_parameters
 from service.tasks.predict import Floats, softmax
 from service.tasks.schemas import PARAMETERS, Body, ClientFields, FailFastList
 from service.tokenization.encoding import EncodedText
-from service.tokenization.questions import DEFAULT_MAX_TOKENS, WindowOptions
+from service.tokenization.jobs.questions import DEFAULT_MAX_TOKENS, WindowOptions
 
 OUTPUTS = frozenset({"spans"})
 DEFAULT_ANSWER_TOKENS = 15  # of the pipeline, as the other defaults

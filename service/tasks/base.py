@@ -16,7 +16,7 @@ from service.settings import RootTask
 from service.tasks.defaults import EmbeddingDefaults
 from service.tasks.schemas import TruncationFields
 from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
-from service.tokenization.job import EncodingJob
+from service.tokenization.jobs.job import EncodingJob
 from service.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")

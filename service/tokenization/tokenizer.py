@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as HFTokenizer
 
@@ -23,15 +23,16 @@ from service.tokenization.encoding import (
     count_characters,
     encode_texts,
 )
-from service.tokenization.hypotheses import HypothesesJob, PairFrame
-from service.tokenization.job import EncodingJob
+from service.tokenization.jobs.hypotheses import HypothesesJob, PairFrame
+from service.tokenization.jobs.job import EncodingJob
+from service.tokenization.jobs.questions import QuestionsJob, WindowOptions
+from service.tokenization.jobs.windows import WindowsJob, WindowSplitter
 from service.tokenization.pieces import Cuts
-from service.tokenization.questions import QuestionsJob, WindowOptions
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
-from service.tokenization.windows import WindowsJob, WindowSplitter
 
 T = TypeVar("T")
+J = TypeVar("J", bound=EncodingJob)
 CHUNK_CHARACTERS = 5000  # 1 to 10 ms of work, as PIECE_CHARACTERS; of decoding as many tokens
 INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 
@@ -86,17 +87,16 @@ class Tokenizer:
     ) -> EncodingJob:
         """A job for texts of `sizes` characters, with an estimate of their tokens."""
         job = EncodingJob(
-            self._masking if options.masks else self._plain,
-            self._masking_cuts if options.masks else self._cuts,
-            texts,
-            sizes,
-            options,
-            truncate,
+            tokenizer=self._masking if options.masks else self._plain,
+            cuts=self._masking_cuts if options.masks else self._cuts,
+            texts=texts,
+            sizes=sizes,
+            options=options,
+            truncate=truncate,
             limit=self.artifact.manifest.max_tokens,
             mask_id=self.mask_id,
         )
-        job.sample()
-        return job
+        return _sampled(job)
 
     async def run_job(self, job: EncodingJob) -> AsyncGenerator[list[EncodedText]]:
         """The next texts of the job, as they become ready, in turns with other requests. Raises as `encode_sync`."""
@@ -124,22 +124,9 @@ class Tokenizer:
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
         large a stride, TooLarge for far more than `most` windows in all.
         """
-        job = WindowsJob(
-            tokenizer=self._plain,
-            cuts=self._cuts,
-            texts=texts,
-            sizes=self.measure(texts),
-            options=options,
-            truncate=None,
-            limit=self.artifact.manifest.max_tokens,
-            mask_id=self.mask_id,
-            splitter=self._splitter,
-            shape=self._splitter.shape(stride, prompt),
-            most=most,
-        )
-        if job.left > INLINE_CHARACTERS:
-            job.sample()
-        return job
+        shared = self._of_jobs(texts, options, None, self.artifact.manifest.max_tokens)
+        shape = self._splitter.shape(stride, prompt)
+        return _sampled(WindowsJob(**shared, splitter=self._splitter, shape=shape, most=most))
 
     def start_hypotheses(
         self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
@@ -148,21 +135,8 @@ class Tokenizer:
 
         Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
         """
-        job = HypothesesJob(
-            tokenizer=self._plain,
-            cuts=self._cuts,
-            texts=texts,
-            sizes=self.measure(texts),
-            options=options,
-            truncate=truncate,
-            limit=self.artifact.manifest.max_tokens,
-            mask_id=self.mask_id,
-            hypotheses=hypotheses,
-            frame=PairFrame.of(self._plain),
-        )
-        if job.left > INLINE_CHARACTERS:
-            job.sample()
-        return job
+        shared = self._of_jobs(texts, options, truncate, self.artifact.manifest.max_tokens)
+        return _sampled(HypothesesJob(**shared, hypotheses=hypotheses, frame=PairFrame.of(self._plain)))
 
     def start_questions(
         self, pairs: Sequence[tuple[str, str]], outputs: frozenset[str], asked: WindowOptions, most: int
@@ -171,19 +145,21 @@ class Tokenizer:
 
         Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
         """
-        return QuestionsJob(
-            tokenizer=self._plain,
-            cuts=self._cuts,
-            texts=pairs,
-            sizes=self.measure(pairs),
-            options=EncodeOptions(outputs=outputs, spans=True),
-            truncate=None,
-            limit=asked.limit,
-            mask_id=self.mask_id,
-            splitter=self._splitter,
-            asked=asked,
-            most=most,
-        )
+        shared = self._of_jobs(pairs, EncodeOptions(outputs=outputs, spans=True), None, asked.limit)
+        return _sampled(QuestionsJob(**shared, splitter=self._splitter, asked=asked, most=most))
+
+    def _of_jobs(self, texts: Texts, options: EncodeOptions, truncate: Direction | None, limit: int) -> dict[str, Any]:
+        """The fields of a job that makes several sequences of a text. Raises Invalid for too many characters."""
+        return {
+            "tokenizer": self._plain,
+            "cuts": self._cuts,
+            "texts": texts,
+            "sizes": self.measure(texts),
+            "options": options,
+            "truncate": truncate,
+            "limit": limit,
+            "mask_id": self.mask_id,
+        }
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""
@@ -239,6 +215,13 @@ class Tokenizer:
         encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
         pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
         return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
+
+
+def _sampled(job: J) -> J:
+    """The job with an estimate of its tokens, where it has more characters than are encoded at once."""
+    if job.left > INLINE_CHARACTERS:
+        job.sample()
+    return job
 
 
 def chunk_by_size(sizes: Sequence[int]) -> list[slice]:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 from service.settings import Settings
 from tests.paths import README
-from tests.readme_examples import examples
+from tests.readme_examples import PAGES, examples
 from tests.readme_metrics import GPU_ONLY, OPERATING, rewrite_operating, scrape
 from tests.readme_settings import COMPOSE, rewrite_compose, rewrite_readme
 
@@ -28,6 +28,15 @@ def assert_same(found: Any, printed: Any) -> None:
             assert_same(one, other)
     else:
         assert found == (pytest.approx(printed, abs=1e-3) if isinstance(printed, float) else printed)
+
+
+def test_the_chinese_page_has_the_commands_of_the_english_one() -> None:
+    english, chinese = (page.read_text("utf-8") for page in PAGES)
+    commands = re.findall(r"^\$ ([^#\n]+)", chinese, re.MULTILINE)
+    assert len(commands) >= 8
+    assert [one for one in commands if one.strip() not in english] == []
+    links = re.findall(r"\]\(([^)#]+)", chinese)
+    assert [link for link in links if not (README.parent / link).is_file()] == []
 
 
 def test_the_requests_in_the_readme_get_the_printed_answers(exported: Callable) -> None:

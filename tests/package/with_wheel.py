@@ -50,7 +50,7 @@ def test_the_wheel_has_one_name(installed: Installed) -> None:
         str(path.relative_to(paths.ROOT))
         for name in ("service", "model_export")
         for path in (paths.ROOT / name).rglob("*")
-        if path.suffix in (".py", ".typed", ".safetensors", ".json")
+        if path.suffix in (".py", ".typed", ".safetensors", ".json", ".html", ".css", ".js", ".svg")
     }
     packed = {name.removeprefix("bert_service/") for name in names}
     assert {name for name in own if not name.endswith("py.typed")} <= packed

@@ -18,6 +18,7 @@ from service.backend import Backend
 from service.errors import ServiceError
 from service.http.dialects import native, rerank, tei
 from service.http.dialects.spec import TaskSpec
+from service.http.page.routes import add_page_routes, open_page
 from service.http.responses import JSON
 from service.http.validation import validate
 from service.settings import RootTask
@@ -182,9 +183,15 @@ ROUTES = {
 
 
 def add_get_routes(app: APIRouter, backend: Backend) -> None:
-    @app.get("/", response_model=Status, summary="The process responds; a browser is sent to /docs if it is here")
+    page = open_page(backend.settings)
+    if page is not None:
+        add_page_routes(app, page)
+
+    @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", "") and not backend.settings.admin_port:
+            if page is not None:
+                return await page.respond_home(request)
             return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path
         return Response(orjson.dumps({"status": "ok"}), media_type=JSON, headers={"vary": "accept"})
 

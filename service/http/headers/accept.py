@@ -1,4 +1,4 @@
-"""Which of the offered media types or content codings a client prefers (RFC 9110, sections 12.5.1 and 12.5.3)."""
+"""Which of the offered media types, content codings or languages a client prefers (RFC 9110, section 12.5)."""
 
 from collections.abc import Sequence
 
@@ -24,6 +24,19 @@ def accepts_coding(accept_encoding: str, coding: str) -> bool:
     """Whether a response may have this content coding; not where the header is empty."""
     stated = _parse(accept_encoding)
     return stated.get(coding, stated.get("*", 0.0)) > 0
+
+
+def choose_language(accept_language: str, offered: Sequence[str]) -> str:
+    """The offered language with the highest weight, of several the one that the client names first.
+
+    `zh-Hant-TW` asks for `zh` too; the first of `offered` where none is acceptable.
+    """
+    weights: dict[str, float] = {}
+    for tag, weight in _parse(accept_language).items():
+        language = tag.split("-")[0]
+        weights[language] = max(weight, weights.get(language, 0.0))
+    named = [one for one in weights if one in offered and weights[one]]
+    return max(named or offered, key=lambda one: weights.get(one, weights.get("*", 0.0)))
 
 
 def _parse(header: str) -> dict[str, float]:

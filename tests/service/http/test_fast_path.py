@@ -107,6 +107,8 @@ BODIES = {
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
     "/decode": b'{"ids": [1]}',
+    "/answer": b'{"question": "a", "context": "b"}',
+    "/choose": b'{"prompt": "a", "choices": ["b"]}',
 }
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
 from service.errors import Invalid
-from service.tokenization import job as job_module
 from service.tokenization import pieces
 from service.tokenization.encoding import (
     Direction,
@@ -19,7 +18,8 @@ from service.tokenization.encoding import (
     count_characters,
     encode_texts,
 )
-from service.tokenization.job import EncodingJob
+from service.tokenization.jobs import job as job_module
+from service.tokenization.jobs.job import EncodingJob
 from service.tokenization.pieces import PIECE_CHARACTERS, Cuts
 from tests.paths import GOLDEN
 

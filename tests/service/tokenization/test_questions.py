@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from service.artifact import open_artifact
 from service.errors import Invalid, TooLarge
 from service.tokenization.encoding import EncodedText
-from service.tokenization.questions import WindowOptions
+from service.tokenization.jobs.questions import WindowOptions
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from model_export.artifact.placement import Ints
 from service.errors import Invalid, TooLarge
 from service.tokenization.encoding import EncodedText, encode_each, to_encoded_text
-from service.tokenization.job import EncodingJob, Floats
+from service.tokenization.jobs.job import EncodingJob, Floats
 from service.tokenization.pieces import LongText
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens

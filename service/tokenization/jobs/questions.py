@@ -12,9 +12,9 @@ from tokenizers import Encoding
 from model_export.artifact.placement import Ints
 from service.errors import Invalid
 from service.tokenization.encoding import EncodedText, encode_each
-from service.tokenization.job import SAMPLE_CHARACTERS, SAMPLES, EncodingJob, Floats
+from service.tokenization.jobs.job import SAMPLE_CHARACTERS, SAMPLES, EncodingJob, Floats
+from service.tokenization.jobs.windows import KEEP_OFFSETS, WindowSplitter, too_many_windows
 from service.tokenization.pieces import LongText
-from service.tokenization.windows import KEEP_OFFSETS, WindowSplitter, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from model_export.artifact.placement import Ints
 from service.errors import Invalid
 from service.tokenization.encoding import NO_SPANS, EncodedText, encode_each, too_long
-from service.tokenization.job import EncodingJob, Floats
+from service.tokenization.jobs.job import EncodingJob, Floats
 from service.tokenization.pieces import LongText
 
 

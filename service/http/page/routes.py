@@ -1,0 +1,114 @@
+"""Answers with the files of the page. They are static: a proxy or a CDN can serve copies of them.
+
+The page calls the task routes, /info and /metrics as any other client does; nothing here knows of them.
+"""
+
+import asyncio
+import gzip
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from service.http.headers.accept import accepts_coding, choose_language
+from service.settings import Settings
+
+FOLDER = Path(__file__).parent / "static"
+LANGUAGES = ("en", "zh")  # the first one where a browser asks for none of them
+HOME = "index.html"
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",  # no text can become HTML: innerHTML and its like raise
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "cache-control": "no-cache",  # a copy is used after a 304: the page belongs to the version that serves it
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class PageFile(NamedTuple):
+    content: bytes
+    compressed: bytes  # with gzip
+    media_type: str
+    etag: str
+
+
+class Page:
+    """The files, by their path below /page/, read and compressed once, when the first of them is requested."""
+
+    def __init__(self, *, key_required: bool) -> None:
+        self._key_required = key_required
+        self._files: Mapping[str, PageFile] = {}
+
+    async def respond(self, request: Request, name: str, vary: str = "accept-encoding") -> Response:
+        """200, or 304 where the browser has the file. Raises HTTPException (404) for a name that is no file."""
+        if not self._files:
+            self._files = await asyncio.to_thread(read_files, key_required=self._key_required)
+        file = self._files.get(name)
+        if file is None:
+            raise HTTPException(404, "Not Found")
+        headers = {**HEADERS, "etag": file.etag, "vary": vary}
+        stated = request.headers.get("if-none-match", "")
+        if file.etag in (one.strip() for one in stated.split(",")):
+            return Response(status_code=304, headers=headers)
+        if accepts_coding(request.headers.get("accept-encoding", ""), "gzip"):
+            headers["content-encoding"] = "gzip"
+            return Response(file.compressed, headers=headers, media_type=file.media_type)
+        return Response(file.content, headers=headers, media_type=file.media_type)
+
+    async def respond_home(self, request: Request) -> Response:
+        """The HTML, in the language that the browser asks for."""
+        language = choose_language(request.headers.get("accept-language", ""), LANGUAGES)
+        return await self.respond(request, f"{language}/{HOME}", "accept, accept-encoding, accept-language")
+
+
+def open_page(settings: Settings) -> Page | None:
+    """None without BERT_PAGE, and with BERT_ADMIN_PORT: the page needs the tasks, /info and /metrics on one port."""
+    if not settings.page or settings.admin_port is not None:
+        return None
+    return Page(key_required=bool(settings.api_keys or settings.api_key_file))
+
+
+def add_page_routes(app: APIRouter, page: Page) -> None:
+    @app.get("/page/{name:path}", include_in_schema=False)
+    async def page_file(request: Request, name: str) -> Response:
+        return await page.respond(request, name)
+
+
+def read_files(*, key_required: bool) -> dict[str, PageFile]:
+    """Each file of FOLDER, and the HTML once for each language, with `lang` and `data-key` of its root set."""
+    paths = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
+    home = paths.pop(HOME).read_bytes()
+    files = {name: _make_file(path.read_bytes(), path.suffix) for name, path in paths.items()}
+    key = b"required" if key_required else b"none"
+    for language in LANGUAGES:
+        root = b'<html lang="%s" data-key="%s">' % (language.encode(), key)
+        files[f"{language}/{HOME}"] = _make_file(home.replace(b'<html lang="en">', root, 1), ".html")
+    return files
+
+
+def _make_file(content: bytes, suffix: str) -> PageFile:
+    digest = hashlib.sha256(content).hexdigest()[:20]
+    compressed = gzip.compress(content, mtime=0)
+    return PageFile(content, compressed, MEDIA_TYPES[suffix], f'W/"{digest}"')  # weak: one for both codings

@@ -1,0 +1,89 @@
+/** What the panels begin with, in each language. */
+
+export const MASK = {
+  en: [
+    { text: "December is the last month of the {mask}.", hidden: ["year"] },
+    { text: "A cat has four legs and a long {mask}.", hidden: ["tail"], targets: "tail, neck, river" },
+    { text: "He was born in {mask} and died in {mask}.", hidden: ["England", "London"] },
+  ],
+  zh: [
+    { text: "这本书很有{mask}思。", hidden: ["意"] },
+    { text: "北京是中国的{mask}都。", hidden: ["首"], targets: "首, 古, 河" },
+    { text: "他在{mask}学学习历{mask}。", hidden: ["大", "史"] },
+  ],
+};
+
+export const PAIRS = {
+  en: [
+    ["The sun was going down.", "The sky turned red and the street lights came on."],
+    ["The sun was going down.", "The company sells computers in forty countries."],
+    ["I went to the shop to buy some bread.", "But the shop was closed."],
+  ],
+  zh: [
+    ["我喜欢机器学习。", "因为它很有趣。"],
+    ["我喜欢机器学习。", "这条河流经三个省。"],
+    ["他去商店买面包。", "但是商店关门了。"],
+  ],
+};
+
+export const SIMILAR = {
+  en: [
+    {
+      name: "It is raining and cold.",
+      query: "It is raining and cold.",
+      lines: ["The weather is bad today.", "It snowed all night.", "Winter came early this year.", "We will eat fish for dinner.",
+        "She likes to read books.", "He bought a new computer.", "My brother works in a bank."],
+    },
+    {
+      name: "How can I learn English?",
+      query: "How can I learn English?",
+      lines: ["What is the best way to study a language?", "I want to speak Chinese better.", "My car does not start.",
+        "Where is the nearest hospital?", "The film was very boring.", "He has two brothers."],
+    },
+    {
+      name: "English + 中文",
+      query: "The dog is playing in the garden.",
+      lines: ["狗在花园里玩。", "A puppy runs outside.", "天气很冷。", "It is very cold today.", "我喜欢喝茶。", "I like to drink tea."],
+    },
+  ],
+  zh: [
+    {
+      name: "今天很冷，下雨了。",
+      query: "今天很冷，下雨了。",
+      lines: ["天气不好。", "昨晚下了雪。", "今年冬天来得早。", "我们晚饭吃鱼。", "她喜欢看书。", "他买了一台新电脑。", "我哥哥在银行工作。"],
+    },
+    {
+      name: "我饿了。",
+      query: "我饿了。",
+      lines: ["我想吃点东西。", "晚饭准备好了。", "他口渴了。", "公共汽车晚点了。", "我父亲是医生。", "他们住在一个小村子里。"],
+    },
+    {
+      name: "中文 + English",
+      query: "狗在花园里玩。",
+      lines: ["The dog is playing in the garden.", "小狗在外面跑。", "It is very cold today.", "天气很冷。", "I like to drink tea.", "我喜欢喝茶。"],
+    },
+  ],
+};
+
+export const INSIDE = {
+  en: [
+    ["My dog is cute.", "He likes playing."],
+    ["The unbelievable hairdresser misunderstood everything.", ""],
+    ["The animal did not cross the street because it was too tired.", ""],
+  ],
+  zh: [
+    ["我的狗很可爱。", "它喜欢玩。"],
+    ["北京大学在北京。", ""],
+    ["他没有来，因为他太累了。", ""],
+  ],
+};
+
+export const LABELS = {
+  en: ["I like tea.", "The film was far too long.", "What a wonderful evening!"],
+  zh: ["我喜欢喝茶。", "这部电影太长了。", "多么美好的夜晚！"],
+};
+
+export const TAGS = {
+  en: ["My name is Clara and I live in Berkeley.", "Angela Merkel met the board of Siemens in Munich."],
+  zh: ["我叫李华，住在北京。", "小王在上海的银行工作。"],
+};

@@ -1,0 +1,134 @@
+/** Starts the page: reads /info, makes the panels that the model has, shows the one that the address names. */
+
+import { get, isKeyRequired, setKey } from "./api.js";
+import { button, h } from "./dom.js";
+import { UNAUTHORIZED } from "./panel.js";
+import { makeFillMask } from "./panels/fill_mask.js";
+import { makeInside } from "./panels/inside.js";
+import { makeLabels } from "./panels/labels.js";
+import { makePair } from "./panels/pair.js";
+import { makeSimilar } from "./panels/similar.js";
+import { makeStatus } from "./panels/status.js";
+import { makeTags } from "./panels/tags.js";
+import { currentLanguage, setLanguage } from "./texts.js";
+import { makeThemeButton } from "./theme.js";
+
+const AGAIN_MILLISECONDS = 1000; // until /info is read again while the model loads
+/** @type {[string, (info: any) => boolean, (info: any) => import("./panel.js").Panel][]} name, condition, maker */
+const PANELS = [
+  ["labels", ({ heads }) => heads.includes("labels"), makeLabels],
+  ["tags", ({ heads }) => heads.includes("tags"), makeTags],
+  ["mask", ({ heads }) => heads.includes("fill_mask"), makeFillMask],
+  ["pair", ({ heads }) => heads.includes("pair"), makePair],
+  ["similar", () => true, makeSimilar],
+  ["inside", () => true, makeInside],
+  ["status", () => true, makeStatus],
+];
+
+const model = h("span", { class: "model" });
+const navigation = h("nav", { class: "tabs", label: "page.panels" });
+const content = h("main", { id: "content", tabindex: "-1" });
+const keyBar = makeKeyBar();
+/** @type {Map<string, import("./panel.js").Panel>} */
+const panels = new Map();
+let shown = "";
+
+function makeTop() {
+  const change = () => setLanguage(currentLanguage() === "en" ? "zh" : "en");
+  return h("header", { class: "top" },
+    h("div", { class: "top-inner" }, h("span", { class: "brand" }, "bert-service"), model,
+      h("div", { class: "tools" }, h("a", { class: "quiet", href: "docs", t: "page.reference" }), makeThemeButton(),
+        button({ class: "quiet", id: "language", t: "page.language" }, change))), navigation);
+}
+
+async function start() {
+  document.body.append(h("a", { class: "skip", href: "#content", t: "page.skip", on: { click: skip } }), makeTop(), keyBar.element, content);
+  content.append(h("p", { class: "empty", role: "status", t: "page.loading" }));
+  const info = await readInfo();
+  content.replaceChildren();
+  showModel(info);
+  for (const [name, isThere, make] of PANELS) {
+    if (!isThere(info)) continue;
+    panels.set(name, make(info));
+    content.append(panels.get(name).element);
+    navigation.append(h("a", { href: `#${name}`, t: `${name}.tab` }));
+  }
+  addEventListener("hashchange", show);
+  content.addEventListener(UNAUTHORIZED, () => keyBar.ask());
+  if (isKeyRequired()) keyBar.ask({ isWrong: false });
+  show();
+}
+
+function skip(event) {
+  event.preventDefault();
+  content.focus();
+}
+
+/** Asks again while the model loads or the service cannot be reached. */
+async function readInfo() {
+  for (;;) {
+    try {
+      const { value } = await get("/info");
+      if (value.mask_token) return value;
+      content.replaceChildren(h("p", { class: "empty", role: "status", t: "page.loading" }));
+    } catch {
+      content.replaceChildren(h("p", { class: "empty", role: "status", t: "page.unreachable" }));
+    }
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MILLISECONDS));
+  }
+}
+
+function showModel({ model: name, family, sizes, precision, execution_provider: provider }) {
+  const layers = h("span", { class: "chip", t: ["page.layers", { layers: sizes.layers, hidden: sizes.hidden }] });
+  const chips = [family, precision, provider].filter(Boolean).map((one) => h("span", { class: "chip" }, one));
+  model.replaceChildren(h("strong", {}, name), layers, ...chips);
+}
+
+/** The panel that the address names, or the first one. */
+function show() {
+  const stated = location.hash.slice(1);
+  const name = panels.has(stated) ? stated : panels.keys().next().value;
+  if (name === shown) return;
+  panels.get(shown)?.close?.();
+  shown = name;
+  for (const [one, { element }] of panels) element.hidden = one !== name;
+  for (const link of navigation.children) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    if (link.hash === `#${name}`) link.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  open();
+}
+
+function open() {
+  if (!keyBar.isAsking() || shown === "status") panels.get(shown).open();
+}
+
+/** Asks for the key where the service requires one. It is given to api.js and stays in memory. */
+function makeKeyBar() {
+  const input = h("input", { type: "password", id: "key", autocomplete: "off", spellcheck: "false" });
+  const wrong = h("p", { class: "error-title", role: "alert" });
+  const use = (event) => {
+    event.preventDefault();
+    if (!input.value.trim()) return input.focus();
+    setKey(input.value.trim());
+    input.value = "";
+    element.hidden = true;
+    return open();
+  };
+  const element = h("form", { class: "key", label: "key.title", hidden: true, on: { submit: use } }, h("div", {},
+    h("h2", { t: "key.title" }), h("p", { class: "muted", t: "key.help" }), wrong),
+  h("div", { class: "fields" }, h("div", { class: "field" }, h("label", { for: "key", t: "key.field" }), input),
+    h("button", { class: "primary", t: "key.use" })));
+  return {
+    element,
+    isAsking: () => !element.hidden,
+    ask({ isWrong = true } = {}) {
+      wrong.replaceChildren(isWrong ? h("span", { t: "key.wrong" }) : "");
+      element.hidden = false;
+      input.focus();
+    },
+  };
+}
+
+start();

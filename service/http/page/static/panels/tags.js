@@ -1,0 +1,61 @@
+/** Tags: a text coloured by its entities. */
+
+import { bar } from "../charts.js";
+import { field, form, h, select, textArea } from "../dom.js";
+import { TAGS } from "../examples.js";
+import { Frame, makeExamples } from "../panel.js";
+import { percent } from "../texts.js";
+
+const STRATEGIES = ["simple", "first", "average", "max"];
+const COLOURS = 6; // as many as style.css has
+
+/** @param {any} info of the model @returns {import("../panel.js").Panel} */
+export function makeTags(info) {
+  const groups = [...new Set(info.labels.map((label) => label.replace(/^[BIES]-/, "")))];
+  const area = textArea({ id: "tags-text" });
+  const strategy = select(STRATEGIES.map((one) => [one, `tags.${one}`]), () => frame.whenShown(run));
+  const examples = makeExamples(TAGS, (text) => text, (text) => {
+    area.value = text;
+    frame.whenShown(run);
+  }, () => area.value);
+  const frame = new Frame("tags", form(() => frame.whenShown(run), field("tags.text", area),
+    h("div", { class: "fields" }, field("tags.strategy", strategy), h("button", { class: "primary", t: "page.run" })),
+    examples));
+  const colourOf = (group) => `entity-${Math.max(0, groups.indexOf(group)) % COLOURS}`;
+
+  function run() {
+    const inputs = area.value;
+    if (!inputs.trim()) return frame.runner.say("tags.empty");
+    const body = { inputs, aggregation_strategy: strategy.value };
+    return frame.runner.run("/tag", body, (tags) => [showText(inputs, tags), tags.length ? showList(tags) : null]);
+  }
+
+  function showText(text, tags) {
+    const characters = Array.from(text); // offsets count code points, not UTF-16 units
+    const slice = (start, end) => characters.slice(start, end).join("");
+    let at = 0;
+    const parts = tags.toSorted((a, b) => a.start - b.start).flatMap(({ entity_group: group, start, end }) => {
+      const before = slice(at, start);
+      const own = h("mark", { class: colourOf(group) }, slice(Math.max(at, start), end), h("span", { class: "tag" }, group));
+      at = Math.max(at, end);
+      return [before, own];
+    });
+    return h("div", { class: "card" }, h("h2", { t: "tags.result" }), h("p", { class: "tagged" }, ...parts, slice(at)),
+      tags.length === 0 && h("p", { class: "muted", t: "tags.none" }));
+  }
+
+  function showList(tags) {
+    const rows = tags.map(({ entity_group: group, word, score }) => h("li", { class: "share entity" },
+      h("span", {}, h("span", { class: `swatch ${colourOf(group)}`, "aria-hidden": "true" }), `${word} `,
+        h("span", { class: "muted" }, group)), bar(score), h("span", { class: "figure" }, percent(score))));
+    return h("div", { class: "card" }, h("h2", { t: "tags.list" }), h("ol", { class: "bars" }, ...rows));
+  }
+
+  return {
+    element: frame.element,
+    open() {
+      if (!area.value) examples.querySelector("button").click();
+      frame.open();
+    },
+  };
+}

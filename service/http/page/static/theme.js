@@ -1,0 +1,38 @@
+/** Light or dark: as the system says, until the button chooses. */
+
+import { button } from "./dom.js";
+import { translateText } from "./texts.js";
+
+const STORED = "bert-service-theme";
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+/** A button that names the theme it changes to. */
+export function makeThemeButton() {
+  let chosen = readStored();
+  const isDark = () => (chosen ?? (system.matches ? "dark" : "light")) === "dark";
+  const element = button({ class: "quiet", id: "theme" }, () => {
+    chosen = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem(STORED, chosen);
+    } catch {
+      // the browser keeps nothing for this page: the choice lasts as long as the page
+    }
+    apply();
+  });
+  const apply = () => {
+    document.documentElement.style.setProperty("color-scheme", chosen ?? "light dark");
+    translateText(element, isDark() ? "page.light" : "page.dark");
+  };
+  system.addEventListener("change", apply);
+  apply();
+  return element;
+}
+
+function readStored() {
+  try {
+    const stored = localStorage.getItem(STORED);
+    return stored === "dark" || stored === "light" ? stored : null;
+  } catch {
+    return null;
+  }
+}

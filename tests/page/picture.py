@@ -1,0 +1,43 @@
+"""The pictures of the page in README.md, made from the page of an artifact.
+
+python -m tests.page.picture ARTIFACT     writes them; a test looks at their size
+"""
+
+import sys
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from benchmarks.harness.process import ServiceProcess
+from tests.page.browser import Shown, View, show, start_browser
+from tests.paths import ROOT
+
+PICTURES = {View("en"): ROOT / "docs" / "page.en.png", View("zh", scheme="dark"): ROOT / "docs" / "page.zh.png"}
+WIDTH, HEIGHT = 1280, 860
+
+
+def take_picture(shown: Shown) -> bytes:
+    """A PNG of the words for a mask, of WIDTH x HEIGHT pixels. The address in it is the one that README.md uses."""
+    shown.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    shown.open("mask")
+    expect(shown.page.locator(".candidate")).to_have_count(5)
+    expect(shown.page.locator(".time:visible .legend li")).to_have_count(5)
+    shown.page.locator("#mask-text").press("Enter")  # the first request of a page also waits for its files
+    shown.assert_settled()
+    shown.page.locator(".request code:visible").evaluate(
+        "(element, url) => { element.textContent = element.textContent.replace(url, 'http://localhost:8080'); }",
+        shown.url,
+    )
+    picture: bytes = shown.page.screenshot(animations="disabled", caret="hide")
+    return picture
+
+
+def write_pictures(artifact: Path) -> None:
+    with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, start_browser() as browser:
+        for view, path in PICTURES.items():
+            with show(browser, process.url, view) as shown:
+                path.write_bytes(take_picture(shown))
+
+
+if __name__ == "__main__":
+    write_pictures(Path(sys.argv[1]))

@@ -1,0 +1,134 @@
+"""The files of the page: what a browser is sent, with which headers, in which language, and where there is no page."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.http.page.routes import FOLDER, LANGUAGES, MEDIA_TYPES
+from tests.paths import ROOT
+from tests.service.in_process import InProcessClient, serve_in_process
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
+MAX_BYTES = 200_000
+
+
+@pytest.fixture(scope="module")
+def client(bert_artifact: Path) -> Iterator[InProcessClient]:
+    with serve_in_process(bert_artifact) as client:
+        yield client
+
+
+def home(client: InProcessClient, language: str = "", **more: str) -> httpx.Response:
+    return client.get("/", headers=BROWSER | {"accept-language": language} | more)
+
+
+def test_the_page_is_small() -> None:
+    assert sum((FOLDER / name).stat().st_size for name in FILES) < MAX_BYTES
+
+
+def test_every_file_is_in_the_wheel() -> None:
+    """By the pattern of setup.py; `make test-wheel` looks into a wheel. The images install one."""
+    pattern = re.search(r'service\.http\.page": \["([^"]+)"\]', (ROOT / "setup.py").read_text("utf-8"))
+    assert pattern is not None
+    assert {FOLDER / name for name in FILES} <= set(FOLDER.parent.glob(pattern[1]))
+
+
+def test_every_file_is_served_with_its_type_and_policy(client: InProcessClient) -> None:
+    for name in FILES:
+        if name == "index.html":
+            continue
+        response = client.get(f"/page/{name}")
+        assert (response.status_code, response.content) == (200, (FOLDER / name).read_bytes())
+        assert response.headers["content-type"] == MEDIA_TYPES[Path(name).suffix]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["content-security-policy"] == home(client).headers["content-security-policy"]
+
+
+def test_the_policy_permits_no_inline_script_and_no_other_origin(client: InProcessClient) -> None:
+    stated = home(client).headers["content-security-policy"].split("; ")
+    policy = dict(directive.split(" ", 1) for directive in stated)
+    assert policy["default-src"] == policy["form-action"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
+    html = home(client).text
+    assert re.findall(r"<script(?! type=\"module\" src=)|\son\w+=|\sstyle=|<style|https?://", html) == []
+
+
+def test_scripts_and_styles_name_no_other_host_and_import_what_exists() -> None:
+    for name in FILES:
+        source = (FOLDER / name).read_text("utf-8")
+        assert set(re.findall(r"https?://[\w.]+", source)) <= {"http://www.w3.org"}  # the name space of SVG
+        imported = re.findall(r'from "([^"]+)"', source)
+        assert all((FOLDER / name).parent.joinpath(one).is_file() for one in imported)
+
+
+@pytest.mark.parametrize(
+    ("stated", "language"),
+    [
+        ("", "en"),
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        ("zh-Hant-TW", "zh"),
+        ("de,en;q=0.5,zh;q=0.9", "zh"),
+        ("de, fr", "en"),
+        ("en;q=0.4, zh;q=0", "en"),
+        ("*", "en"),
+    ],
+)
+def test_the_language_is_the_one_that_the_browser_prefers(client: InProcessClient, stated: str, language: str) -> None:
+    response = home(client, stated)
+    assert response.text.startswith(f'<!doctype html>\n<html lang="{language}" data-key="none">')
+    assert set(response.headers["vary"].split(", ")) >= {"accept", "accept-language"}
+    assert language in LANGUAGES
+
+
+def test_a_browser_that_has_a_file_gets_304(client: InProcessClient) -> None:
+    for path in ("/page/main.js", "/"):
+        first = client.get(path, headers=BROWSER)
+        etag = first.headers["etag"]
+        again = client.get(path, headers=BROWSER | {"if-none-match": f'"other", {etag}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert client.get(path, headers=BROWSER | {"if-none-match": '"other"'}).status_code == 200
+    assert home(client, "zh").headers["etag"] != home(client, "en").headers["etag"]
+
+
+def test_a_file_is_compressed_where_the_browser_accepts_it(client: InProcessClient) -> None:
+    plain = client.get("/page/main.js", headers={"accept-encoding": "identity"})
+    packed = client.get("/page/main.js", headers={"accept-encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(gzip.compress(plain.content)) + 32
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page/other.js", "/page/../routes.py", "/page/%2e%2e/routes.py"])
+def test_what_is_no_file_of_the_page_is_not_found(client: InProcessClient, path: str) -> None:
+    response = client.get(path)
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+
+
+def test_a_probe_gets_health(client: InProcessClient) -> None:
+    assert client.get("/", headers={"accept": "*/*"}).json() == {"status": "ok"}
+
+
+def test_without_the_page_a_browser_is_sent_to_the_documentation(bert_artifact: Path) -> None:
+    with serve_in_process(bert_artifact, BERT_PAGE="false") as client:
+        response = home(client)
+        assert (response.status_code, response.headers["location"]) == (307, "docs")
+        assert client.get("/page/main.js").status_code == 404
+
+
+def test_with_an_administrative_port_there_is_no_page(bert_artifact: Path) -> None:
+    with serve_in_process(bert_artifact, BERT_ADMIN_PORT="9000") as client:
+        assert home(client).json() == {"status": "ok"}
+        assert client.get("/page/main.js").status_code == 404
+
+
+def test_the_page_knows_that_a_key_is_required_and_needs_none_itself(bert_artifact: Path) -> None:
+    with serve_in_process(bert_artifact, BERT_API_KEY="secret") as client:
+        response = home(client)
+        assert '<html lang="en" data-key="required">' in response.text
+        assert "secret" not in response.text
