@@ -166,11 +166,16 @@ TABLES = {
 
 def rewrite(text: str) -> str:
     """`text` with each marked table as the results have it; raises KeyError where a mark names no table."""
+    return fill(text, {name: table() for name, table in TABLES.items()})
 
-    def fill(marked: re.Match[str]) -> str:
-        return marked["begin"] + markdown(TABLES[marked["name"]]()) + marked["end"]
 
-    return MARKED.sub(fill, text)
+def fill(text: str, tables: Mapping[str, Iterable[Sequence[str]]]) -> str:
+    """`text` with the rows of `tables` between their marks; raises KeyError where a mark names none of them."""
+
+    def one(marked: re.Match[str]) -> str:
+        return marked["begin"] + markdown(tables[marked["name"]]) + marked["end"]
+
+    return MARKED.sub(one, text)
 
 
 def markdown(rows: Iterable[Sequence[str]]) -> str:

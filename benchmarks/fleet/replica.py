@@ -1,0 +1,120 @@
+"""One replica in simulated time: the service's queue, and the decisions of its batcher without an event loop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from benchmarks.fleet.machines import Machine
+from model_export.artifact.batch import Tokens
+from service.errors import ServiceError
+from service.scheduling.concurrency import MIN_TOKENS_PER_CORE
+from service.scheduling.queue import RequestQueue
+from service.scheduling.request import QueuedRequest, SequenceJob
+from service.scheduling.stats import average_rate
+
+
+@dataclass(slots=True)
+class Events:
+    """What happens, in the order of its time; at the same time in the order of its planning."""
+
+    now: float = 0.0  # seconds
+    _planned: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _numbers: "count[int]" = field(default_factory=count)
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        heappush(self._planned, (when, next(self._numbers), do))
+
+    def run(self) -> None:
+        while self._planned:
+            self.now, _, do = heappop(self._planned)
+            do()
+
+
+@cache
+def text(length: int) -> Tokens:
+    """A text of so many tokens."""
+    return Tokens(ids=np.zeros(length, np.int32), types=np.zeros(length, np.int32), outputs=frozenset({"cls"}))
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """`ended` is called with each admitted request, and whether it was answered: otherwise its deadline has passed.
+
+    Knows nothing of balancers and clients. Its runs do not fail; `tests/benchmarks` compares it with `Batcher`.
+    """
+
+    machine: Machine
+    events: Events
+    ended: Callable[[QueuedRequest, bool], None]
+    max_tokens: int = 200_000
+    max_wait_seconds: float = 30.0
+    queue: RequestQueue = field(init=False)
+    _in_flight: int = 0  # batches
+    _uses_all_cores: bool = False
+    _refusing_seconds: float = 0.0  # of processor time since the last run began: it delays the next
+
+    def __post_init__(self) -> None:
+        machine = self.machine
+        self.queue = RequestQueue(
+            token_budget=machine.token_budget,
+            max_tokens=self.max_tokens,
+            max_wait_seconds=self.max_wait_seconds,
+            tokens_per_second=machine.tokens_per_second,
+        )
+
+    def submit(self, request: QueuedRequest) -> None:
+        """Raises as RequestQueue.admit."""
+        try:
+            self.queue.admit(request)
+        except ServiceError:
+            self._refusing_seconds += self.machine.refusal_seconds
+            raise
+        self.events.at(request.deadline, partial(self._expire, request))
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """As Batcher._can_dispatch; nothing is prepared ahead, which is for CUDA."""
+        while self.queue.tokens and (
+            not self._in_flight
+            or (not self._uses_all_cores and self._in_flight < self.machine.concurrency.side_by_side)
+        ):
+            self._start_run()
+
+    def _start_run(self) -> None:
+        concurrency, share = self.machine.concurrency, None
+        if concurrency.per_core and self.queue.tokens > MIN_TOKENS_PER_CORE:
+            share = concurrency.share(self.queue.tokens, in_flight=self._in_flight)
+        batch = self.queue.next_batch(self.events.now, share)
+        for request in batch.expired:
+            self.ended(request, False)
+        if not batch.jobs:
+            return
+        self._uses_all_cores = not self._in_flight and not self.queue.tokens
+        tokens = sum(request.lengths[index] for request, index in batch.jobs)
+        seconds = self.machine.run_seconds(tokens, all_cores=self._uses_all_cores)
+        if self._refusing_seconds:
+            seconds += self._refusing_seconds / (concurrency.side_by_side if self._uses_all_cores else 1)
+            self._refusing_seconds = 0.0
+        self._in_flight += 1
+        self.events.at(self.events.now + seconds, partial(self._end_run, batch.jobs, tokens, seconds))
+
+    def _end_run(self, jobs: list[SequenceJob], tokens: int, seconds: float) -> None:
+        """As Batcher._deliver and Batcher._record_batch."""
+        for request, _ in jobs:
+            request.answered += 1
+            if request.answered == len(request.work):
+                self.ended(request, True)
+        if tokens * 2 >= self.queue.token_budget:
+            beside = 1 if self._uses_all_cores else self.machine.concurrency.side_by_side
+            rate = self.queue.tokens_per_second
+            self.queue.tokens_per_second = average_rate(rate, tokens=beside * tokens, seconds=seconds)
+        self._in_flight -= 1
+        self._dispatch()
+
+    def _expire(self, request: QueuedRequest) -> None:
+        if self.queue.remove(request):
+            self.ended(request, False)
