@@ -24,7 +24,7 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
 from service.engine.runner import ModelRunner
-from service.tasks.embed import unit_length
+from service.tasks.vectors.embed import unit_length
 from service.tokenization.encoding import EncodeOptions
 from service.tokenization.tokenizer import Tokenizer
 

@@ -24,7 +24,7 @@ from benchmarks.server.scenarios.findings import random_text
 from service.bulk.job import Job, run_job
 from service.library.engine import Engine
 from service.library.job_engine import JobEngine
-from service.tasks.embed import OPTIONS
+from service.tasks.vectors.embed import OPTIONS
 
 Run = Callable[[Sequence[str]], tuple[float, float]]  # gives seconds, and seconds of CPU
 REQUEST_TEXTS = 256

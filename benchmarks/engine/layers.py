@@ -26,7 +26,7 @@ from model_export.graph.linear import CpuLinear, Int8PerTokenLinear, Linear, Nor
 from model_export.graph.precision import PRECISIONS
 from service.engine.cpu import available_cores
 from service.engine.session import CpuSession, configure_inference_thread
-from service.tasks.embed import unit_length
+from service.tasks.vectors.embed import unit_length
 
 # in the order of a layer
 PRODUCTS = ("query", "key and value", "attention output", "intermediate", "feed-forward output")

@@ -20,11 +20,11 @@ from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.embed import embed
-from service.tasks.fill_mask import fill_mask
-from service.tasks.likelihood import score_sentences
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.masks.fill_mask import fill_mask
+from service.tasks.masks.likelihood import score_sentences
+from service.tasks.masks.mask_schemas import FillMaskRequest
 from service.tasks.schemas import EmbedRequest, TruncationFields
+from service.tasks.vectors.embed import embed
 
 LENGTHS = (16, 32)  # tokens, special ones included
 SECONDS = 600.0

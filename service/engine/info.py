@@ -9,7 +9,7 @@ from service.engine.calibration import Calibration
 from service.engine.session import onnxruntime_version
 from service.settings import Settings
 from service.tasks.defaults import embedding_defaults
-from service.tasks.rerank import is_cross_encoder
+from service.tasks.pairs.rerank import is_cross_encoder
 
 
 def engine_info(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.errors import Invalid, TooLarge
 from service.tasks.base import LongObject, TaskResult, Tasks
 from service.tasks.schemas import Body, FailFastList, Pair, TruncationFields
-from service.tasks.token_vectors import Piece, show_pieces
+from service.tasks.vectors.token_vectors import Piece, show_pieces
 from service.tokenization.encoding import EncodedText, EncodeOptions, Text
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY

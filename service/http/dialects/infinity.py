@@ -13,10 +13,10 @@ from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_f
 from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.label_schemas import Label
-from service.tasks.predict import Floats
+from service.tasks.labels.label_schemas import Label
+from service.tasks.labels.predict import Floats
+from service.tasks.pairs.score import score_labels
 from service.tasks.schemas import NO_EFFECT, StringOrList, TruncationFields
-from service.tasks.score import score_labels
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 

@@ -1,19 +1,11 @@
 """The service's own routes, one row per task."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import (
-    answer,
-    attention,
-    choose,
-    fill_mask,
-    label_schemas,
-    mask_schemas,
-    nsp,
-    schemas,
-    tag,
-    vectors,
-    zero_shot,
-)
+from service.tasks import attention, schemas
+from service.tasks.labels import label_schemas, tag, zero_shot
+from service.tasks.masks import fill_mask, mask_schemas
+from service.tasks.pairs import answer, choose, nsp
+from service.tasks.vectors import vectors
 
 ROUTES = {
     "/embed": TaskSpec(

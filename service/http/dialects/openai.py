@@ -16,9 +16,9 @@ from service.errors import Invalid, NotFound
 from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON, Floats, json_bytes
-from service.tasks import embed
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.schemas import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
+from service.tasks.vectors import embed
 from service.tokenization.encoding import Direction
 
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from service.errors import Invalid
 from service.http.dialects.errors import ErrorShape, service_error
 from service.http.dialects.spec import TaskSpec
-from service.tasks import rerank
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.pairs import rerank
 from service.tasks.schemas import Body, ClientFields, ErrorBody, FailFastList, RerankFields
 
 

@@ -22,11 +22,12 @@ from service.http.page.routes import add_page_routes, open_page
 from service.http.responses import JSON
 from service.http.validation import validate
 from service.settings import RootTask
-from service.tasks.answer import AnswerResponse, QuestionAndContext
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.choose import ChooseResponse, PromptAndChoices
-from service.tasks.label_schemas import PredictResponse, TagResponse
-from service.tasks.mask_schemas import FillMaskParameters, FillMaskResponse
+from service.tasks.labels.label_schemas import PredictResponse, TagResponse
+from service.tasks.labels.zero_shot import as_elements
+from service.tasks.masks.mask_schemas import FillMaskParameters, FillMaskResponse
+from service.tasks.pairs.answer import AnswerResponse, QuestionAndContext
+from service.tasks.pairs.choose import ChooseResponse, PromptAndChoices
 from service.tasks.schemas import (
     Body,
     EmbedResponse,
@@ -37,7 +38,6 @@ from service.tasks.schemas import (
     SimilarityResponse,
     Status,
 )
-from service.tasks.zero_shot import as_elements
 
 SPECS: dict[RootTask, TaskSpec] = {
     "answer": native.ROUTES["/answer"],

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import schemas, similarity
+from service.tasks import schemas
+from service.tasks.vectors import similarity
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # of TEI, by our precision
 

@@ -1,7 +1,8 @@
 """The routes that show a text's tokens, as text-embeddings-inference has them: pieces, vectors, weights of words."""
 
 from service.http.dialects.spec import TaskSpec
-from service.tasks import schemas, sparse, token_vectors, tokens
+from service.tasks import schemas, tokens
+from service.tasks.vectors import sparse, token_vectors
 
 ROUTES = {
     "/tokenize": TaskSpec(

@@ -1,8 +1,8 @@
 """vLLM's /score and /pooling.
 
 /score is a pair's score by `text_1` and `text_2` (or the other names that vLLM has for them). A body with `inputs`
-is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have vLLM's shape, with the
-fields `index` and `request_id` of this service's own errors.
+is not of vLLM: it asks how likely its texts are (`tasks/masks/likelihood`). The errors of both have vLLM's shape, with
+the fields `index` and `request_id` of this service's own errors.
 """
 
 import base64
@@ -17,10 +17,10 @@ from service.http.dialects.errors import OPENAI_ERROR, ErrorShape, OpenAIErrorBo
 from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.embed import embed_texts
-from service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
+from service.tasks.masks.likelihood import LikelihoodResponse, Variant, score_sentences
+from service.tasks.pairs.score import score_labels, score_pairs
 from service.tasks.schemas import NO_EFFECT, EmbeddingFields, StringOrList
-from service.tasks.score import score_labels, score_pairs
+from service.tasks.vectors.embed import embed_texts
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from service.errors import TooLarge
-from service.tasks import sparse, token_vectors, tokens
+from service.tasks import tokens
+from service.tasks.vectors import sparse, token_vectors
 
 NPY = {"accept": "application/x-npy"}
 

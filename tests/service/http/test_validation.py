@@ -10,7 +10,7 @@ from service.errors import Invalid
 from service.http.dialects.table import TASKS
 from service.http.validation import parse
 from service.tasks import schemas
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.masks.mask_schemas import FillMaskRequest
 
 
 @pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])

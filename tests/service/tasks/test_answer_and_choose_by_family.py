@@ -11,9 +11,9 @@ from service.artifact import open_artifact
 from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tasks.answer import AnswerRequest, answer
 from service.tasks.base import Tasks
-from service.tasks.choose import ChooseRequest, choose
+from service.tasks.pairs.answer import AnswerRequest, answer
+from service.tasks.pairs.choose import ChooseRequest, choose
 from tests.export.goldens import NAMES, Artifact, answers
 
 TOLERANCE = 1e-4

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from service.errors import Invalid, ServiceError, TooLarge
 from service.tasks.base import Tasks
-from service.tasks.embed import unit_length
 from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors import embed_any
+from service.tasks.vectors.embed import unit_length
+from service.tasks.vectors.vectors import embed_any
 from tests.export.goldens import Artifact
 from tests.golden.texts import TEXTS
 from tests.paths import GOLDEN

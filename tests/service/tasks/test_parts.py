@@ -14,11 +14,11 @@ from service.scheduling.stats import RequestCounts
 from service.settings import Settings
 from service.tasks.base import Limits, TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.embed import OPTIONS
-from service.tasks.fill_mask import fill_mask
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.masks.fill_mask import fill_mask
+from service.tasks.masks.mask_schemas import FillMaskRequest
 from service.tasks.schemas import EmbedRequest
-from service.tasks.windows import run_windows
+from service.tasks.vectors.embed import OPTIONS
+from service.tasks.vectors.windows import run_windows
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import FakeRunner, adds_up, make_queue
 

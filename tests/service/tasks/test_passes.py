@@ -18,10 +18,10 @@ from service.scheduling.watchdog import Clock
 from service.settings import Settings
 from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.fill_mask import fill_mask
-from service.tasks.likelihood import score_sentences
-from service.tasks.mask_schemas import FillMaskRequest
-from service.tasks.passes import PASSES_PER_TURN
+from service.tasks.masks.fill_mask import fill_mask
+from service.tasks.masks.likelihood import score_sentences
+from service.tasks.masks.mask_schemas import FillMaskRequest
+from service.tasks.masks.passes import PASSES_PER_TURN
 from service.tasks.schemas import TruncationFields
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import adds_up, make_queue

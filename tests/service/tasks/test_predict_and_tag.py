@@ -16,8 +16,8 @@ from service.scheduling.results import InferenceResult
 from service.settings import Settings
 from service.tasks.base import InferenceQueue, Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.label_schemas import TagRequest
-from service.tasks.tag import tag
+from service.tasks.labels.label_schemas import TagRequest
+from service.tasks.labels.tag import tag
 from service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 from tests.service.fakes import WholeQueue

@@ -13,8 +13,8 @@ from model_export.export import export
 from service.artifact import open_artifact
 from service.errors import Invalid, NoSuchHead
 from service.settings import Settings
-from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
+from service.tasks.vectors.embed import embed
 from tests import sentence_transformers
 from tests.paths import GOLDEN
 from tests.service.in_process import open_tasks

@@ -15,9 +15,9 @@ from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.fill_mask import fill_mask
-from service.tasks.likelihood import score_sentences
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.masks.fill_mask import fill_mask
+from service.tasks.masks.likelihood import score_sentences
+from service.tasks.masks.mask_schemas import FillMaskRequest
 from service.tasks.schemas import TruncationFields
 from service.tokenization.encoding import EncodeOptions
 from tests.export.goldens import Artifact

@@ -15,8 +15,8 @@ from service.scheduling.results import InferenceResult
 from service.settings import Settings
 from service.tasks.base import Limits, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.embed import embed
 from service.tasks.schemas import EmbedRequest
+from service.tasks.vectors.embed import embed
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 

@@ -14,13 +14,13 @@ from service.errors import NoSuchHead
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.fill_mask import fill_mask
-from service.tasks.label_schemas import PredictRequest, TagRequest
-from service.tasks.mask_schemas import FillMaskRequest
-from service.tasks.nsp import nsp
-from service.tasks.predict import predict
+from service.tasks.labels.label_schemas import PredictRequest, TagRequest
+from service.tasks.labels.predict import predict
+from service.tasks.labels.tag import tag
+from service.tasks.masks.fill_mask import fill_mask
+from service.tasks.masks.mask_schemas import FillMaskRequest
+from service.tasks.pairs.nsp import nsp
 from service.tasks.schemas import NspRequest
-from service.tasks.tag import tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets

@@ -18,9 +18,9 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.tasks.base import Tasks
 from service.tasks.schemas import EmbedRequest
-from service.tasks.sparse import EmbedSparseRequest, embed_sparse
-from service.tasks.token_vectors import EmbedAllRequest, embed_all, embed_tokens
 from service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
+from service.tasks.vectors.sparse import EmbedSparseRequest, embed_sparse
+from service.tasks.vectors.token_vectors import EmbedAllRequest, embed_all, embed_tokens
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 

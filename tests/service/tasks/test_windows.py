@@ -13,10 +13,10 @@ import pytest
 
 from model_export.export import export
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.embed import embed
-from service.tasks.label_schemas import PredictRequest
-from service.tasks.predict import predict
+from service.tasks.labels.label_schemas import PredictRequest
+from service.tasks.labels.predict import predict
 from service.tasks.schemas import EmbedRequest
+from service.tasks.vectors.embed import embed
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN

@@ -14,8 +14,8 @@ import pytest
 from model_export.export import export
 from service.errors import NoSuchHead
 from service.tasks.base import Tasks
-from service.tasks.label_schemas import PredictRequest
-from service.tasks.zero_shot import find_entailment, predict_labels, score_labels
+from service.tasks.labels.label_schemas import PredictRequest
+from service.tasks.labels.zero_shot import find_entailment, predict_labels, score_labels
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 from tests.service.tasks.test_tokens_by_family import run

@@ -15,16 +15,16 @@ from service.engine.engine import ModelEngine
 from service.engine.local_backend import LocalBackend
 from service.metrics import Metrics
 from service.settings import Settings
-from service.tasks import embed as embed_task
-from service.tasks import fill_mask as fill_mask_task
-from service.tasks import nsp as nsp_task
-from service.tasks import predict as predict_task
-from service.tasks import tag as tag_task
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.label_schemas import PredictRequest, TagRequest
-from service.tasks.likelihood import score_sentences
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.labels import predict as predict_task
+from service.tasks.labels import tag as tag_task
+from service.tasks.labels.label_schemas import PredictRequest, TagRequest
+from service.tasks.masks import fill_mask as fill_mask_task
+from service.tasks.masks.likelihood import score_sentences
+from service.tasks.masks.mask_schemas import FillMaskRequest
+from service.tasks.pairs import nsp as nsp_task
 from service.tasks.schemas import EmbedRequest, NspRequest, TruncationFields
+from service.tasks.vectors import embed as embed_task
 from service.workers.api_worker import RemoteBackend
 from service.workers.child import WorkerSpec
 from service.workers.engine_worker import EngineWorker

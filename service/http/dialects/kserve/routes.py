@@ -28,8 +28,8 @@ from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.defaults import embedding_defaults
-from service.tasks.embed import embed_texts
-from service.tasks.score import score_labels
+from service.tasks.pairs.score import score_labels
+from service.tasks.vectors.embed import embed_texts
 from service.tokenization.encoding import Text
 
 VERSION = "1"  # an artifact has no versions; clients of the protocol ask for one

@@ -20,7 +20,8 @@ from service.http.limits.large_body import THREAD, parse_in_pieces, parse_large
 from service.http.limits.structure import BodyLimits
 from service.http.validation import parse
 from service.settings import Settings
-from service.tasks import label_schemas, schemas
+from service.tasks import schemas
+from service.tasks.labels import label_schemas
 from tests.service.fakes import FakeTime, play
 
 LIMITS = BodyLimits.of(Settings.model_validate({"artifact": "."}))

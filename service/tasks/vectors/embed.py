@@ -10,7 +10,7 @@ from service.errors import Invalid, NoSuchHead
 from service.tasks.base import TaskResult, Tasks, as_list
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbeddingFields, EmbedRequest, VectorFields, WindowFields
-from service.tasks.windows import asks_for_windows, run_vectors
+from service.tasks.vectors.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodeOptions
 from service.tokenization.token_ids import encode_ids
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from model_export.artifact.feeds.layers import LAST
 from service.errors import Invalid
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import check_dimensions, prepend_prompt, unit_length
 from service.tasks.schemas import EmbedRequest, LayerPooling
-from service.tasks.token_vectors import check_answer_size, show_tokens
-from service.tasks.windows import asks_for_windows, run_vectors
+from service.tasks.vectors.embed import check_dimensions, prepend_prompt, unit_length
+from service.tasks.vectors.token_vectors import check_answer_size, show_tokens
+from service.tasks.vectors.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling

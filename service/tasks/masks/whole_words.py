@@ -20,7 +20,7 @@ import numpy as np
 from model_export.artifact.batch import Row
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.passes import check_cost, run_passes
+from service.tasks.masks.passes import check_cost, run_passes
 from service.tokenization.encoding import NO_SPANS, EncodedText
 
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})

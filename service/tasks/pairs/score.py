@@ -6,10 +6,10 @@ import numpy as np
 
 from service.errors import Invalid, ServiceError
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.embed import embed_texts
-from service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
-from service.tasks.rerank import is_cross_encoder, require_cosine
+from service.tasks.labels.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
+from service.tasks.pairs.rerank import is_cross_encoder, require_cosine
 from service.tasks.schemas import EmbeddingFields, TruncationFields
+from service.tasks.vectors.embed import embed_texts
 from service.tokenization.encoding import Text
 
 

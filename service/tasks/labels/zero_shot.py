@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from model_export.artifact.placement import Ints
 from service.errors import Invalid, NoSuchHead, TooLarge
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.label_schemas import PredictRequest, ZeroShotFields
+from service.tasks.labels.label_schemas import PredictRequest, ZeroShotFields
+from service.tasks.labels.predict import OPTIONS, Floats, predict, softmax
 from service.tasks.parameters import merge_parameters
-from service.tasks.predict import OPTIONS, Floats, predict, softmax
 from service.tasks.schemas import Pair
 
 TEMPLATE = "This example is {}."

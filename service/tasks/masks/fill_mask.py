@@ -12,10 +12,10 @@ import numpy as np
 from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
 from service.tasks.base import TaskResult, Tasks, as_list, check_tokens
-from service.tasks.joint_masks import choose_beam, fill_together
-from service.tasks.mask_schemas import FillMaskRequest
+from service.tasks.masks.joint_masks import choose_beam, fill_together
+from service.tasks.masks.mask_schemas import FillMaskRequest
+from service.tasks.masks.whole_words import Ids, describe_word, score_words, word_score
 from service.tasks.parameters import merge_parameters
-from service.tasks.whole_words import Ids, describe_word, score_words, word_score
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from model_export.artifact.batch import Row
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
+from service.tasks.labels.predict import Floats, softmax
 from service.tasks.parameters import merge_parameters
-from service.tasks.predict import Floats, softmax
 from service.tasks.schemas import PARAMETERS, Body, ClientFields, FailFastList
 from service.tokenization.encoding import EncodedText
 from service.tokenization.jobs.questions import DEFAULT_MAX_TOKENS, WindowOptions

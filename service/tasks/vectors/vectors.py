@@ -7,12 +7,12 @@ from pydantic import Field
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.embed import embed
-from service.tasks.layers import embed_layers
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbedAllResponse, EmbedRequest, EmbedResponse, Vectors
-from service.tasks.token_vectors import PiecesAndVectors, WordsAndVectors, embed_tokens
-from service.tasks.windows import asks_for_windows
+from service.tasks.vectors.embed import embed
+from service.tasks.vectors.layers import embed_layers
+from service.tasks.vectors.token_vectors import PiecesAndVectors, WordsAndVectors, embed_tokens
+from service.tasks.vectors.windows import asks_for_windows
 
 VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers: for each input and layer")]
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]

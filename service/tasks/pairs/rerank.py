@@ -7,9 +7,9 @@ import numpy as np
 from service.artifact import Manifest
 from service.errors import NoSuchHead
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.predict import OPTIONS, sigmoid
+from service.tasks.labels.predict import OPTIONS, sigmoid
 from service.tasks.schemas import RerankFields
-from service.tasks.similarity import cosines
+from service.tasks.vectors.similarity import cosines
 
 
 async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, timeout_seconds: float) -> TaskResult:

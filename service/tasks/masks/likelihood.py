@@ -22,7 +22,7 @@ from model_export.artifact.batch import Row
 from model_export.artifact.placement import Ints
 from service.errors import Invalid, NoSuchHead
 from service.tasks.base import LongList, TaskResult, Tasks
-from service.tasks.passes import PASSES_PER_TURN, check_cost, run_passes
+from service.tasks.masks.passes import PASSES_PER_TURN, check_cost, run_passes
 from service.tasks.schemas import TruncationFields
 from service.tokenization.encoding import NO_SPANS, Direction, EncodedText, too_long
 from service.tokenization.token_details import TokenDetails, describe_tokens

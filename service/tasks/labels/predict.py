@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.label_schemas import PredictRequest
+from service.tasks.labels.label_schemas import PredictRequest
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair
-from service.tasks.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
+from service.tasks.vectors.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
 from service.tokenization.encoding import EncodeOptions, Text
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))

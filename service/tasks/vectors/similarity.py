@@ -6,9 +6,9 @@ import numpy as np
 
 from service.errors import ServiceError
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.embed import embed
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import EmbedRequest, SimilarityRequest, TruncationFields, VectorFields
+from service.tasks.vectors.embed import embed
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:

@@ -10,10 +10,10 @@ import numpy as np
 
 from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks, as_list
-from service.tasks.label_schemas import TagParameters, TagRequest
-from service.tasks.predict import Floats, softmax
+from service.tasks.labels.label_schemas import TagParameters, TagRequest
+from service.tasks.labels.predict import Floats, softmax
 from service.tasks.schemas import WindowFields
-from service.tasks.windows import asks_for_windows, run_windows
+from service.tasks.vectors.windows import asks_for_windows, run_windows
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)

@@ -12,8 +12,8 @@ from model_export.artifact.batch import Row
 from model_export.artifact.feeds.sparse import word_weights
 from service.errors import NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import prepend_prompt
 from service.tasks.schemas import TextsWithPrompt, VectorFields
+from service.tasks.vectors.embed import prepend_prompt
 from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))

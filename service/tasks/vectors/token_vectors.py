@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 
 from service.errors import TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
-from service.tasks.embed import check_dimensions, prepend_prompt, unit_length
 from service.tasks.schemas import EmbedRequest, TextsWithPrompt, Vectors
-from service.tasks.words import average_words, find_words
+from service.tasks.vectors.embed import check_dimensions, prepend_prompt, unit_length
+from service.tasks.vectors.words import average_words, find_words
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))

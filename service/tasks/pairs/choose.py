@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from service.errors import Invalid, ServiceError
 from service.tasks.base import TaskResult, Tasks
-from service.tasks.predict import Floats, softmax
+from service.tasks.labels.predict import Floats, softmax
 from service.tasks.schemas import Body, ClientFields, FailFastList, TruncationFields
 from service.tokenization.encoding import EncodeOptions
 

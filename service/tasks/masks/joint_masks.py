@@ -19,7 +19,7 @@ import numpy as np
 from model_export.artifact.batch import Row
 from service.errors import DeadlineExceeded, Invalid
 from service.tasks.base import LongList, TaskResult, Tasks
-from service.tasks.passes import check_cost, run_passes
+from service.tasks.masks.passes import check_cost, run_passes
 from service.tokenization.encoding import NO_SPANS, EncodedText
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})

@@ -1,0 +1,1 @@
+"""The labels of fine-tuned classifiers, for texts and for tokens."""

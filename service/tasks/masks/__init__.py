@@ -1,0 +1,1 @@
+"""Masked words: one, whole words, several together; the likelihood of sentences."""

@@ -1,0 +1,1 @@
+"""What a model says of two texts: next sentence, relevance, similarity, answers, choices."""

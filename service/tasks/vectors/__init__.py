@@ -1,0 +1,1 @@
+"""Vectors of texts, tokens and words; of any layer; sparse ones; cosines."""
