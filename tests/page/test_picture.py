@@ -1,4 +1,4 @@
-"""README.md opens with the picture of the page that `make docs` takes."""
+"""README.md and README.zh.md open with the picture of the page that `make docs` takes."""
 
 import struct
 
@@ -7,7 +7,8 @@ import pytest
 from tests.page.browser import View
 from tests.page.conftest import Open
 from tests.page.picture import HEIGHT, PICTURES, WIDTH, take_picture
-from tests.paths import README, ROOT
+from tests.paths import ROOT
+from tests.readme_examples import PAGES
 
 MAX_BYTES = 150_000
 
@@ -24,7 +25,6 @@ def test_the_picture_is_the_one_that_the_page_gives(opened: Open, view: View) ->
     assert PICTURES[view].stat().st_size < MAX_BYTES
 
 
-def test_the_readme_opens_with_the_picture() -> None:
-    opening = README.read_text("utf-8").split("\n## ")[0]
-    for path in PICTURES.values():
-        assert str(path.relative_to(ROOT)) in opening
+def test_each_readme_opens_with_the_picture_of_its_language() -> None:
+    for page, path in zip(PAGES, PICTURES.values(), strict=True):
+        assert str(path.relative_to(ROOT)) in page.read_text("utf-8").split("\n## ")[0]
