@@ -42,11 +42,8 @@ class CpuSession:
     provider = "CPU"
 
     def __init__(self, model: Path, *, threads: int, weights: Arrays | None = None) -> None:
-        """`weights` take the place of those in the weights' file, by name: read where they are, not packed.
-
-        With them a run computes only what the outputs need.
-        """
-        options, self._run_options = _options(threads), None
+        """`weights` take the place of those in the weights' file, by name: read where they are, not packed."""
+        options = _options(threads)
         # the exporter chose the operators; fusing would replace them
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
@@ -56,8 +53,6 @@ class CpuSession:
             options.add_session_config_entry("session.prepack.enable_parallel", "1")
         else:
             options.add_session_config_entry("session.disable_prepacking", "1")
-            self._run_options = ort.RunOptions()
-            self._run_options.only_execute_path_to_fetches = True
         self._weights = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()}
         for name, value in self._weights.items():
             options.add_initializer(name, value)  # not copied
@@ -66,8 +61,7 @@ class CpuSession:
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        inputs = {name: feeds[name] for name in self.inputs}
-        results: list[NDArray[np.generic]] = self._session.run(names, inputs, self._run_options)
+        results: list[NDArray[np.generic]] = self._session.run(names, {name: feeds[name] for name in self.inputs})
         return results
 
 
