@@ -3,14 +3,15 @@
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from service.bulk.arguments import add_job_arguments, make_job
-from service.bulk.files import FileError
+from service.bulk.command import run_command
 from service.bulk.job import run_job
-from service.bulk.tasks import TASKS, RequestFailed
+from service.bulk.tasks import TASKS
 from service.client.client import Client
 
 
@@ -28,28 +29,19 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 when all rows are answered, 3 when some were skipped, 2 for wrong arguments, 1 otherwise."""
-    asked = parse_arguments(arguments)
-    try:
-        job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
-        key = os.environ.get("BERT_API_KEY", "")
-        with (
-            Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client,
-            tqdm(unit=" rows", desc=asked.task) as bar,
-        ):
-            refused = run_job(job, client, on_rows=bar.update)
-    except (FileError, OSError) as error:
-        print(f"bert-client: {error}", file=sys.stderr)
-        return 2
-    except RequestFailed as error:
-        print(f"bert-client: {error}; the same command continues", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bert-client: stopped; the same command continues", file=sys.stderr)
-        return 130
-    if refused:
-        print(f"bert-client: {refused} rows were refused and have no answer", file=sys.stderr)
-    return 3 if refused else 0
+    """The exit code, as `run_command` has it."""
+    return run_command("bert-client", partial(_answer, parse_arguments(arguments)))
+
+
+def _answer(asked: argparse.Namespace) -> int:
+    """The number of rows that were refused."""
+    job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
+    key = os.environ.get("BERT_API_KEY", "")
+    with (
+        Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client,
+        tqdm(unit=" rows", desc=asked.task) as bar,
+    ):
+        return run_job(job, client, on_rows=bar.update)
 
 
 if __name__ == "__main__":

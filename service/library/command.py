@@ -4,16 +4,16 @@ The same command continues a job that was stopped or killed. The settings are th
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from service.artifact import ManifestError
 from service.bulk.arguments import add_job_arguments, make_job
-from service.bulk.files import FileError
+from service.bulk.command import run_command
 from service.bulk.job import Job, run_job
-from service.bulk.tasks import TASKS, RequestFailed
+from service.bulk.tasks import TASKS
 from service.errors import DeviceError
 from service.library.engine import Engine
 from service.library.job_engine import JobEngine
@@ -36,27 +36,19 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0 when all rows are answered, 3 when some were skipped, 2 for wrong arguments, 1 otherwise."""
+    """The exit code, as `run_command` has it."""
     asked = parse_arguments(arguments)
-    try:
-        _check_packages(asked)
-        job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
-        job.check()
-        named = {} if asked.artifact is None else {"BERT_ARTIFACT": str(asked.artifact)}
-        settings = Settings.from_environment(variables_with(**named))
-        refused = (_run_on_ray if asked.ray else _run_here)(job, settings)
-    except (FileError, OSError, SettingsError, ManifestError, DeviceError) as error:
-        print(f"bert-service bulk: {error}", file=sys.stderr)
-        return 2
-    except RequestFailed as error:
-        print(f"bert-service bulk: {error}; the same command continues", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("bert-service bulk: stopped; the same command continues", file=sys.stderr)
-        return 130
-    if refused:
-        print(f"bert-service bulk: {refused} rows were refused and have no answer", file=sys.stderr)
-    return 3 if refused else 0
+    return run_command("bert-service bulk", partial(_answer, asked), SettingsError, ManifestError, DeviceError)
+
+
+def _answer(asked: argparse.Namespace) -> int:
+    """The number of rows that were refused."""
+    _check_packages(asked)
+    job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
+    job.check()
+    named = {} if asked.artifact is None else {"BERT_ARTIFACT": str(asked.artifact)}
+    settings = Settings.from_environment(variables_with(**named))
+    return (_run_on_ray if asked.ray else _run_here)(job, settings)
 
 
 def _check_packages(asked: argparse.Namespace) -> None:
