@@ -117,7 +117,7 @@ class Tasks:
         tokenize_seconds = time.perf_counter() - started
         check(sequences, 0)
         result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return _task_result(sequences, range(len(sequences)), result, tokenize_seconds)
+        return task_result(sequences, range(len(sequences)), result, tokenize_seconds)
 
     async def run_job(self, job: EncodingJob, *, timeout_seconds: float) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text."""
@@ -130,7 +130,7 @@ class Tasks:
         tokenize_seconds = time.perf_counter() - started
         with indexes_of_texts(job.owners):
             result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return _task_result(sequences, job.owners, result, tokenize_seconds)
+        return task_result(sequences, job.owners, result, tokenize_seconds)
 
     async def run_in_parts(
         self, job: EncodingJob, *, timeout_seconds: float, check: Check = lambda sequences, first: None
@@ -161,7 +161,7 @@ class Tasks:
             result = await request.finish()
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
         waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
-        return _task_result(sequences, job.owners, waited, tokenize_seconds)
+        return task_result(sequences, job.owners, waited, tokenize_seconds)
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -214,9 +214,10 @@ def indexes_of_texts(owners: Sequence[int]) -> Iterator[None]:
         raise
 
 
-def _task_result(
+def task_result(
     sequences: Sequence[EncodedText], owners: Sequence[int], result: InferenceResult, tokenize_seconds: float
 ) -> TaskResult:
+    """The result of a run, without a value; each sequence that is cut counts as a truncated input."""
     truncated = tokens = 0
     for one in sequences:
         truncated += one.truncated

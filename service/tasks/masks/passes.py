@@ -4,12 +4,11 @@ Knows the queue; does not know what a pass is for.
 """
 
 import asyncio
-import time
 from collections.abc import Iterable
 from itertools import islice
 
-from service.errors import ServiceError, TooLarge, TooMuchForDeadline
-from service.tasks.base import TaskResult, Tasks
+from service.errors import TooLarge, TooMuchForDeadline
+from service.tasks.base import TaskResult, Tasks, indexes_of_texts, task_result
 from service.tokenization.encoding import EncodedText
 
 PASSES_PER_TURN = 256  # made, or read, before the event loop gets a turn: about 1 ms
@@ -50,23 +49,10 @@ async def run_passes(
         except BaseException:
             request.withdraw()
             raise
-        result = await request.finish()
+        with indexes_of_texts(owners):
+            result = await request.finish()
     except TooMuchForDeadline as error:
         cost, _, _ = error.message.partition(": ")
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
         raise
-    except ServiceError as error:
-        if error.index is not None:
-            error.index = owners[error.index]
-        raise
-    return TaskResult(
-        sequences=sequences,
-        owners=owners,
-        rows=result.rows,
-        truncated=0,
-        tokens=tokens,
-        tokenize_seconds=0.0,
-        queue_seconds=result.queue_seconds,
-        forward_seconds=result.forward_seconds,
-        received=time.perf_counter(),
-    )
+    return task_result(sequences, owners, result, 0.0)

@@ -114,9 +114,15 @@ def check_dimensions(request: VectorFields, width: int) -> None:
 
 
 def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:
-    normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
-    vectors = np.concatenate([row[pooling] for row in result.rows])[:, : request.dimensions]
-    return result.finish(unit_length(vectors) if normalize else np.ascontiguousarray(vectors))
+    vectors = np.concatenate([row[pooling] for row in result.rows])
+    return result.finish(cut_and_scale(vectors, request, normalize=tasks.embedding.normalize))
+
+
+def cut_and_scale(vectors: NDArray[np.generic], request: EmbeddingFields, *, normalize: bool) -> NDArray[np.generic]:
+    """The leading `dimensions` of vectors [..., width], then their unit length; `normalize`: if it is not asked for."""
+    own = vectors[..., : request.dimensions]
+    scales = normalize if request.normalize is None else request.normalize
+    return unit_length(own) if scales else np.ascontiguousarray(own)
 
 
 async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:

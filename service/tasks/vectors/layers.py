@@ -12,7 +12,7 @@ from model_export.artifact.feeds.layers import LAST
 from service.errors import Invalid
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbedRequest, LayerPooling
-from service.tasks.vectors.embed import check_dimensions, prepend_prompt, unit_length
+from service.tasks.vectors.embed import check_dimensions, cut_and_scale, prepend_prompt
 from service.tasks.vectors.token_vectors import check_answer_size, show_tokens
 from service.tasks.vectors.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodedText, EncodeOptions
@@ -56,9 +56,8 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     joined = [join_layers(states, request.layer_pooling) for states in by_layer]
     if pooling == "none":
         return result.finish(await show_tokens(tasks, texts, result.sequences, LongList(joined), request))
-    normalize = tasks.embedding.normalize if request.normalize is None else request.normalize
-    vectors = np.stack([states[..., 0, : request.dimensions] for states in joined])
-    return result.finish(unit_length(vectors) if normalize else vectors)
+    vectors = np.stack([states[..., 0, :] for states in joined])
+    return result.finish(cut_and_scale(vectors, request, normalize=tasks.embedding.normalize))
 
 
 def choose_layers(asked: Sequence[int], count: int) -> list[int]:

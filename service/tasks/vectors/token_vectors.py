@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from service.errors import TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbedRequest, TextsWithPrompt, Vectors
-from service.tasks.vectors.embed import check_dimensions, prepend_prompt, unit_length
+from service.tasks.vectors.embed import check_dimensions, cut_and_scale, prepend_prompt
 from service.tasks.vectors.words import average_words, find_words
 from service.tokenization.encoding import EncodedText, EncodeOptions
 
@@ -83,14 +81,15 @@ async def show_tokens(
 
     With `words`, [words, dimensions]. With `pieces`, the pieces or words beside the vectors.
     """
+    shape = partial(cut_and_scale, request=request, normalize=False)
     if not request.words:
-        vectors = LongList(_shape(one, request) for one in states)
+        vectors = LongList(map(shape, states))
         if not request.pieces:
             return vectors
         pairs = zip(sequences, vectors, strict=True)
         return LongList({"pieces": show_pieces(tasks, one), "vectors": array} for one, array in pairs)
     words = await find_words(tasks, texts, sequences)
-    vectors = LongList(_shape(average_words(one, own), request) for one, own in zip(states, words, strict=True))
+    vectors = LongList(shape(average_words(one, own)) for one, own in zip(states, words, strict=True))
     if not request.pieces:
         return vectors
     shown = map(partial(_words, tasks), texts, sequences, words)
@@ -104,11 +103,6 @@ def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
             f"vectors of {width} numbers for each of {count} {of} make a response of {count * width} numbers; "
             f"at most {MAX_NUMBERS} are allowed, {MAX_NUMBERS // width} {of}: split the request or ask for less of each"
         )
-
-
-def _shape(vectors: NDArray[np.generic], request: EmbedRequest) -> NDArray[np.generic]:
-    own = vectors[..., : request.dimensions]
-    return unit_length(own) if request.normalize else np.ascontiguousarray(own)
 
 
 def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
