@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from model_export.artifact.manifest import ModelBounds
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
+from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
 from model_export.graph.attention import ATTENTION
 from model_export.graph.attention_graph import build_attention
 from model_export.graph.builder import GraphBuilder
+from model_export.graph.channel_shift import taken_offsets
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
-from model_export.graph.heads.layers import expose_layers
+from model_export.graph.heads.layers import name_states
 from model_export.graph.heads.sentence import build_sentence
 from model_export.graph.precision import PRECISIONS
 from model_export.tokenization.tokenizer_check import why_unusable
@@ -29,6 +31,7 @@ class BuiltModel:
 
     graph: GraphBuilder
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
+    offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
     layout: str  # of the batch
     parts: NamedWeights
     heads: Heads
@@ -47,7 +50,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
-    expose_layers(graph, states, shift, architecture.hidden)
+    name_states(states)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
     heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
@@ -70,6 +73,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     return BuiltModel(
         graph=graph,
         attention=maps,
+        offsets=taken_offsets(shift, architecture.layers, architecture.hidden),
         layout=attention.layout,
         parts=parts,
         heads=heads,

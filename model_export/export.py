@@ -7,10 +7,11 @@ from pathlib import Path
 
 from model_export.artifact.cpu import has_fast_int8, trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import ATTENTION, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
+from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.errors import ExportError, PrecisionError
+from model_export.graph.heads.layers import write_layers
 from model_export.graph.precision import PRECISIONS
 from model_export.make_manifest import make_manifest
 from model_export.output.atomic_folder import atomic_folder, check_empty
@@ -87,6 +88,7 @@ def _export(
         built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
+        write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), PRECISIONS[precision].dtype)
         shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)

@@ -10,6 +10,7 @@ import numpy as np
 from model_export.artifact.manifest import (
     ATTENTION,
     FORMAT,
+    LAYERS,
     MODEL,
     TOKENIZER,
     WEIGHTS,
@@ -76,7 +77,7 @@ def make_manifest(
         attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER, ATTENTION)},
+        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS)},
     )
 
 

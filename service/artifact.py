@@ -7,6 +7,7 @@ from pathlib import Path
 from model_export.artifact.graph_sizes import why_sizes_differ
 from model_export.artifact.manifest import (
     ATTENTION,
+    LAYERS,
     MANIFEST,
     MODEL,
     PREPACKED_FOR,
@@ -18,7 +19,7 @@ from model_export.artifact.manifest import (
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
-FILES = (MODEL, WEIGHTS, TOKENIZER, ATTENTION)
+FILES = (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS)
 SIZES = {"vocabulary": 1, "hidden": 1, "layers": 1, "heads": 1, "intermediate": 1, "segments": 0, "parameters": 1}
 CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model*.bin")  # files of a checkpoint
 SOLUTION = "export the checkpoint again"
@@ -36,6 +37,10 @@ class Artifact:
     @property
     def attention(self) -> Path:
         return self.folder / ATTENTION
+
+    @property
+    def layers(self) -> Path:
+        return self.folder / LAYERS
 
     @property
     def weights(self) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, Self
 FORMAT = 5
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
+LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 

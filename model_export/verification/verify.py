@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
-from model_export.artifact.manifest import ATTENTION, MODEL
+from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import PrecisionError
 from model_export.verification.attention import attention_error
@@ -85,8 +85,9 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
 
     Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
     """
-    encoder = _open_portable(folder / MODEL, layout)
-    rows = _run(encoder, expected, heads, layout)
+    rows = _run(_open_portable(folder / MODEL, layout), expected, heads, layout)
+    encoder = _open_portable(folder / LAYERS, layout)
+    rows = [row | states for row, states in zip(rows, _run(encoder, expected, ["layer_tokens"], layout), strict=True)]
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -136,10 +137,8 @@ def _open(model: Path) -> ort.InferenceSession:
 def _run(session: ort.InferenceSession, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     fills = "fill_mask" in heads
     outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
-    outputs |= {"layer_tokens"}
-    asked = partial(
-        Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=(*range(expected.layers), LAST)
-    )
+    layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
+    asked = partial(Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=layers)
     tokens = [asked(ids=ids, types=np.zeros(len(ids), np.int32)) for ids in expected.sequences]
     batch = pack(tokens, layout, expected.modes)
     names = sorted(batch.outputs)

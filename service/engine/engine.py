@@ -64,7 +64,7 @@ class ModelEngine:
         """Raises what loading raises: a graph that does not load, a self-test that fails."""
         threads = self.settings.threads or available_cores()
         self.runner = self.make_runner(self.artifact, threads, concurrency_for(self.artifact, threads))
-        self.runner.attention.share_weights = self.settings.share_weights
+        self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
         self.calibration = await asyncio.to_thread(self._load)
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
