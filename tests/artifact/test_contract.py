@@ -80,8 +80,7 @@ def _sizes(artifact: Path, **sizes: int) -> dict[str, Any]:
     [
         (
             {"files": {}},
-            r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json, attention.onnx, "
-            "layers.onnx",
+            r"lists the checksums of \[\], not of model.onnx, model.onnx.data, tokenizer.json, attention.onnx, layers",
         ),
         ({"files": {"../secret": "0"}}, "lists the checksums of"),
         ({"golden": []}, "has no golden sequences"),

@@ -1,6 +1,5 @@
 """The model with the hidden states between its layers as outputs: a batch that asks for any of them runs here.
 
-
 Its other answers are those of the model, bit for bit: the same nodes over the same weights, packed in the same way.
 Packed weights are memory of a session, so this is a copy of them. Knows sessions; knows nothing of batches or requests.
 """
