@@ -1,5 +1,6 @@
 """Builds the graph of a checkpoint, and checks that its tokenizer fits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from model_export.artifact.manifest import ModelBounds
@@ -8,13 +9,14 @@ from model_export.checkpoints.class_labels import Classifier, classifier_of
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
-from model_export.graph.attention import ATTENTION
+from model_export.graph.attention import ATTENTION, Attention
 from model_export.graph.attention_graph import build_attention
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
 from model_export.graph.heads.layers import expose_layers
 from model_export.graph.heads.sentence import build_sentence
+from model_export.graph.plain_attention import PLAIN_ATTENTION
 from model_export.graph.precision import PRECISIONS
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
@@ -28,6 +30,7 @@ class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
 
     graph: GraphBuilder
+    plain: GraphBuilder | None  # the same model in standard operators, for CUDA; shares the weights of `graph`
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
     layout: str  # of the batch
     parts: NamedWeights
@@ -43,18 +46,25 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
-    attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
+    architecture, reference = parts.architecture, Reference(parts)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
-    states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
-    expose_layers(graph, states, shift, architecture.hidden)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-    heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
-    heads.build()
-    if sentence.pooling == "sentence":
-        build_sentence(graph, heads.hidden, architecture.hidden, sentence)
-        heads.present.append("sentence")
+
+    def build_model(make_attention: Callable[[GraphBuilder, int, int], Attention]) -> tuple[GraphBuilder, Heads]:
+        graph = GraphBuilder(selected.dtype)
+        attention = make_attention(graph, architecture.heads, architecture.hidden)
+        states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
+        expose_layers(graph, states, shift, architecture.hidden)
+        heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
+        heads.build()
+        if sentence.pooling == "sentence":
+            build_sentence(graph, heads.hidden, architecture.hidden, sentence)
+            heads.present.append("sentence")
+        return graph, heads
+
+    graph, heads = build_model(ATTENTION[device])
+    plain = build_model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
     maps = GraphBuilder(selected.dtype)
     build_attention(
         maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
@@ -69,8 +79,9 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         )
     return BuiltModel(
         graph=graph,
+        plain=plain,
         attention=maps,
-        layout=attention.layout,
+        layout=ATTENTION[device].layout,
         parts=parts,
         heads=heads,
         classifier=classifier,

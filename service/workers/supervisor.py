@@ -177,7 +177,15 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
             model, device = str(artifact.folder.parent), artifact.manifest.device
-            spec = WorkerSpec(name=name, folder=folder, artifact=model, device=device, degraded=degraded, **descriptors)
+            spec = WorkerSpec(
+                name=name,
+                folder=folder,
+                artifact=model,
+                device=device,
+                plain=artifact.plain,
+                degraded=degraded,
+                **descriptors,
+            )
             return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
 
         engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
