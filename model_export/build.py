@@ -71,12 +71,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     )
     heads.present.append("attention")
     parts.ignore_known()
-    if unused := checkpoint.unused_weights():
-        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
-        raise ExportError(
-            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
-            "The answers would not be the model's"
-        )
+    _check_all_used(checkpoint)
     return BuiltModel(
         graph=graph,
         plain=plain,
@@ -88,6 +83,16 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         sentence=sentence,
         reference=reference,
     )
+
+
+def _check_all_used(checkpoint: Checkpoint) -> None:
+    """Raises ExportError where a weight is left over."""
+    if unused := checkpoint.unused_weights():
+        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
+        raise ExportError(
+            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
+            "The answers would not be the model's"
+        )
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
