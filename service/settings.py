@@ -40,8 +40,8 @@ class Settings(ModelSettings):
     )
     cuda_attention: CudaAttention = Field(
         "auto",
-        description="attention on a GPU: packed (one operator), plain (standard operators, slower); auto tries packed "
-        "in a process of its own and takes plain where that fails; packed: a failure stops the start",
+        description="attention on a GPU: packed (one operator) or plain (standard operators, slower); auto: plain "
+        "where packed fails its self-test; packed: then the start ends",
     )
     api_processes: int = Field(
         0,

@@ -33,7 +33,7 @@ class ArtifactChoice:
 def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto") -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
 
-    On a GPU `attention` chooses among the graphs, and a graph is tried before it is chosen, but `plain`.
+    On a GPU `attention` chooses among the graphs, and a graph is tried before it is chosen.
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
@@ -57,7 +57,8 @@ def _choose_graph(artifact: Artifact, attention: CudaAttention) -> ArtifactChoic
     """The packed graph, or the plain one, or why neither can be used. Raises DeviceError where `packed` fails."""
     plain = replace(artifact, plain=True)
     if attention == "plain":
-        return ArtifactChoice(plain)
+        fault = why_graph_unusable(plain)
+        return f"plain attention: {fault}" if fault else ArtifactChoice(plain)
     fault = why_graph_unusable(artifact)
     if not fault:
         return ArtifactChoice(artifact)

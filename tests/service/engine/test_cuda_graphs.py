@@ -135,7 +135,7 @@ def test_the_compute_capability_is_what_the_runtime_says() -> None:
         ("auto", "", "", False, ""),
         ("auto", "no kernel", "", True, "plain attention is used, because packed attention cannot be: no kernel"),
         ("packed", "", "wrong", False, ""),
-        ("plain", "wrong", "wrong", True, ""),  # chosen, not a fallback: nothing is tried
+        ("plain", "", "", True, ""),  # chosen, not a fallback
     ],
 )
 def test_the_graph_that_runs_is_the_first_that_passes_its_trial(
@@ -162,6 +162,8 @@ def test_without_a_graph_that_works_the_cpu_serves_or_the_start_ends_with_both_r
     for asked in ("cuda", "auto"):
         with pytest.raises(DeviceError, match=f"the GPU cannot be used: {both}"):
             select_artifact(folder, asked)
+        with pytest.raises(DeviceError, match="the GPU cannot be used: plain attention: wrong"):
+            select_artifact(folder, asked, "plain")
     (tmp_path / "cuda").symlink_to(folder / "cuda")
     (tmp_path / "cpu").symlink_to(bert_artifact / "cpu")
     choice = select_artifact(tmp_path, "auto")
