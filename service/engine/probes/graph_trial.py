@@ -2,7 +2,7 @@
 
 A wrong answer is the least that can go wrong. An illegal access leaves CUDA unusable for the rest of the process, a
 crash ends it, and a kernel may never return. The process that serves survives none of these, so it starts this one
-first: `python -c` with TRIAL of `engine/device`, the artifact's folder, and `packed` or `plain`. Its last line of output
+first: `python -c` with TRIAL of `engine/device`, the artifact's folder, `packed` or `plain`. Its last line of output
 is the reason why the graph cannot be used, empty where it can. Knows one card and one graph; does not know what is
 served instead.
 """

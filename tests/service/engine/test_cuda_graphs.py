@@ -5,6 +5,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from model_export.artifact.manifest import MANIFEST
+from model_export.artifact.manifest import MANIFEST, PLAIN
 from model_export.export import export
 from service.__main__ import _warn_of_device
-from service.artifact import Artifact, open_artifact, read_artifact
+from service.artifact import Artifact, ManifestError, open_artifact, read_artifact, why_inconsistent
 from service.engine import device
 from service.engine.calibration import golden_tokens, self_test
 from service.engine.cuda import runtime_capability
@@ -57,6 +58,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.engine.session.CudaSession", CpuAsCuda)
     monkeypatch.setattr(device, "PROBE", "print('')")
+
+
+def test_an_artifact_for_cuda_without_its_plain_graph_is_refused(folder: Path, tmp_path: Path) -> None:
+    manifest = read_artifact(folder, "cuda").manifest
+    without = {name: one for name, one in manifest.files.items() if name != PLAIN}
+    assert "not of model.onnx, model.onnx.data, tokenizer.json, attention.onnx, plain.onnx" in why_inconsistent(
+        dataclasses.replace(manifest, files=without)
+    )
+    assert why_inconsistent(manifest) == ""
+    shutil.copytree(folder, tmp_path / "artifact")
+    (tmp_path / "artifact" / "cuda" / PLAIN).write_bytes(b"another graph")
+    with pytest.raises(ManifestError, match=r"plain.onnx is damaged"):
+        open_artifact(tmp_path / "artifact", "cuda")
 
 
 @pytest.mark.usefixtures("gpu")
