@@ -7,7 +7,16 @@ from pathlib import Path
 
 from model_export.artifact.cpu import has_fast_int8, trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
+from model_export.artifact.manifest import (
+    ATTENTION,
+    LAYERS,
+    MODEL,
+    PLAIN,
+    PLAIN_LAYERS,
+    PREPACKED_FOR,
+    TOKENIZER,
+    Manifest,
+)
 from model_export.build import build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.errors import ExportError, PrecisionError
@@ -18,7 +27,7 @@ from model_export.output.atomic_folder import atomic_folder, check_empty
 from model_export.output.prepacked import prepack, prepacked_for
 from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import read_tokenizer
-from model_export.verification.verify import reference_outputs, verify
+from model_export.verification.verify import reference_outputs, verify, verify_plain
 
 AUTO = "auto"
 AUTO_MIN_COSINE = {"int8": 0.99, "fp16": 0.9999}  # of the check's vectors; below it auto takes fp32
@@ -88,10 +97,16 @@ def _export(
         built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
         if prepacked:
             prepack(folder / MODEL)
-        write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), PRECISIONS[precision].dtype)
+        offsets, dtype = built.offsets.load(), PRECISIONS[precision].dtype
+        write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
         shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
+        if built.plain is not None:
+            built.plain.save_sharing(folder / PLAIN, folder / MODEL)
+            write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
+        if built.plain is not None:
+            errors |= verify_plain(folder, expected, heads, precision)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(

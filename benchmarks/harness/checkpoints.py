@@ -79,10 +79,15 @@ def checkpoint(size: str) -> Path:
 
 def artifact(size: str, precision: str, device: str = "cpu") -> Path:
     """The folder of an artifact; exports it each time, so that the current exporter is measured."""
-    folder = BUILD / f"{size}-{precision}"
+    folder = artifact_folder(size, precision)
     shutil.rmtree(folder / device, ignore_errors=True)
     export(checkpoint(size), folder, precision=precision, device=device)
     return folder
+
+
+def artifact_folder(size: str, precision: str) -> Path:
+    """Where `artifact` writes."""
+    return BUILD / f"{size}-{precision}"
 
 
 def artifact_to_serve(name: str) -> Path:

@@ -122,7 +122,7 @@ class ModelRunner:
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
-        batch = pack(sequences, manifest.layout, manifest.embedding.modes)
+        batch = pack(sequences, self.artifact.layout, manifest.embedding.modes)
         limits = {
             "ids": manifest.sizes["vocabulary"],
             "types": max(1, manifest.sizes["segments"]),

@@ -6,7 +6,7 @@ Packed weights are memory of a session, so this is a copy of them. Knows session
 
 from dataclasses import dataclass
 
-from model_export.artifact.manifest import LAYERS, WEIGHTS, sha256
+from model_export.artifact.manifest import sha256
 from service.engine.graphs.further_graph import FurtherGraph, files_changed
 from service.engine.session import Session, open_session
 from service.mapped_file import detach_from
@@ -21,8 +21,8 @@ class LayersModel(FurtherGraph):
     def _read(self) -> Session:
         artifact = self.artifact
         try:
-            known, read = artifact.manifest.files, {LAYERS: artifact.layers, WEIGHTS: artifact.weights}
-            if any(sha256(path) != known[name] for name, path in read.items()):
+            known, read = artifact.manifest.files, (artifact.layers, artifact.weights)
+            if any(sha256(path) != known[path.name] for path in read):
                 raise files_changed(PURPOSE)
         except OSError as error:
             raise files_changed(PURPOSE, error) from error
