@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import BUILD, SAMPLE, checkpoint
 from benchmarks.harness.client import ask_once, get, post
-from benchmarks.harness.machine import table
+from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Stream, closed_loop, cost
 from benchmarks.server.__main__ import mask_first_word, random_texts
@@ -146,10 +146,10 @@ def _race(name: str, ours: int, others: int, *, rounds: int, seconds: float) -> 
 
 
 def _compare_costs(name: str, ours: ServiceProcess, others: ServiceProcess, asked: argparse.Namespace) -> None:
-    """Prints, for each number of connections, the medians of both versions and of the rounds' ratios."""
+    """Prints and writes, for each number of connections, the medians of both versions and of the rounds' ratios."""
     texts = random_texts(_artifact(name, HERE), mixes.STS_B, count=512)
     requests = itertools.cycle([post("/embed", {"inputs": text}) for text in texts])
-    rows = []
+    results: dict[str, dict[str, float]] = {}
     for connections in asked.connections:
 
         def run(port: int, connections: int = connections) -> Stream:
@@ -157,16 +157,19 @@ def _compare_costs(name: str, ours: ServiceProcess, others: ServiceProcess, aske
             return asyncio.run(stream).must_be()
 
         found: dict[int, list[tuple[float, float]]] = {ours.port: [], others.port: []}
-        for turn in range(asked.rounds):
+        for turn in range(-1, asked.rounds):  # the first one warms up
             for server in (ours, others) if turn % 2 else (others, ours):
                 stream, spent = cost(server.process.pid, partial(run, server.port))
-                found[server.port].append((spent["process"], stream.rate))
+                found[server.port] += [(spent["process"], stream.rate)] * (turn >= 0)
         both = list(zip(found[ours.port], found[others.port], strict=True))
-        medians = (statistics.median(one[i] for one in found[port]) for i in (0, 1) for port in found)
-        ratios = (statistics.median(one[i] / other[i] for one, other in both) for i in (0, 1))
-        rows.append([name, connections, *medians, *(f"{one:.2f}" for one in ratios)])
-    head = ["model", "connections", "this, us", "other, us", "this, 1/s", "other, 1/s", "ratio, us", "ratio, 1/s"]
-    print(table(head, rows))
+        columns = results[str(connections)] = {}
+        for i, unit in enumerate(("us", "1/s")):
+            columns[f"this, {unit}"] = statistics.median(one[i] for one, _ in both)
+            columns[f"other, {unit}"] = statistics.median(other[i] for _, other in both)
+            columns[f"ratio, {unit}"] = statistics.median(one[i] / other[i] for one, other in both)
+    columns_of_all = [[name, connections, *columns.values()] for connections, columns in results.items()]
+    print(table(["model", "connections", *columns], columns_of_all))
+    update("versions-cost", {name: results}, details={"seconds": asked.seconds, "rounds": asked.rounds})
 
 
 async def _compare(name: str, ours: int, others: int) -> None:

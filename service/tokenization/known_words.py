@@ -99,7 +99,8 @@ class KnownWords:
         encoding = guard(lambda: self.tokenizer.encode(" ".join(words), add_special_tokens=False), index)
         pieces: list[tuple[int, ...]] = [()] * len(words)
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
-            pieces[word] += (token,)
+            if word is not None:  # that of a special token, of which there are none
+                pieces[word] += (token,)
         return dict(zip(words, pieces, strict=True))
 
     def _keep(self, new: dict[str, tuple[int, ...]]) -> None:
