@@ -1,6 +1,6 @@
 """Exports a checkpoint: read it, build the graph, write it, verify the written files, then rename the folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from model_export.artifact.manifest import (
     PREPACKED_FOR,
     TOKENIZER,
     Manifest,
+    StoredWeight,
 )
-from model_export.build import build_graph, check_tokenizer_fits
+from model_export.build import BuiltModel, build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.errors import ExportError, PrecisionError
 from model_export.graph.heads.layers import write_layers
@@ -93,16 +94,7 @@ def _export(
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
         stored = asdict(sizes) | {"parameters": checkpoint.parameters}
-        packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-        built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
-        if prepacked:
-            prepack(folder / MODEL)
-        offsets, dtype = built.offsets.load(), PRECISIONS[precision].dtype
-        write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
-        shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
-        if built.plain is not None:
-            built.plain.save_sharing(folder / PLAIN, folder / MODEL)
-            write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
+        shared = _write_graphs(folder, built, stored, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
         if built.plain is not None:
@@ -114,6 +106,22 @@ def _export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _write_graphs(
+    folder: Path, built: BuiltModel, sizes: Mapping[str, int], dtype: str, *, prepacked: bool
+) -> Sequence[StoredWeight]:
+    """Writes MODEL with its weights, then the graphs that share them; returns the weights that ATTENTION reads."""
+    packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
+    built.graph.save(folder / MODEL, metadata_of(sizes) | packed_for)
+    if prepacked:
+        prepack(folder / MODEL)
+    offsets = built.offsets.load()
+    write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
+    if built.plain is not None:
+        built.plain.save_sharing(folder / PLAIN, folder / MODEL)
+        write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
+    return built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 
 
 def _check_exact(precision: str, errors: Mapping[str, float]) -> str:
