@@ -46,8 +46,9 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
-    attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
+    kind = selected.attention.get(device, ATTENTION[device])
+    architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype, kind.opset), Reference(parts)
+    attention = kind(graph, architecture.heads, architecture.hidden)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
     name_states(states)
@@ -59,9 +60,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         build_sentence(graph, heads.hidden, architecture.hidden, sentence)
         heads.present.append("sentence")
     maps = GraphBuilder(selected.dtype)
-    build_attention(
-        maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
-    )
+    build_attention(maps, parts, selected.linear[device](), kind(maps, architecture.heads, architecture.hidden), shift)
     heads.present.append("attention")
     parts.ignore_known()
     if unused := checkpoint.unused_weights():

@@ -12,7 +12,7 @@ import numpy as np
 
 from model_export.artifact.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
 from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
-from model_export.graph.builder import TYPES, GraphBuilder, Value
+from model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
 from model_export.graph.linear import Linear
 
 MASKED_SCORE = np.float32(-1e30)  # bias of a score between two sequences: the probability becomes exactly 0
@@ -41,6 +41,7 @@ class Attention(Protocol):
     """
 
     layout: ClassVar[str]  # of the batch that it reads
+    opset: ClassVar[int]  # that its operators need
 
     def declare(self, selected: Value) -> None:
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
@@ -78,6 +79,7 @@ class PackedRows:
     """
 
     layout: ClassVar[str] = PACKED_ROWS
+    opset: ClassVar[int] = OPSET
     g: GraphBuilder
     heads: int
     hidden: int
@@ -108,10 +110,15 @@ class PackedRows:
         with g.scope("key_value"):
             both = linear.product(g, key_value_states, _concat_rows(projections.key[0], projections.value[0]))
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
-        probabilities = g.op("Softmax", g.op("Add", scores, index.bias), axis=-1)
-        context = self._gather_heads(g.op("MatMul", probabilities, value), index.output)
+        context = self._gather_heads(self._attend(query, key, value, index.bias), index.output)
         return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+
+    def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
+        """The context of each query slot, [rows, heads, queries, head size]."""
+        g = self.g
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
+        probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
+        return g.op("MatMul", probabilities, value)
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
         g = self.g
@@ -159,6 +166,20 @@ class PackedRows:
             return g.op("Where", same, g.constant(np.float32(0)), g.constant(MASKED_SCORE))
 
 
+@dataclass(slots=True)
+class FusedPackedRows(PackedRows):
+    """As PackedRows, by one operator, with the same bits: it adds the bias to the scores while they are in the cache.
+
+    For int8, where attention is a third of 512 tokens (benchmarks/README.md). OpenVINO 2025.4 does not read it, and
+    fp32 graphs are also read there.
+    """
+
+    opset: ClassVar[int] = 23
+
+    def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
+        return self.g.op("Attention", query, key, value, bias)
+
+
 def _probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
     """softmax(Q K^T / sqrt(head size)) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
     shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
@@ -183,6 +204,7 @@ class CumulativeLengths:
     """
 
     layout: ClassVar[str] = CUMULATIVE_LENGTHS
+    opset: ClassVar[int] = OPSET
     g: GraphBuilder
     heads: int
     hidden: int
