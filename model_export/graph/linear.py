@@ -124,7 +124,7 @@ class Int8PerTokenLinear:
     def linear_activation(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
     ) -> Value:
-        result = add_and_activate(g, self.product(g, x, weight), bias, activation)
+        result = activate(g, self.affine(g, x, weight, bias), activation)  # see CpuLinear
         self.note_activation(result, activation)
         return result
 
@@ -209,8 +209,8 @@ def add_and_activate(g: GraphBuilder, x: Value, bias: LazyWeight, activation: st
     """The activation of x + bias."""
     value = g.weight("bias", bias)
     match activation:
-        case "gelu":  # BiasGelu is only partly vectorized: 0.9 ms against 0.7 on 128 x 3072 numbers
-            return g.contrib("Gelu", g.op("Add", x, value))
+        case "gelu":
+            return g.contrib("BiasGelu", x, value)
         case "gelu_tanh":
             return g.contrib("FastGelu", x, value)
         case _:

@@ -18,7 +18,7 @@ CHECKPOINTS = ["bert", "albert", "sample"]
 
 def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession, list[str]]:
     """The encoder with the probabilities of every layer as further outputs, and their names."""
-    model, names = onnx.load(artifact.folder / LAYERS, load_external_data=False), []
+    model, names = onnx.load(artifact.folder / LAYERS, load_external_data=False), list[str]()
     for node in model.graph.node:
         if node.op_type == "Attention":
             node.output.extend(["", "", f"probabilities.{len(names)}"])
