@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from model_export.artifact.batch import BF16_ROWS
+from model_export.artifact.cpu import BF16
 from model_export.artifact.manifest import ModelBounds
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
@@ -15,7 +17,7 @@ from model_export.graph.builder import GraphBuilder
 from model_export.graph.channel_shift import taken_offsets
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
-from model_export.graph.heads.layers import name_states
+from model_export.graph.heads.layers import declare_states, name_states
 from model_export.graph.heads.sentence import build_sentence
 from model_export.graph.precision import PRECISIONS
 from model_export.tokenization.tokenizer_check import why_unusable
@@ -31,6 +33,7 @@ class BuiltModel:
 
     graph: GraphBuilder
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
+    cut_heads: GraphBuilder | None  # the heads alone, which share the weights of `graph`; only in bf16
     offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
     layout: str  # of the batch
     parts: NamedWeights
@@ -53,11 +56,13 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     name_states(states)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-    heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
-    heads.build()
-    if sentence.pooling == "sentence":
-        build_sentence(graph, heads.hidden, architecture.hidden, sentence)
-        heads.present.append("sentence")
+    heads = _build_heads(Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse), sentence)
+    offsets = taken_offsets(shift, architecture.layers, architecture.hidden)
+    cut = None
+    if precision == BF16:
+        cut = GraphBuilder(selected.dtype)
+        states_of_encoder = declare_states(cut, parts, offsets)
+        _build_heads(Heads(cut, parts, classifier, selected.lm_head(), states_of_encoder, sentence.sparse), sentence)
     maps = GraphBuilder(selected.dtype)
     build_attention(
         maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
@@ -73,14 +78,23 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     return BuiltModel(
         graph=graph,
         attention=maps,
-        offsets=taken_offsets(shift, architecture.layers, architecture.hidden),
-        layout=attention.layout,
+        offsets=offsets,
+        cut_heads=cut,
+        layout=BF16_ROWS if precision == BF16 else attention.layout,
         parts=parts,
         heads=heads,
         classifier=classifier,
         sentence=sentence,
         reference=reference,
     )
+
+
+def _build_heads(heads: Heads, sentence: SentenceModel) -> Heads:
+    heads.build()
+    if sentence.pooling == "sentence":
+        build_sentence(heads.g, heads.hidden, heads.parts.architecture.hidden, sentence)
+        heads.present.append("sentence")
+    return heads
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:

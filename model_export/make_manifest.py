@@ -10,6 +10,7 @@ import numpy as np
 from model_export.artifact.manifest import (
     ATTENTION,
     FORMAT,
+    HEADS,
     LAYERS,
     MODEL,
     TOKENIZER,
@@ -52,6 +53,7 @@ def make_manifest(
     `shared` are the weights that ATTENTION reads.
     """
     heads, parts = built.heads, built.parts
+    files = (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *([HEADS] if built.cut_heads is not None else []))
     sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
@@ -77,7 +79,7 @@ def make_manifest(
         attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS)},
+        files={name: sha256(folder / name) for name in files},
     )
 
 

@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from model_export.artifact.cpu import BF16
 from model_export.artifact.graph_sizes import why_sizes_differ
 from model_export.artifact.manifest import (
     ATTENTION,
+    HEADS,
     LAYERS,
     MANIFEST,
     MODEL,
@@ -91,8 +93,9 @@ def read_artifact(folder: Path, device: str) -> Artifact:
 
 def why_inconsistent(manifest: Manifest) -> str:
     """What in the manifest contradicts itself or is missing, as a sentence without subject; empty if nothing is."""
-    if set(manifest.files) != set(FILES):
-        return f"lists the checksums of {sorted(manifest.files)}, not of {', '.join(FILES)}"
+    files = (*FILES, HEADS) if manifest.precision == BF16 else FILES
+    if set(manifest.files) != set(files):
+        return f"lists the checksums of {sorted(manifest.files)}, not of {', '.join(files)}"
     if wrong := [name for name, least in SIZES.items() if manifest.sizes.get(name, -1) < least]:
         return f"gives {wrong[0]} as {manifest.sizes.get(wrong[0])} in sizes; at least {SIZES[wrong[0]]} is possible"
     vocabulary, hidden = manifest.sizes["vocabulary"], manifest.sizes["hidden"]

@@ -14,6 +14,7 @@ FORMAT = 5
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
+HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -92,7 +93,7 @@ class Manifest:
     family: str
     precision: str
     device: str  # cpu or cuda
-    layout: str  # of the batch: PACKED_ROWS or CUMULATIVE_LENGTHS of batch.py
+    layout: str  # of the batch: PACKED_ROWS, BF16_ROWS or CUMULATIVE_LENGTHS of batch.py
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from model_export.artifact.cpu import BF16
 from model_export.graph.channel_shift import ChannelShift, NoShift
 from model_export.graph.heads.lm_head import ExactLogits, Int8Shortlist
 from model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
@@ -24,6 +25,8 @@ PRECISIONS = {
     "fp32": Precision(
         linear={"cpu": CpuLinear, "cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"
     ),
+    # the graph of fp32, whose products the runtime rounds; OpenVINO runs the encoder, ONNX Runtime the heads
+    BF16: Precision(linear={"cpu": CpuLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"),
     "fp16": Precision(linear={"cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float16"),
     "int8": Precision(linear={"cpu": Int8PerTokenLinear}, lm_head=Int8Shortlist, shift=ChannelShift, dtype="float32"),
 }

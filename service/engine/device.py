@@ -8,13 +8,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from model_export.artifact.cpu import BF16, why_bf16_unavailable
 from service.artifact import Artifact, available, open_artifact
 from service.errors import DeviceError
 from service.scheduling.concurrency import SERIAL, Concurrency
 
 PROBE = f"from {__package__}.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
-PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
+PER_CORE_PRECISIONS = ("int8", BF16)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
 
@@ -28,7 +29,7 @@ def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served."""
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
-        return ArtifactChoice(open_artifact(folder, "cpu"))
+        return ArtifactChoice(_open_for_cpu(folder))
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable()
     if not fault:
@@ -38,7 +39,15 @@ def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     if "cpu" not in devices:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
-    return ArtifactChoice(open_artifact(folder, "cpu"), fault)
+    return ArtifactChoice(_open_for_cpu(folder), fault)
+
+
+def _open_for_cpu(folder: Path) -> Artifact:
+    """Raises DeviceError where this machine cannot run its precision: there is no silent fp32."""
+    artifact = open_artifact(folder, "cpu")
+    if artifact.manifest.precision == BF16 and (fault := why_bf16_unavailable()):
+        raise DeviceError(f"{artifact.folder} is an artifact in bf16, but {fault}")
+    return artifact
 
 
 def export_device(device: str) -> str:
