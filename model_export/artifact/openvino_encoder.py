@@ -5,6 +5,7 @@ Products and the operators between them run in bf16, with sums in fp32. Needs Nu
 sequences or heads. `cpu.why_bf16_unavailable` says whether this machine can run it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ STATES, PREFIX = hidden_name(LAST), hidden_name(0).removesuffix("0")
 MAX_SMALL_BYTES = 2**16  # of a weight that stays in fp32: biases and norms, which OpenVINO adds in fp32
 # OpenVINO folds a conversion of a constant to fp32 unless it has this mark, and then holds the weights in fp32 too
 KEPT_NARROW = "decompression_0"
-CACHED_SHAPES = 512  # kernels that are kept per stream for shapes seen before; OpenVINO's default is 5,000
+CACHED_SHAPES = 256  # kernels kept for shapes, by OpenVINO (per stream) and by oneDNN; defaults: 5,000 and 1,024
 
 
 class OpenVinoEncoder:
@@ -34,6 +35,7 @@ class OpenVinoEncoder:
         Without `all_layers` only STATES can be asked for: every output stays in memory until a run ends. `threads` of
         0 are all that this process may use. Raises what OpenVINO raises on a bad graph.
         """
+        os.putenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CACHED_SHAPES))  # read when the first kernel is made
         model = _read(graph, all_layers=all_layers)
         options = {
             "INFERENCE_PRECISION_HINT": "bf16",

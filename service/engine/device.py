@@ -15,7 +15,7 @@ from service.scheduling.concurrency import SERIAL, Concurrency
 
 PROBE = f"from {__package__}.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
-PER_CORE_PRECISIONS = ("int8", BF16)  # cheap products, for which synchronizing threads costs more than it does in fp32
+PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
 
