@@ -23,7 +23,7 @@ def test_onnx_runtime_writes_no_telemetry_files(module: str, tmp_path: Path) -> 
 
 
 def test_openvino_writes_no_file(exported: Callable, tmp_path: Path) -> None:
-    """It has telemetry in its converter, which nothing calls, and a cache of compiled models, which is off."""
+    """Its import would write an id to ~/intel, and it has a cache of compiled models, which is off."""
     layers = exported("bert", "bf16").folder / LAYERS
     module = OpenVinoEncoder.__module__
     code = f"from {module} import *; OpenVinoEncoder(Path({str(layers)!r}), all_layers=False, threads=1)"

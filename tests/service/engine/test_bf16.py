@@ -142,7 +142,7 @@ def test_with_both_it_is_selected(artifact: Artifact, monkeypatch: pytest.Monkey
     chosen = select_artifact(artifact.folder.parent, "auto").artifact
     assert chosen.manifest.precision == "bf16"
     assert concurrency_for(chosen, 2) == Concurrency(2, per_core=True)  # small
-    sizes = chosen.manifest.sizes | {"parameters": 110_000_000}
+    sizes = {**chosen.manifest.sizes, "parameters": 110_000_000}
     large = dataclasses.replace(chosen, manifest=dataclasses.replace(chosen.manifest, sizes=sizes))
     assert concurrency_for(large, 2) == SERIAL  # a second copy of packed weights would exceed the memory of fp32
 
