@@ -114,14 +114,14 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
-# Images bert-service (the one command), bert-serve and bert-export. RUNTIME=cuda: for a GPU; bert-export needs none.
+# Images bert-service (the one command), bert-serve and bert-export. RUNTIME=cuda: for a GPU; bert-export needs none. RUNTIME=openvino: with bf16.
 RUNTIME := cpu
 IMAGE_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD = docker build --file docker/Dockerfile --build-arg RUNTIME=$(RUNTIME) --build-arg VERSION=$(IMAGE_VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BUILD_NETWORK),--network=$(BUILD_NETWORK))
 
 images:
-	$(if $(filter cpu,$(RUNTIME)),$(BUILD) --target export --tag bert-export:cpu .)
+	$(if $(filter-out cuda,$(RUNTIME)),$(BUILD) --target export --tag bert-export:$(RUNTIME) .)
 	$(BUILD) --target serve --tag bert-serve:$(RUNTIME) .
 	$(BUILD) --target service --tag bert-service:$(RUNTIME) .
 
@@ -144,6 +144,8 @@ lock: dev
 	$(FOR_IMAGES) $(UPGRADE) $(LOCKS)/build.in -o $(LOCKS)/build.lock
 	$(FOR_IMAGES) --override $(LOCKS)/unused.txt --override $(LOCKS)/runtime-cpu.txt pyproject.toml \
 		-o $(LOCKS)/runtime-cpu.lock
+	$(FOR_IMAGES) --extra openvino --override $(LOCKS)/unused.txt --override $(LOCKS)/runtime-cpu.txt pyproject.toml \
+		-o $(LOCKS)/runtime-openvino.lock
 	$(COMPILE) $(UPGRADE) --python-platform x86_64-manylinux_2_28 --python-version 3.12 --constraint requirements-dev.lock \
 		--extra cuda --override $(LOCKS)/unused.txt --override $(LOCKS)/no-cufft.txt pyproject.toml \
 		-o $(LOCKS)/runtime-cuda.lock

@@ -60,7 +60,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         from model_export.graph.precision import PRECISIONS  # a download takes a third of its time without ONNX
 
         parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
-        about = "fp16 for cuda, int8 for cpu; auto: those where they are fast and exact enough (default: fp32)"
+        about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
         parser.add_argument("--precision", choices=[AUTO, *sorted(PRECISIONS)], default="fp32", help=about)
         about = "the device that the artifact is for; a folder may hold an artifact for each"
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=about)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from model_export.artifact.cpu import BF16
 from model_export.artifact.manifest import ModelBounds
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
@@ -11,14 +12,15 @@ from model_export.checkpoints.sentence_modules import SentenceModel, sentence_mo
 from model_export.errors import ExportError
 from model_export.graph.attention import Attention
 from model_export.graph.attention_graph import build_attention
-from model_export.graph.builder import GraphBuilder
-from model_export.graph.channel_shift import taken_offsets
+from model_export.graph.builder import GraphBuilder, Value
+from model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
-from model_export.graph.heads.layers import name_states
+from model_export.graph.heads.layers import declare_states, name_states
 from model_export.graph.heads.sentence import build_sentence
+from model_export.graph.linear import Linear
 from model_export.graph.plain_attention import PLAIN_ATTENTION
-from model_export.graph.precision import PRECISIONS
+from model_export.graph.precision import PRECISIONS, Precision
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
 from model_export.verification.reference import Reference
@@ -33,6 +35,7 @@ class BuiltModel:
     graph: GraphBuilder
     plain: GraphBuilder | None  # the same model in standard operators, for CUDA; shares the weights of `graph`
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
+    cut_heads: GraphBuilder | None  # the heads alone, which share the weights of `graph`; only in bf16
     offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
     layout: str  # of the batch
     parts: NamedWeights
@@ -53,23 +56,14 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-
-    def build_model(kind: type[Attention]) -> tuple[GraphBuilder, Heads]:
-        graph = GraphBuilder(selected.dtype, kind.opset)
-        attention = kind(graph, architecture.heads, architecture.hidden)
-        states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
-        name_states(states)
-        heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
-        heads.build()
-        if sentence.pooling == "sentence":
-            build_sentence(graph, heads.hidden, architecture.hidden, sentence)
-            heads.present.append("sentence")
-        return graph, heads
-
-    graph, heads = build_model(kind)
-    plain = build_model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
-    maps = GraphBuilder(selected.dtype)
-    build_attention(maps, parts, selected.linear[device](), kind(maps, architecture.heads, architecture.hidden), shift)
+    graphs = _Graphs(selected, selected.linear[device](), parts, shift, classifier, sentence)
+    graph, heads = graphs.model(kind)
+    plain = graphs.model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
+    offsets = taken_offsets(shift, architecture.layers, architecture.hidden)
+    cut = GraphBuilder(selected.dtype) if precision == BF16 else None
+    if cut is not None:
+        graphs.heads(cut, declare_states(cut, parts, offsets))
+    maps = graphs.attention(kind)
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)
@@ -77,7 +71,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         graph=graph,
         plain=plain,
         attention=maps,
-        offsets=taken_offsets(shift, architecture.layers, architecture.hidden),
+        cut_heads=cut,
+        offsets=offsets,
         layout=kind.layout,
         parts=parts,
         heads=heads,
@@ -85,6 +80,41 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         sentence=sentence,
         reference=reference,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """Builds graphs of one model over the same weights."""
+
+    selected: Precision
+    linear: Linear
+    parts: NamedWeights
+    shift: ChannelShift | NoShift
+    classifier: Classifier
+    sentence: SentenceModel
+
+    def model(self, kind: type[Attention]) -> tuple[GraphBuilder, Heads]:
+        """The encoder, with attention of a `kind`, and its heads."""
+        graph, sizes = GraphBuilder(self.selected.dtype, kind.opset), self.parts.architecture
+        attention = kind(graph, sizes.heads, sizes.hidden)
+        states = Encoder(graph, self.parts, self.linear, attention, self.shift).build()
+        name_states(states)
+        return graph, self.heads(graph, states[-1])
+
+    def heads(self, graph: GraphBuilder, states: Value) -> Heads:
+        """Adds the heads that read `states`, those after the last layer."""
+        heads = Heads(graph, self.parts, self.classifier, self.selected.lm_head(), states, self.sentence.sparse)
+        heads.build()
+        if self.sentence.pooling == "sentence":
+            build_sentence(graph, heads.hidden, self.parts.architecture.hidden, self.sentence)
+            heads.present.append("sentence")
+        return heads
+
+    def attention(self, kind: type[Attention]) -> GraphBuilder:
+        """The attention probabilities."""
+        graph, sizes = GraphBuilder(self.selected.dtype), self.parts.architecture
+        build_attention(graph, self.parts, self.linear, kind(graph, sizes.heads, sizes.hidden), self.shift)
+        return graph
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:

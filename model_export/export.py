@@ -5,10 +5,11 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from model_export.artifact.cpu import has_fast_int8, trim_heap
+from model_export.artifact.cpu import BF16, has_fast_int8, trim_heap, why_bf16_unavailable
 from model_export.artifact.graph_sizes import metadata_of
 from model_export.artifact.manifest import (
     ATTENTION,
+    HEADS,
     LAYERS,
     MODEL,
     PLAIN,
@@ -31,7 +32,8 @@ from model_export.tokenization.tokenizer_files import read_tokenizer
 from model_export.verification.verify import reference_outputs, verify, verify_plain
 
 AUTO = "auto"
-AUTO_MIN_COSINE = {"int8": 0.99, "fp16": 0.9999}  # of the check's vectors; below it auto takes fp32
+AUTO_MIN_COSINE = {"int8": 0.99, "bf16": 0.9998, "fp16": 0.9999}  # of the check's vectors; below it auto goes on
+AUTO_ORDER = {"cpu": ("int8", "bf16"), "cuda": ("fp16",)}  # the fastest first; the last resort is fp32
 
 
 def export(
@@ -46,8 +48,8 @@ def export(
 ) -> Manifest:
     """Writes the checkpoint folder `source` to the folder `artifact`/`device`.
 
-    `precision` may be "auto": int8 (cpu) or fp16 (cuda) where they are fast and the check stays within
-    AUTO_MIN_COSINE, otherwise fp32. `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the
+    `precision` may be "auto": the first of AUTO_ORDER that is fast here and whose check stays within AUTO_MIN_COSINE,
+    otherwise fp32. `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the
     weights also packed for this machine; `without_modules` leaves out sentence-transformers' modules that are not
     computed.
     Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
@@ -58,13 +60,24 @@ def export(
     )
     if precision != AUTO:
         return write(precision)
-    if device == "cpu" and not has_fast_int8():
-        return write("fp32", auto="fp32, because this processor has neither VNNI nor AMX, which int8 needs")
-    small = "int8" if device == "cpu" else "fp16"
-    try:
-        return write(small, auto="")
-    except PrecisionError as error:
-        return write("fp32", auto=f"fp32, because {error}")
+    refused = []
+    for candidate in AUTO_ORDER[device]:
+        if fault := _why_slow(candidate):
+            refused.append(fault)
+            continue
+        try:
+            return write(candidate, auto="")
+        except PrecisionError as error:
+            refused.append(str(error))
+    return write("fp32", auto=f"fp32, because {'; '.join(refused)}")
+
+
+def _why_slow(precision: str) -> str:
+    """Why `precision` is not faster than fp32 on this machine, or cannot run; empty where it is."""
+    if precision == BF16:
+        return why_bf16_unavailable()
+    slow = precision == "int8" and not has_fast_int8()
+    return "this processor has neither VNNI nor AMX, which int8 needs" if slow else ""
 
 
 def _export(
@@ -118,6 +131,8 @@ def _write_graphs(
         prepack(folder / MODEL)
     offsets = built.offsets.load()
     write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
+    if built.cut_heads is not None:
+        built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
     if built.plain is not None:
         built.plain.save_sharing(folder / PLAIN, folder / MODEL)
         write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
@@ -139,3 +154,7 @@ def _check_supported(precision: str, device: str, *, prepacked: bool) -> None:
         raise ExportError(f"precision {precision} is not supported on {device}; choose one of: {known}")
     if prepacked and device != "cpu":
         raise ExportError("prepacked weights are for the CPU: omit --prepacked, or choose --device cpu")
+    if prepacked and precision == BF16:
+        raise ExportError("prepacked weights are for ONNX Runtime, and OpenVINO runs bf16: omit --prepacked")
+    if precision == BF16 and (fault := why_bf16_unavailable()):
+        raise ExportError(f"precision bf16 cannot be verified on this machine: {fault}")

@@ -74,7 +74,7 @@ def make_manifest(
         attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in files_for(device)},
+        files={name: sha256(folder / name) for name in files_for(device, precision)},
     )
 
 

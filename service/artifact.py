@@ -100,7 +100,7 @@ def read_artifact(folder: Path, device: str, *, plain: bool = False) -> Artifact
 
 def why_inconsistent(manifest: Manifest) -> str:
     """What in the manifest contradicts itself or is missing, as a sentence without subject; empty if nothing is."""
-    if set(manifest.files) != set(expected := files_for(manifest.device)):
+    if set(manifest.files) != set(expected := files_for(manifest.device, manifest.precision)):
         return f"lists the checksums of {sorted(manifest.files)}, not of {', '.join(expected)}"
     if wrong := [name for name, least in SIZES.items() if manifest.sizes.get(name, -1) < least]:
         return f"gives {wrong[0]} as {manifest.sizes.get(wrong[0])} in sizes; at least {SIZES[wrong[0]]} is possible"

@@ -13,10 +13,10 @@ class ModelSettings(BaseModel):
         description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact; "
         "the first start downloads and exports it",
     )
-    precision: Literal["auto", "fp32", "fp16", "int8"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
         "fp32",
-        description="of the export of BERT_MODEL; auto: int8 on a CPU with VNNI or AMX, fp16 on a GPU, where the "
-        "export's check is within its bound, otherwise fp32",
+        description="of the export of BERT_MODEL; auto: the first that is fast here, its check within its bound: "
+        "on a CPU int8 (VNNI or AMX), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
     )
     cache: Path | None = Field(
         None,

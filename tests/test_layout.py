@@ -29,6 +29,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
         "model_export.verification",
         "model_export.output",
     ),
+    "openvino": ("model_export.artifact.openvino_encoder",),
     "tokenizers": ("service.tokenization", "model_export.tokenization"),
     "huggingface_hub": ("model_export.checkpoints.hub",),
     "ml_dtypes": ("model_export.checkpoints.storage",),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from model_export.artifact.cpu import BF16
 from model_export.checkpoints.weight_names import BERT_PARTS
 from model_export.export import export
 from model_export.graph.precision import PRECISIONS
@@ -44,7 +45,8 @@ TINY = {
     "intermediate_size": 128,
     "vocab_size": 1024,
 }
-ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices]
+# on any CPU: bf16 needs AVX512-BF16 or AMX, and OpenVINO
+ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices and name != BF16]
 SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
 POSITIONS, SEGMENTS = 512, 2
 REST = {  # what all sizes share
@@ -92,7 +94,7 @@ def artifact_folder(size: str, precision: str) -> Path:
 
 def artifact_to_serve(name: str) -> Path:
     """The artifact to serve: BERT-base with random weights if `name` is a precision, otherwise the folder `name`."""
-    return artifact("base", name) if name in ON_CPU else Path(name)
+    return artifact("base", name) if name in (*ON_CPU, BF16) else Path(name)
 
 
 def weights(config: dict[str, int]) -> Arrays:

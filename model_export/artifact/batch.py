@@ -15,8 +15,8 @@ from model_export.artifact.feeds.attention import attention_rows, cumulative_len
 from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS, graph_outputs, layer_rows
 from model_export.artifact.feeds.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
 from model_export.artifact.feeds.sparse import NOTHING, sparse_feeds, sparse_spans
-from model_export.artifact.manifest import PACKED_ROWS
-from model_export.artifact.placement import Feeds, Ints
+from model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
+from model_export.artifact.placement import ALIGNMENT, BF16_ALIGNMENT, Feeds, Ints
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Row = dict[str, NDArray[np.generic]]  # output name -> the rows of one sequence
@@ -47,6 +47,7 @@ WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a se
 ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
 NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
+ROW_ALIGNMENT = {PACKED_ROWS: ALIGNMENT, BF16_ROWS: BF16_ALIGNMENT}
 
 
 @lru_cache(maxsize=1024)
@@ -101,7 +102,10 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence
     selected = [_select_positions(s, modes) for s in sequences]
     heads, spans = _head_feeds(sequences, selected)
     flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
-    attention = (attention_rows if layout == PACKED_ROWS else cumulative_lengths)(lengths, starts, flat)
+    if layout in ROW_ALIGNMENT:
+        attention = attention_rows(lengths, starts, flat, ROW_ALIGNMENT[layout])
+    else:
+        attention = cumulative_lengths(lengths, starts, flat)
     feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))
     if modes:
         feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
@@ -112,7 +116,7 @@ def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence
         spans[LAYER] = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
         ends = np.cumsum([len(rows) for rows in selected]).tolist()
         spans[SELECTED] = list(map(slice, [0, *ends], ends))
-    slots = feeds["slot_tokens"].size if layout == PACKED_ROWS else len(feeds["ids"])
+    slots = feeds["slot_tokens"].size if layout in ROW_ALIGNMENT else len(feeds["ids"])
     return Batch(feeds=feeds, outputs=wanted, spans=spans, tokens=int(lengths.sum()), slots=slots, owners=sequences)
 
 

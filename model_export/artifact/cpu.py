@@ -1,10 +1,13 @@
-"""The CPU signature that prepacked weights are made for, and malloc_trim."""
+"""What this processor is fast in, the CPU signature that prepacked weights are made for, and malloc_trim."""
 
 import ctypes
 import platform
+from importlib.util import find_spec
 from pathlib import Path
 
 FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}  # with these an int8 product neither saturates nor is slow
+FAST_BF16 = {"avx512_bf16", "amx_bf16"}  # with these a bf16 product is faster than one in fp32
+BF16, BF16_RUNTIME = "bf16", "openvino"  # a precision, and the package that runs it
 VECTOR_UNITS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}
 
 
@@ -17,6 +20,15 @@ def cpu_signature(onnxruntime: str) -> str:
 def has_fast_int8() -> bool:
     """Whether this processor has VNNI or AMX."""
     return bool(FAST_INT8 & _flags())
+
+
+def why_bf16_unavailable() -> str:
+    """Why this machine cannot run bf16, with the way out; empty where it can. Imports nothing."""
+    if not FAST_BF16 & _flags():
+        return "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"
+    if find_spec(BF16_RUNTIME) is None:
+        return "OpenVINO is not installed, which runs bf16: pip install 'bert-service[openvino]', or use fp32 or int8"
+    return ""
 
 
 def _flags() -> set[str]:

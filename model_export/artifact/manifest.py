@@ -1,4 +1,4 @@
-"""The manifest of an artifact, which `model_export` writes and `service` reads. Standard library only."""
+"""The manifest of an artifact, which `model_export` writes and `service` reads."""
 
 import collections.abc
 import dataclasses
@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from model_export.artifact.cpu import BF16
+
 FORMAT = 6
-PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # layouts: how attention separates sequences
+# layouts, how attention separates sequences: on the CPU, on the CPU in bf16, on CUDA
+PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
 PLAIN = "plain.onnx"  # only for CUDA: MODEL with attention in standard operators on packed rows; weights as ATTENTION
 PLAIN_LAYERS = "plain_layers.onnx"  # to PLAIN what LAYERS is to MODEL
+HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -95,7 +99,7 @@ class Manifest:
     family: str
     precision: str
     device: str  # cpu or cuda
-    layout: str  # of the batch: PACKED_ROWS or CUMULATIVE_LENGTHS
+    layout: str  # of the batch: PACKED_ROWS, BF16_ROWS or CUMULATIVE_LENGTHS
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
@@ -167,9 +171,10 @@ class Manifest:
                 )
 
 
-def files_for(device: str) -> tuple[str, ...]:
-    """The files of an artifact for `device` beside its manifest."""
-    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS) + ((PLAIN, PLAIN_LAYERS) if device == "cuda" else ())
+def files_for(device: str, precision: str) -> tuple[str, ...]:
+    """The files of an artifact beside its manifest."""
+    of_cuda = (PLAIN, PLAIN_LAYERS) if device == "cuda" else ()
+    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *of_cuda, *((HEADS,) if precision == BF16 else ()))
 
 
 def sha256(path: Path) -> str:

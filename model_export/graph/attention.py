@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from model_export.artifact.manifest import PACKED_ROWS
+from model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
 from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
 from model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
 from model_export.graph.linear import Linear
@@ -188,6 +188,13 @@ class FusedPackedRows(PackedRows):
 
     def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
         return self.g.op("Attention", query, key, value, bias)
+
+
+@dataclass(slots=True)
+class Bf16PackedRows(PackedRows):
+    """As PackedRows, on rows in which sequences begin at multiples of `placement.BF16_ALIGNMENT`."""
+
+    layout: ClassVar[str] = BF16_ROWS
 
 
 def attention_probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from model_export.graph.attention import Attention, FusedPackedRows, PackedRows
+from model_export.artifact.cpu import BF16
+from model_export.graph.attention import Attention, Bf16PackedRows, FusedPackedRows, PackedRows
 from model_export.graph.channel_shift import ChannelShift, NoShift
 from model_export.graph.cuda_attention import CumulativeLengths
 from model_export.graph.heads.lm_head import ExactLogits, Int8Shortlist
@@ -28,6 +29,14 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(
         linear={"cpu": CpuLinear, "cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"
+    ),
+    # the graph of fp32, whose products the runtime rounds; OpenVINO runs the encoder, ONNX Runtime the heads
+    BF16: Precision(
+        linear={"cpu": CpuLinear},
+        lm_head=ExactLogits,
+        shift=NoShift,
+        dtype="float32",
+        attention={"cpu": Bf16PackedRows},
     ),
     "fp16": Precision(linear={"cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float16"),
     "int8": Precision(

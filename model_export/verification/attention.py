@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import Tokens, pack, split
 from model_export.artifact.feeds.layers import attention_name, hidden_name
 from model_export.errors import PrecisionError
+from model_export.verification.graphs import Graph
 from model_export.verification.reference import Doubles
 
-MAX_DISTANCE = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
+MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
 
 
 def attention_error(
-    encoder: ort.InferenceSession,
-    attention: ort.InferenceSession,
+    encoder: Graph,
+    attention: Graph,
     sequences: Sequence[NDArray[np.int32]],
     expected: Sequence[Doubles],
     *,
@@ -34,8 +34,8 @@ def attention_error(
         for ids in sequences
     ]
     batch = pack(tokens, layout, modes)
-    names, inputs = sorted(batch.outputs), {one.name for one in encoder.get_inputs()}
-    results = encoder.run(names, {name: array for name, array in batch.feeds.items() if name in inputs})
+    names = sorted(batch.outputs)
+    results = encoder.run(names, batch.feeds)
     largest = distance = 0.0
     for row, want in zip(split(batch, dict(zip(names, results, strict=True))), expected, strict=True):
         feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}

@@ -6,21 +6,26 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
+from model_export.artifact.cpu import BF16
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
 from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PACKED_ROWS, PLAIN, PLAIN_LAYERS
 from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import PrecisionError
 from model_export.verification.attention import attention_error
-from model_export.verification.cuda_on_cpu import write_portable
+from model_export.verification.graphs import Graph, OrtGraph, open_graph
 from model_export.verification.reference import Doubles, Reference, random_sequences
 from model_export.verification.sentence import sentence_vector
 
-TOLERANCE = {"fp32": 1e-3, "fp16": 0.1, "int8": 1.0}  # absolute, of [CLS]; saturation or a wrong weight is far above
-MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.9}
+TOLERANCE = {
+    "fp32": 1e-3,
+    "bf16": 0.2,
+    "fp16": 0.1,
+    "int8": 1.0,
+}  # absolute, of [CLS]; saturation or a wrong weight is far above
+MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}
 TOP_K = 3
 VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the reference is recorded
 OF_MASKED_LM = ("top_logits", "top_ids", "log_sum_exp", "sparse_places", "sparse_logits")  # outputs
@@ -85,11 +90,13 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
 
     Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
     """
-    encoder = _open_portable(folder / LAYERS, layout)
-    errors = _compare(_open_portable(folder / MODEL, layout), encoder, expected, heads, precision, layout)
+    model, encoder = (open_graph(folder / name, layout, precision) for name in (MODEL, LAYERS))
+    rows, errors = _compare(model, encoder, expected, heads, precision, layout)
+    if precision == BF16:
+        errors["company_max_abs_change"] = _change_by_company(model, expected, rows, layout)
     errors["attention_max_abs_error"] = attention_error(
         encoder,
-        _open(folder / ATTENTION),
+        OrtGraph(folder / ATTENTION),
         expected.sequences[: len(expected.attention)],
         expected.attention,
         layout=layout,
@@ -101,20 +108,15 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
 
 def verify_plain(folder: Path, expected: Expected, heads: Sequence[str], precision: str) -> dict[str, float]:
     """As `verify`, of PLAIN, whose states ATTENTION reads too; the names of the errors begin with "plain_"."""
-    model, encoder = _open(folder / PLAIN), _open(folder / PLAIN_LAYERS)
-    errors = _compare(model, encoder, expected, heads, precision, PACKED_ROWS)
+    model, encoder = (OrtGraph(folder / name) for name in (PLAIN, PLAIN_LAYERS))
+    _, errors = _compare(model, encoder, expected, heads, precision, PACKED_ROWS)
     return {f"plain_{name}": error for name, error in errors.items()}
 
 
 def _compare(
-    model: ort.InferenceSession,
-    encoder: ort.InferenceSession,
-    expected: Expected,
-    heads: Sequence[str],
-    precision: str,
-    layout: str,
-) -> dict[str, float]:
-    """As `verify`, without the attention; `encoder` has the hidden states of all layers."""
+    model: Graph, encoder: Graph, expected: Expected, heads: Sequence[str], precision: str, layout: str
+) -> tuple[list[Row], dict[str, float]]:
+    """The rows and their errors, as `verify`, without the attention; `encoder` has the hidden states of all layers."""
     rows = _run(model, expected, heads, layout)
     rows = [row | states for row, states in zip(rows, _run(encoder, expected, ["layer_tokens"], layout), strict=True)]
     pairs = {
@@ -133,28 +135,14 @@ def _compare(
         raise PrecisionError(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
-            "int8 needs a CPU with VNNI: use --precision fp32"
+            f"{'int8 needs a CPU with VNNI: ' if precision == 'int8' else ''}use --precision fp32"
         )
-    return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
+    return rows, errors | {
+        f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs
+    }
 
 
-def _open_portable(model: Path, layout: str) -> ort.InferenceSession:
-    """Runs on the CPU whatever the device: CUDA's attention is replaced by its definition in plain operators."""
-    runnable = model if layout == PACKED_ROWS else write_portable(model)
-    session = _open(runnable)
-    if runnable != model:
-        runnable.unlink()
-    return session
-
-
-def _open(model: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a small model waits more than it runs
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _run(session: ort.InferenceSession, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
+def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     fills = "fill_mask" in heads
     outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
     layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
@@ -162,9 +150,18 @@ def _run(session: ort.InferenceSession, expected: Expected, heads: Sequence[str]
     tokens = [asked(ids=ids, types=np.zeros(len(ids), np.int32)) for ids in expected.sequences]
     batch = pack(tokens, layout, expected.modes)
     names = sorted(batch.outputs)
-    inputs = {i.name for i in session.get_inputs()}
-    results = session.run(names, {name: array for name, array in batch.feeds.items() if name in inputs})
+    results = graph.run(names, batch.feeds)
     return split(batch, dict(zip(names, results, strict=True)))
+
+
+def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], layout: str) -> float:
+    """The largest difference between [CLS] alone and beside the other sequences: 0 where answers do not change."""
+    changes = []
+    for ids, row in zip(expected.sequences, rows, strict=True):
+        alone = Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls"}))
+        (result,) = graph.run(["cls"], pack([alone], layout, expected.modes).feeds)
+        changes.append(np.abs(result[0] - row["cls"][0]).max())
+    return float(np.max(changes))
 
 
 def _vocabulary_pair(row: Row, expected: Doubles) -> tuple[Doubles, Doubles]:

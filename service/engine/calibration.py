@@ -18,7 +18,7 @@ from service.artifact import Artifact, Manifest
 from service.errors import DeviceError
 from service.scheduling.concurrency import Concurrency
 
-MIN_COSINE = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
+MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch, tried at start; fewer cost too many hand-overs
 PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from model_export.artifact.cpu import BF16, why_bf16_unavailable
 from service.artifact import Artifact, available, open_artifact
 from service.errors import DeviceError
 from service.scheduling.concurrency import SERIAL, Concurrency
@@ -37,7 +38,7 @@ def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto"
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
-        return ArtifactChoice(open_artifact(folder, "cpu"))
+        return ArtifactChoice(_open_for_cpu(folder))
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable()
     if not fault:
@@ -50,7 +51,15 @@ def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto"
     if "cpu" not in devices:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
-    return ArtifactChoice(open_artifact(folder, "cpu"), fault)
+    return ArtifactChoice(_open_for_cpu(folder), fault)
+
+
+def _open_for_cpu(folder: Path) -> Artifact:
+    """Raises DeviceError where this machine cannot run its precision: there is no silent fp32."""
+    artifact = open_artifact(folder, "cpu")
+    if artifact.manifest.precision == BF16 and (fault := why_bf16_unavailable()):
+        raise DeviceError(f"{artifact.folder} is an artifact in bf16, but {fault}")
+    return artifact
 
 
 def _choose_graph(artifact: Artifact, attention: CudaAttention) -> ArtifactChoice | str:

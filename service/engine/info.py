@@ -4,6 +4,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
+from model_export.artifact.cpu import BF16
 from service.artifact import Artifact
 from service.engine.calibration import Calibration
 from service.engine.session import onnxruntime_version
@@ -52,6 +53,7 @@ def engine_info(
             "exporter": manifest.exporter,
             "service": version("bert-service"),
             "onnxruntime": onnxruntime_version(),
+            **({"openvino": version("openvino")} if manifest.precision == BF16 else {}),
         },
         "status": status or "ready",
     }

@@ -69,7 +69,9 @@ class ModelRunner:
         self._device_slots = threading.Semaphore(concurrency.max_in_flight if concurrency.per_core else 1)
 
     def _open_session(self, threads: int) -> Session:
-        return open_session(self.artifact.model, device=self.artifact.manifest.device, threads=threads)
+        side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
+        manifest = self.artifact.manifest
+        return open_session(self.artifact.model, manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:
         """Does not wait for a hanging run."""
@@ -77,7 +79,7 @@ class ModelRunner:
 
     @property
     def provider(self) -> str:
-        """The execution provider in use: CPU or CUDA."""
+        """What runs the model: CPU, CUDA or OpenVINO."""
         return self._session.provider
 
     async def run(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions, one class per device: named arrays in, named arrays out.
+"""Sessions, one class per device: named arrays in, named arrays out. ONNX Runtime's; the one in bf16 is in `bf16`.
 
 On a GPU every node runs there, or the session is not opened: there is no silent fallback.
 
@@ -15,7 +15,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from service.artifact import PREPACKED_FOR
+from model_export.artifact.cpu import BF16
+from model_export.artifact.manifest import HEADS, LAYERS
+from service.artifact import PREPACKED_FOR, Manifest
 from service.engine.cpu import lower_thread_priority
 from service.engine.cuda import CUDA, load_cuda_libraries
 from service.errors import DeviceError
@@ -31,7 +33,7 @@ CUDA_OPTIONS: Mapping[str, str] = {
 
 class Session(Protocol):
     inputs: tuple[str, ...]
-    provider: str  # the execution provider in use: CPU or CUDA
+    provider: str  # what runs the model: ONNX Runtime's execution provider (CPU, CUDA), or OpenVINO
     prepacked_for: str  # the processor and the version that the weights are packed for; empty where they are not
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
@@ -93,9 +95,18 @@ class CudaSession:
         return results
 
 
-def open_session(model: Path, *, device: str, threads: int) -> Session:
-    """Raises DeviceError where the device cannot be used, and what ONNX Runtime raises on loading the model."""
-    return CudaSession(model) if device == "cuda" else CpuSession(model, threads=threads)
+def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side: int = 1) -> Session:
+    """A session that `side_by_side` threads call at the same time, each with `threads` cores, on the device of the
+    manifest. Raises DeviceError where it cannot be used, and what the runtime raises on loading the model."""
+    if manifest.device == "cuda":
+        return CudaSession(model)
+    if manifest.precision != BF16:
+        return CpuSession(model, threads=threads)
+    from service.engine.bf16.session import Bf16Session  # other precisions do without OpenVINO
+
+    heads = CpuSession(model.with_name(HEADS), threads=threads)
+    layers, all_layers = model.with_name(LAYERS), model.name == LAYERS
+    return Bf16Session(layers, heads, all_layers=all_layers, threads=threads, streams=side_by_side)
 
 
 def open_session_sharing(model: Path, weights: Arrays, *, device: str) -> Session:

@@ -120,7 +120,7 @@ class InfoResponse(BaseModel):
     threads: int | None = None
     measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
     verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
-    versions: dict[str, str] = Field({}, description="of the exporter, the service and ONNX Runtime")
+    versions: dict[str, str] = Field({}, description="of the exporter, the service, ONNX Runtime, and in bf16 OpenVINO")
     model_id: str = Field("", description="as text-embeddings-inference, like all keys from here on: the model")
     model_sha: str | None = None
     model_dtype: str = Field("", examples=["float32"])

@@ -35,6 +35,7 @@ class Recipe:
     device: str
     precision: str
     fast_int8: bool  # of this processor; what precision `auto` depends on, False for others
+    fast_bf16: bool  # as `fast_int8`, of this processor and this installation
     exporter: str = f"{version('bert-service')}, format {FORMAT}"
 
     @property

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_export.artifact.cpu import has_fast_int8
+from model_export.artifact.cpu import BF16, has_fast_int8, why_bf16_unavailable
 from model_export.artifact.manifest import Manifest
 from service.artifact import ManifestError, available
 from service.model_cache.cache import Cache, Recipe
@@ -36,6 +36,8 @@ def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
     if available(folder := Path(wanted.model).expanduser()):
         _check_precision(folder, wanted.precision)
         return folder
+    if wanted.precision == BF16 and (fault := why_bf16_unavailable()):
+        raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
     source = find_source(wanted.model)
     known = cache.recall(source.title)
     digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
@@ -102,8 +104,15 @@ def _is_unchanged(folder: Path, known: Mapping[str, Any]) -> bool:
 
 def _recipe(source: Source, digest: str, wanted: Wanted) -> Recipe:
     precision, device = wanted.precision or "fp32", wanted.device
-    fast_int8 = precision == AUTO and device == "cpu" and has_fast_int8()
-    return Recipe(digest=digest, name=source.name, device=device, precision=precision, fast_int8=fast_int8)
+    chooses = precision == AUTO and device == "cpu"
+    return Recipe(
+        digest=digest,
+        name=source.name,
+        device=device,
+        precision=precision,
+        fast_int8=chooses and has_fast_int8(),
+        fast_bf16=chooses and not why_bf16_unavailable(),
+    )
 
 
 def _check_precision(folder: Path, precision: str | None) -> None:

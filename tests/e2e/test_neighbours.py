@@ -75,7 +75,7 @@ def equal(one: Row | None, other: Row | None) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
 @pytest.mark.parametrize("checkpoint", ["bert", "sample"], ids=["golden", "sample"])
 def test_an_answer_does_not_depend_on_its_batch(checkpoint: str, precision: str, exported: Callable) -> None:
     artifact = open_artifact(exported(checkpoint, precision).root)

@@ -1,4 +1,4 @@
-"""`--precision auto`: int8 where it is fast and the check is within its bound, otherwise fp32; the report says why."""
+"""`--precision auto`: int8, else bf16, where it is fast and its check is within its bound, otherwise fp32."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_fp32_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert manifest.precision == "fp32"
     reason = manifest.assumed["precision"]
     assert reason.startswith("fp32, because the smallest cosine of the int8 check is 0.99")
-    assert reason.endswith(", below 0.999999")
+    assert ", below 0.999999; this processor has neither AVX512-BF16 nor AMX" in reason
 
 
 @pytest.mark.usefixtures("vnni")
@@ -56,7 +56,28 @@ def test_fp32_on_a_processor_without_vnni(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(cpu, "_flags", lambda: {"avx2", "avx512f"})
     manifest = exported(tmp_path)
     assert manifest.precision == "fp32"
-    assert manifest.assumed["precision"] == "fp32, because this processor has neither VNNI nor AMX, which int8 needs"
+    slow_int8, slow_bf16 = manifest.assumed["precision"].split("; ")
+    assert slow_int8 == "fp32, because this processor has neither VNNI nor AMX, which int8 needs"
+    assert slow_bf16 == cpu.why_bf16_unavailable()
+
+
+def test_bf16_where_int8_is_not_exact_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: {"avx512_vnni", "avx512_bf16"})
+    monkeypatch.setitem(exporting.AUTO_MIN_COSINE, "int8", 0.999999)
+    manifest = exported(tmp_path)
+    assert manifest.precision == "bf16"
+    smallest = min(value for name, value in manifest.verification.items() if name.endswith("_smallest_cosine"))
+    assert manifest.assumed["precision"] == (
+        f"bf16, because the smallest cosine of the bf16 check is {smallest:.5f}, at least 0.9998"
+    )
+
+
+def test_bf16_is_left_out_where_openvino_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr(cpu, "BF16_RUNTIME", "not_installed")
+    manifest = exported(tmp_path)
+    assert manifest.precision == "fp32"
+    assert "OpenVINO is not installed, which runs bf16: pip install" in manifest.assumed["precision"]
 
 
 @pytest.mark.parametrize(
@@ -65,3 +86,9 @@ def test_fp32_on_a_processor_without_vnni(tmp_path: Path, monkeypatch: pytest.Mo
 def test_which_processors_are_fast_in_int8(flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_flags", lambda: {flag})
     assert cpu.has_fast_int8() is fast
+
+
+@pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx512_vnni", False)])
+def test_which_processors_are_fast_in_bf16(flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: {flag})
+    assert (cpu.why_bf16_unavailable() == "") is fast

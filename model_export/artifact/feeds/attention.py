@@ -8,10 +8,13 @@ import numpy as np
 from model_export.artifact.placement import Feeds, Ints, place, row_width
 
 
-def attention_rows(lengths: Ints, starts: Ints, selected: Ints) -> Feeds:
-    """Index arrays between flat tokens and packed rows; `selected` are the flat tokens that the last layer computes."""
-    width = row_width(lengths)
-    firsts, rows = place(lengths.tolist(), width)
+def attention_rows(lengths: Ints, starts: Ints, selected: Ints, alignment: int) -> Feeds:
+    """Index arrays between flat tokens and packed rows, in which a sequence starts at a multiple of `alignment`.
+
+    `selected` are the flat tokens that the last layer computes.
+    """
+    width = row_width(lengths, alignment)
+    firsts, rows = place(lengths.tolist(), width, alignment)
     total = int(lengths.sum())
     token_slots = np.repeat(np.array(firsts, np.int32) - starts, lengths) + np.arange(total, dtype=np.int32)
     slot_tokens = np.zeros(rows * width, np.int32)

@@ -12,14 +12,29 @@ import onnx
 from onnx import helper, numpy_helper
 
 from model_export.artifact.feeds.layers import LAST, OFFSETS, hidden_name
-from model_export.checkpoints.lazy_weight import Array
-from model_export.graph.builder import Value
+from model_export.checkpoints.lazy_weight import Array, LazyWeight
+from model_export.checkpoints.named_weights import NamedWeights
+from model_export.graph.builder import GraphBuilder, Value
 
 
 def name_states(states: Sequence[Value]) -> None:
     """Names the states after the embeddings and each layer, so that `write_layers` finds them in the written graph."""
     for layer, value in enumerate(states):
         value.name = hidden_name(LAST if layer == len(states) - 1 else layer)
+
+
+def declare_states(g: GraphBuilder, parts: NamedWeights, offsets: LazyWeight) -> Value:
+    """The input of a graph of the heads alone: the states [chosen, hidden] of the last layer, which another graph gave.
+
+    The graph also has the output OFFSETS, and the table of words, which a decoder may read.
+    """
+    a = parts.architecture
+    states = g.input(hidden_name(LAST), g.dtype, ["chosen", a.hidden])
+    g.output(OFFSETS, g.constant(offsets.load()), "float32", list(offsets.shape))
+    if parts.has("mlm_dense"):
+        with g.scope("embeddings"):
+            g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
+    return states
 
 
 def write_layers(path: Path, model: Path, offsets: Array, dtype: str) -> None:

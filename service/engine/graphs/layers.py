@@ -26,7 +26,7 @@ class LayersModel(FurtherGraph):
                 raise files_changed(PURPOSE)
         except OSError as error:
             raise files_changed(PURPOSE, error) from error
-        session = open_session(artifact.layers, device=artifact.manifest.device, threads=self.threads)
+        session = open_session(artifact.layers, artifact.manifest, threads=self.threads)
         if not self.share_weights:
             detach_from(artifact.weights)
         return session

@@ -7,7 +7,7 @@ from service.http.dialects.spec import TaskSpec
 from service.tasks import schemas
 from service.tasks.vectors import similarity
 
-DTYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # of TEI, by our precision
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
 
 ROUTES = {
     "/similarity": TaskSpec(

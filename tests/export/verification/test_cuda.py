@@ -179,7 +179,7 @@ def test_token_offsets_list_the_tokens_of_a_padded_batch_before_its_padding() ->
 
 @pytest.mark.parametrize(("precision", "device"), [("fp16", "cpu"), ("int8", "cuda"), ("fp32", "tpu"), ("fp8", "cuda")])
 def test_a_precision_without_kernels_on_a_device_is_refused(precision: str, device: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="choose one of: fp32 on cpu and cuda; fp16 on cuda; int8 on cpu"):
+    with pytest.raises(ExportError, match="choose one of: fp32 on cpu and cuda; bf16 on cpu; fp16 on cuda"):
         export(BERT, tmp_path / "artifact", precision=precision, device=device)
     assert not list(tmp_path.iterdir())
 

@@ -23,7 +23,7 @@ from tests.service.model_cache.helpers import (
     start_preparing,
 )
 
-RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False)
+RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
 SERVICE = "from service.__main__ import run; run()"
 
 
@@ -106,7 +106,10 @@ def test_a_damaged_artifact_of_the_cache_is_named_with_the_way_out(tmp_path: Pat
 
 def test_remains_of_killed_exports_are_removed_but_not_of_one_that_runs(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    others = [Recipe(digest=name, name="bert", device="cpu", precision="fp32", fast_int8=False) for name in "abc"]
+    others = [
+        Recipe(digest=name, name="bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
+        for name in "abc"
+    ]
     dead, running, beside = (cache.artifact(recipe) for recipe in others)
     for folder in (dead, running, beside):
         (folder / "cpu.partial").mkdir(parents=True)

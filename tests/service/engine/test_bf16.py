@@ -1,0 +1,162 @@
+"""An artifact in bf16: the encoder in OpenVINO, the heads in ONNX Runtime, and a start that is refused elsewhere."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.__main__ import main
+from model_export.artifact import cpu
+from model_export.artifact.batch import Tokens, pack
+from model_export.artifact.feeds.layers import LAST
+from model_export.artifact.manifest import BF16_ROWS, HEADS, LAYERS, ManifestError
+from model_export.artifact.openvino_encoder import STATES, OpenVinoEncoder, to_bf16
+from service.artifact import Artifact, open_artifact
+from service.engine.device import concurrency_for, select_artifact
+from service.engine.info import engine_info
+from service.engine.runner import ModelRunner
+from service.errors import DeviceError
+from service.mapped_file import mappings_of
+from service.model_cache.cache import Cache
+from service.model_cache.checkpoint import ModelError
+from service.model_cache.prepare import Wanted, prepare_artifact
+from service.scheduling.concurrency import SERIAL, Concurrency
+from service.settings import Settings
+from tests.paths import GOLDEN
+
+HAS_BF16, HAS_NOT = {"avx512_bf16"}, {"avx2", "avx512_vnni"}
+
+
+@pytest.fixture(scope="module")
+def artifact(exported: Callable) -> Artifact:
+    return open_artifact(exported("bert", "bf16").root)
+
+
+@pytest.fixture(scope="module")
+def runner(artifact: Artifact) -> Iterator[ModelRunner]:
+    opened = ModelRunner(artifact, threads=2, concurrency=Concurrency(2, per_core=True))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def text(length: int, *outputs: str, layers: tuple[int, ...] = ()) -> Tokens:
+    ids = np.random.default_rng(length).integers(5, 60, length, dtype=np.int32)
+    return Tokens(ids=ids, types=np.zeros_like(ids), outputs=frozenset(outputs), layers=layers)
+
+
+def test_the_vectors_are_those_of_fp32_within_the_bound(runner: ModelRunner, exported: Callable) -> None:
+    exact = ModelRunner(open_artifact(exported("bert").root), threads=1)
+    exact.open()
+    for length in (2, 17, 64, 140):
+        work = [text(length, "cls", "mean", "layer_tokens", layers=(0, 2, LAST))]
+        ((row,), _), ((want,), _) = runner.run_sync(work), exact.run_sync(work)
+        assert row is not None
+        assert want is not None
+        for name, values in want.items():
+            got, expected = (one[name].astype(np.float64) for one in (row, want))
+            cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
+            assert cosines.min() > 0.9998, (name, length)
+            assert values.shape == got.shape
+    exact.close()
+
+
+def test_the_export_records_that_company_changes_nothing(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    assert (manifest.precision, manifest.layout) == ("bf16", BF16_ROWS)
+    assert manifest.verification["company_max_abs_change"] == 0.0
+    assert manifest.verification["cls_smallest_cosine"] > 0.9998
+
+
+def test_a_self_test_at_start_finds_the_same(runner: ModelRunner) -> None:
+    found = runner.measure(token_budget=128)
+    assert found.batch_invariant
+    assert found.smallest_cosine > 0.999
+
+
+def test_what_runs_it_is_named(runner: ModelRunner, artifact: Artifact) -> None:
+    assert runner.provider == "OpenVINO"
+    info = engine_info(
+        artifact, Settings(artifact=artifact.folder.parent), calibration=None, provider=runner.provider, threads=2,
+        degraded="", status="",
+    )  # fmt: skip
+    assert (info["precision"], info["execution_provider"]) == ("bf16", "OpenVINO")
+    assert info["versions"]["openvino"][:2] == "20"
+
+
+def test_the_encoder_holds_its_weights_itself_and_computes_the_last_states_alone(artifact: Artifact) -> None:
+    encoder = OpenVinoEncoder(artifact.folder / LAYERS, all_layers=False, threads=1)
+    assert encoder.outputs == (STATES,)
+    assert mappings_of(artifact.weights) == []
+
+
+def test_threads_at_once_get_the_answers_of_one(artifact: Artifact) -> None:
+    encoder = OpenVinoEncoder(artifact.folder / LAYERS, all_layers=False, threads=1, streams=3)
+    batches = [pack([text(length, "cls") for length in lengths], BF16_ROWS) for lengths in ([5], [9, 40], [140, 3, 3])]
+    expected = [encoder.run([STATES], batch.feeds)[STATES] for batch in batches]
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda i: encoder.run([STATES], batches[i % 3].feeds)[STATES], range(60)))
+    assert all(np.array_equal(one, expected[i % 3]) for i, one in enumerate(found))
+
+
+def test_weights_are_rounded_to_the_nearest_and_to_even() -> None:
+    bits = np.array([0x3F800000, 0x3F808000, 0x3F808001, 0x3F818000, 0xBF807FFF], np.uint32)
+    assert to_bf16(bits.view(np.float32)).tolist() == [0x3F80, 0x3F80, 0x3F81, 0x3F82, 0xBF80]
+
+
+@pytest.mark.parametrize(
+    ("flags", "runtime", "reason"),
+    [
+        (HAS_NOT, "openvino", "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"),
+        (HAS_BF16, "not_installed", "OpenVINO is not installed, which runs bf16: pip install 'bert-service[openvino]'"),
+    ],
+)
+def test_without_the_processor_or_the_package_it_is_refused(
+    flags: set[str],
+    runtime: str,
+    reason: str,
+    artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: flags)
+    monkeypatch.setattr(cpu, "BF16_RUNTIME", runtime)
+    with pytest.raises(DeviceError, match="is an artifact in bf16, but ") as refused:  # the start of the service
+        select_artifact(artifact.folder.parent, "cpu")
+    assert reason in str(refused.value)
+    assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "bf16"]) == 2
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "artifact").exists()
+    wanted = Wanted(model=str(GOLDEN / "bert"), device="cpu", precision="bf16", update=False)
+    with pytest.raises(ModelError) as refused_model:
+        prepare_artifact(wanted, Cache(tmp_path / "cache"))
+    assert reason in str(refused_model.value)
+
+
+def test_with_both_it_is_selected(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_flags", lambda: HAS_BF16)
+    chosen = select_artifact(artifact.folder.parent, "auto").artifact
+    assert chosen.manifest.precision == "bf16"
+    assert concurrency_for(chosen, 2) == Concurrency(2, per_core=True)  # small
+    sizes = {**chosen.manifest.sizes, "parameters": 110_000_000}
+    large = dataclasses.replace(chosen, manifest=dataclasses.replace(chosen.manifest, sizes=sizes))
+    assert concurrency_for(large, 2) == SERIAL  # a second copy of packed weights would exceed the memory of fp32
+
+
+def test_packed_weights_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "bf16", "--prepacked"]) == 2
+    assert "prepacked weights are for ONNX Runtime, and OpenVINO runs bf16: omit --prepacked" in capsys.readouterr().err
+
+
+def test_an_artifact_without_the_graph_of_its_heads_is_refused(exported: Callable, tmp_path: Path) -> None:
+    folder = exported("bert", "bf16").folder
+    (tmp_path / "cpu").mkdir()
+    for path in folder.iterdir():
+        if path.name != HEADS:
+            (tmp_path / "cpu" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ManifestError, match=r"heads\.onnx is missing: export the checkpoint again"):
+        open_artifact(tmp_path)
