@@ -1,0 +1,37 @@
+"""What a run has measured so far, so that a run in several parts goes on where the part before ended."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import service
+from benchmarks.harness.checkpoints import BUILD, digest_of, exporter_digest
+
+
+class Progress:
+    """Measured mixes of one run, in a file that another version of the sources or other options do not continue."""
+
+    def __init__(self, *options: object, folder: Path = BUILD) -> None:
+        self._path = folder / "engine-progress.json"
+        self._run = [*map(str, options), exporter_digest(), digest_of(Path(str(service.__file__)).parent)]
+        content = json.loads(self._path.read_text()) if self._path.is_file() else {}
+        same = content if content.get("run") == self._run else {}
+        self.measured: dict[str, Any] = same.get("measured", {})
+        self.left_out: dict[str, str] = same.get("left_out", {})
+        self.longest_seconds: float = same.get("longest_seconds", 0.0)
+        self._last = time.monotonic()
+
+    def add(self, name: str, result: Any, left_out: dict[str, str]) -> None:
+        """Keeps the result of a mix."""
+        now = time.monotonic()
+        self.longest_seconds, self._last = max(self.longest_seconds, now - self._last), now
+        self.measured[name] = result
+        self.left_out |= left_out
+        kept = ("measured", "left_out", "longest_seconds")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"run": self._run} | {name: getattr(self, name) for name in kept}))
+
+    def remove(self) -> None:
+        """Removes the file: the run is complete."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,42 @@
+"""The contenders by name: the engine, its model of those that `convert` writes, and its options.
+
+Needs none of the engines' packages. A name ends with the precision; `padded` is one batch as the texts come, `buckets`
+are sorted batches of padded texts, `ragged` is our own graph without padding.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ENGINES = "benchmarks.engine.contenders.engines"
+ONNX_RUNTIME, OPENVINO = f"{ENGINES}.onnx_runtime:OnnxRuntime", f"{ENGINES}.openvino:OpenVino"
+CTRANSLATE2, TORCH = f"{ENGINES}.ctranslate2:CTranslate2", f"{ENGINES}.torch:Torch"
+PER_TOKEN = "18446744073709551615"  # one scale for a whole row of activations
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    engine: str  # module:class
+    model: str  # file or folder, in the folder of the models
+    options: Mapping[str, str] = field(default_factory=dict)
+    plain: bool = False  # one padded batch in the order of the texts; else the best of the sorted arrangements
+
+
+RAGGED = "ragged/cpu/vectors.onnx"
+F32, BF16 = {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": "bf16"}
+DYNAMIC = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": PER_TOKEN}  # all else in the precision that OpenVINO prefers here
+CONTENDERS = {
+    "ONNX Runtime padded fp32": Contender(ONNX_RUNTIME, "fused.onnx", plain=True),
+    "ONNX Runtime buckets fp32": Contender(ONNX_RUNTIME, "fused.onnx"),
+    "torch padded fp32": Contender(TORCH, "checkpoint", {"dtype": "float32"}, plain=True),
+    "CTranslate2 buckets fp32": Contender(CTRANSLATE2, "ctranslate2", {"compute_type": "float32"}),
+    "OpenVINO buckets fp32": Contender(OPENVINO, "padded.onnx", F32),
+    "OpenVINO ragged fp32": Contender(OPENVINO, RAGGED, F32),
+    "torch buckets bf16": Contender(TORCH, "checkpoint", {"dtype": "bfloat16"}),
+    "OpenVINO buckets bf16": Contender(OPENVINO, "padded.onnx", BF16),
+    "OpenVINO ragged bf16": Contender(OPENVINO, RAGGED, BF16),
+    "ONNX Runtime buckets int8": Contender(ONNX_RUNTIME, "fused-int8.onnx"),
+    "CTranslate2 buckets int8": Contender(CTRANSLATE2, "ctranslate2", {"compute_type": "int8"}),
+    "OpenVINO buckets int8": Contender(OPENVINO, "padded-weights-int8/model.xml", DYNAMIC),
+    "OpenVINO ragged int8": Contender(OPENVINO, "weights-int8/model.xml", DYNAMIC),
+    "OpenVINO static int8": Contender(OPENVINO, "static-int8/model.xml"),
+}
