@@ -28,7 +28,7 @@ PADDED, FUSED, FUSED_INT8 = "padded.onnx", "fused.onnx", "fused-int8.onnx"
 CTRANSLATE2, STATIC_INT8, WEIGHTS_INT8 = "ctranslate2", "static-int8/model.xml", "weights-int8/model.xml"
 PADDED_WEIGHTS_INT8 = "padded-weights-int8/model.xml"
 RAGGED, VECTORS = "ragged/cpu/model.onnx", "ragged/cpu/vectors.onnx"  # our graph; the same with two of its outputs
-CHECKPOINT = "checkpoint"
+CHECKPOINT, COMPILED = "checkpoint", "compiled"
 
 
 def convert(checkpoint: Path, folder: Path) -> None:
@@ -42,7 +42,9 @@ def convert(checkpoint: Path, folder: Path) -> None:
             path,
             per_channel=True,
             weight_type=QuantType.QInt8,
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # of fused operators, whose types onnx cannot infer
+            extra_options={
+                "DefaultTensorType": onnx.TensorProto.FLOAT
+            },  # of fused operators, whose types onnx cannot infer
         ),
         CTRANSLATE2: lambda path: write_ctranslate2(checkpoint, path),
         WEIGHTS_INT8: lambda path: write_weights_int8(folder / VECTORS, path),
@@ -53,6 +55,7 @@ def convert(checkpoint: Path, folder: Path) -> None:
         write_vectors_only(folder / RAGGED, folder / VECTORS)
     for name, write in steps.items():
         if not (folder / name).exists():
+            shutil.rmtree(folder / COMPILED, ignore_errors=True)
             print(f"{folder.name}: {name}", flush=True)
             shutil.rmtree(folder / "unfinished", ignore_errors=True)
             unfinished = folder / "unfinished" / name

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 ENGINES = "benchmarks.engine.contenders.engines"
 ONNX_RUNTIME, OPENVINO = f"{ENGINES}.onnx_runtime:OnnxRuntime", f"{ENGINES}.openvino:OpenVino"
 CTRANSLATE2, TORCH = f"{ENGINES}.ctranslate2:CTranslate2", f"{ENGINES}.torch:Torch"
-PER_TOKEN = "18446744073709551615"  # one scale for a whole row of activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,8 @@ class Contender:
 
 RAGGED = "ragged/cpu/vectors.onnx"
 F32, BF16 = {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": "bf16"}
-DYNAMIC = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": PER_TOKEN}  # all else in the precision that OpenVINO prefers here
+# OpenVINO quantizes activations only beside f32, and only in groups that divide the width of the product
+DYNAMIC = F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "128"}
 CONTENDERS = {
     "ONNX Runtime padded fp32": Contender(ONNX_RUNTIME, "fused.onnx", plain=True),
     "ONNX Runtime buckets fp32": Contender(ONNX_RUNTIME, "fused.onnx"),
@@ -31,12 +31,15 @@ CONTENDERS = {
     "CTranslate2 buckets fp32": Contender(CTRANSLATE2, "ctranslate2", {"compute_type": "float32"}),
     "OpenVINO buckets fp32": Contender(OPENVINO, "padded.onnx", F32),
     "OpenVINO ragged fp32": Contender(OPENVINO, RAGGED, F32),
+    "OpenVINO padded bf16": Contender(OPENVINO, "padded.onnx", BF16, plain=True),
     "torch buckets bf16": Contender(TORCH, "checkpoint", {"dtype": "bfloat16"}),
     "OpenVINO buckets bf16": Contender(OPENVINO, "padded.onnx", BF16),
     "OpenVINO ragged bf16": Contender(OPENVINO, RAGGED, BF16),
+    "ONNX Runtime padded int8": Contender(ONNX_RUNTIME, "fused-int8.onnx", plain=True),
     "ONNX Runtime buckets int8": Contender(ONNX_RUNTIME, "fused-int8.onnx"),
     "CTranslate2 buckets int8": Contender(CTRANSLATE2, "ctranslate2", {"compute_type": "int8"}),
     "OpenVINO buckets int8": Contender(OPENVINO, "padded-weights-int8/model.xml", DYNAMIC),
     "OpenVINO ragged int8": Contender(OPENVINO, "weights-int8/model.xml", DYNAMIC),
+    "OpenVINO ragged weights int8": Contender(OPENVINO, "weights-int8/model.xml"),
     "OpenVINO static int8": Contender(OPENVINO, "static-int8/model.xml"),
 }

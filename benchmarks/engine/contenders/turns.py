@@ -7,8 +7,7 @@ from typing import Any
 Contender = Callable[[], float]  # runs once, returns seconds
 Rates = Mapping[str, float]  # tokens a second by contender
 PRECISIONS = ("fp32", "bf16", "int8")
-ONE_BATCH = "ONNX Runtime padded fp32"
-OURS, CEILING, RUNTIME = "ours", "ceiling", "ONNX Runtime buckets"
+OURS, CEILING, ONE_BATCH, RAGGED = "ours", "ceiling", " padded ", " ragged "  # parts of names
 
 
 def interleaved(
@@ -37,31 +36,38 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def others(rates: Rates, precision: str) -> Iterator[str]:
-    """The contenders of `precision` that are not ours."""
-    for name in rates:
-        if name.endswith(f" {precision}") and not name.startswith((OURS, CEILING)):
-            yield name
+def fastest(rates: Rates, precision: str, allowed: Callable[[str], bool] = lambda name: True) -> str:
+    """The name of the fastest contender of `precision` that is not ours and is `allowed`; empty where there is none."""
+    names = [name for name in rates if name.endswith(f" {precision}") and not name.startswith((OURS, CEILING))]
+    return max(filter(allowed, names), key=lambda name: rates[name], default="")
 
 
-def best_other(rates: Rates, precision: str, allowed: Callable[[str], bool] = lambda name: True) -> str:
-    """The name of the fastest of the others of `precision` that is `allowed`; empty where there is none."""
-    names = [name for name in others(rates, precision) if allowed(name)]
-    return max(names, key=lambda name: rates[name], default="")
+def runs_one_batch(name: str) -> bool:
+    """Whether the contender runs all texts as one padded batch."""
+    return ONE_BATCH in name
+
+
+def runs_sorted_batches(name: str) -> bool:
+    """Whether the contender pads texts that are sorted by length."""
+    return ONE_BATCH not in name and RAGGED not in name
+
+
+def compared(
+    rates: Rates, precision: str, accurate: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, str]]:
+    """What ours is compared with and its name, empty where it was not measured; `accurate` is asked of the others."""
+    yield "ceiling", f"{CEILING} {precision}" if f"{CEILING} {precision}" in rates else ""
+    yield "one padded batch", fastest(rates, precision, runs_one_batch)
+    yield "sorted batches", fastest(rates, precision, lambda name: runs_sorted_batches(name) and accurate(name))
+    yield "best other", fastest(rates, precision, accurate)
 
 
 def ratios(rates: Rates) -> dict[str, float]:
-    """Of ours to the ceiling, the padded batch, ONNX Runtime's sorted batches and the fastest other, by precision."""
+    """Of ours to what it is compared with, by precision."""
     found = {}
     for precision in PRECISIONS:
-        compared = {
-            "ceiling": f"{CEILING} {precision}",
-            "one padded batch": ONE_BATCH,
-            "sorted batches": f"{RUNTIME} {precision}",
-            "best other": best_other(rates, precision),
+        ours = rates.get(f"{OURS} {precision}", 0.0)
+        found |= {
+            f"{precision} / {what}": ours / rates[name] for what, name in compared(rates, precision) if ours and name
         }
-        ours = rates.get(f"{OURS} {precision}")
-        for what, name in compared.items():
-            if ours and name in rates:
-                found[f"{precision} / {what}"] = ours / rates[name]
     return found

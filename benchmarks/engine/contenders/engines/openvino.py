@@ -23,6 +23,7 @@ class OpenVino:
             read = openvino.Model([read.output(pooling)], read.get_parameters())
         hint = "LATENCY" if streams == 1 else "THROUGHPUT"
         settings = {"PERFORMANCE_HINT": hint, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
+        settings["CACHE_DIR"] = str(model.parent / "compiled")  # a run in parts compiles once
         self._compiled = core.compile_model(read, "CPU", settings | dict(options))
         self._names = [i.any_name for i in self._compiled.inputs]
         self._pooling, self._of_thread = pooling, threading.local()
