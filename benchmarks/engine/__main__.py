@@ -20,10 +20,10 @@ from functools import partial
 
 from benchmarks.engine.contenders.prepare import MODELS, our_artifacts, worker_command
 from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
-from benchmarks.engine.contenders.progress import Progress
 from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.engine.contenders.turns import Rates, interleaved, ratios
 from benchmarks.engine.peak import peaks
+from benchmarks.engine.progress import Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import SIZES
 from benchmarks.harness.machine import table, write

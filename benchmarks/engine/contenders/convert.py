@@ -21,7 +21,8 @@ from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_model
 from transformers import AutoModel
 
-from benchmarks.engine.contenders.padding import CLS, INPUTS, MEAN, pad
+from benchmarks.engine.contenders.padding import INPUTS, pad
+from benchmarks.engine.contenders.ragged import write_vectors_only
 
 HIDDEN = "last_hidden_state"
 PADDED, FUSED, FUSED_INT8 = "padded.onnx", "fused.onnx", "fused-int8.onnx"
@@ -126,31 +127,6 @@ def write_fused(padded: Path, path: Path, config: dict[str, int]) -> None:
             f"the optimizer fused {found} in the padded graph, expected {wanted}; the comparison would be unfair to it"
         )
     graph.save_model_to_file(str(path), use_external_data_format=False)
-
-
-def write_vectors_only(model: Path, path: Path) -> None:
-    """`model` with the outputs `cls` and `mean` and the nodes that they need, over the same file of weights.
-
-    OpenVINO computes all outputs of a graph, and refuses nodes of other heads.
-    """
-    read = onnx.load(model, load_external_data=False)
-    graph = read.graph
-    outputs = [output for output in graph.output if output.name in (CLS, MEAN)]
-    needed, nodes = {output.name for output in outputs}, []
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            nodes.append(node)
-    kept = {
-        "output": outputs,
-        "node": nodes[::-1],
-        "initializer": [one for one in graph.initializer if one.name in needed],
-        "input": [one for one in graph.input if one.name in needed],
-    }
-    for name, values in kept.items():
-        graph.ClearField(name)
-        getattr(graph, name).extend(values)
-    onnx.save(read, path)
 
 
 def write_ctranslate2(checkpoint: Path, path: Path) -> None:

@@ -68,9 +68,11 @@ class ContenderProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired, BrokenPipeError):
+        with suppress(ProcessLookupError):
             self._signal(signal.SIGCONT)
-            self._in.close()
+        with suppress(BrokenPipeError):
+            self._in.close()  # its end
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
         with suppress(ProcessLookupError):
             self._signal(signal.SIGKILL)
@@ -89,16 +91,21 @@ class ContenderProcess:
     def _read(self, seconds: float) -> dict[str, Any]:
         ready, _, _ = select.select([self._out], [], [], seconds)
         line = self._out.readline() if ready else b""
-        answer: dict[str, Any] = json.loads(line) if line else {"error": self._why_silent(seconds)}
+        if not line:
+            raise ContenderError(f"{self._end() if ready else f'no answer for {seconds:.0f} s'}: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ContenderError(answer["error"])
         return answer
 
-    def _why_silent(self, seconds: float) -> str:
+    def _end(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            return f"ended with status {self._process.wait(END_SECONDS)}"
+        return "closed its output"
+
+    def _last_words(self) -> str:
         log = self._log.fileno()
-        end = os.pread(log, 300, max(0, os.fstat(log).st_size - 300)).decode(errors="replace")
-        code = self._process.poll()
-        return f"no answer for {seconds:.0f} s: {end}" if code is None else f"ended with status {code}: {end}"
+        return os.pread(log, 300, max(0, os.fstat(log).st_size - 300)).decode(errors="replace").strip()
 
     def _signal(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)
