@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Self
 
 from benchmarks.engine.contenders.prepare import MODELS, our_artifacts, worker_command
 from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
@@ -40,15 +41,12 @@ def main() -> int:
     wanted = [name for name in mixes.MIXES if arguments.mix in name]
     missing = [name for name in wanted if name not in progress.measured]
     if missing:
-        bench = Bench(arguments.size, arguments.contender)
-        try:
+        with Bench(arguments.size, arguments.contender) as bench:
             for name in missing:
                 if time.monotonic() - started + progress.longest_seconds > arguments.seconds:
                     print(f"unfinished, {len(wanted) - len(progress.measured)} mixes are left: run the command again")
                     return UNFINISHED
                 progress.add(name, bench.measure(name, arguments.rounds), bench.left_out)
-        finally:
-            bench.close()
     print(report({name: progress.measured[name]["tokens_per_second"] for name in wanted}))
     if arguments.output != "-":
         details = {"size": SIZES[arguments.size], "rounds": arguments.rounds, "threads": available_cores()}
@@ -108,7 +106,10 @@ class Bench:
         print(f"{mix}: {time.monotonic() - started:.0f} s", flush=True)
         return {"lengths": lengths, "tokens_per_second": {"tokens": sum(lengths)} | rates, "arrangements": arrangements}
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for process in self.processes.values():
             process.close()
 

@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks.engine.contenders.padding import Ids, Vectors
 
 Run = Callable[[Sequence[Ids]], Vectors]  # one batch; as many threads may call it as it was opened with streams
-BUCKET_TOKENS = (128, 256, 512, 1024)
-SLOWER = 1.3  # an arrangement that took so many times as long as the best before it gets no second try
+BUCKET_TOKENS = (128, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,15 @@ class Arranged:
 
     def tune(self, texts: Sequence[Ids]) -> str:
         """Takes the fastest arrangement for `texts`; returns its description."""
-        best, chosen = float("inf"), PLAIN
-        tried = [PLAIN] if self._plain else candidates(list(map(len, texts)), self._threads)
-        for self.arrangement in tried:
-            taken = self.seconds(texts)  # the first also warms up
-            if not self._plain and taken < best * SLOWER:
-                taken = min(taken, self.seconds(texts))
+        if self._plain:
+            tried = [PLAIN]
+        else:
+            tried = list(candidates(list(map(len, texts)), self._threads))
+        self.arrangement = tried[0]
+        self.seconds(texts)  # warms up
+        best, chosen = float("inf"), tried[0]
+        for self.arrangement in tried if len(tried) > 1 else ():
+            taken = self.seconds(texts)
             if taken < best:
                 best, chosen = taken, self.arrangement
         self.arrangement = chosen

@@ -29,7 +29,7 @@ PADDED, FUSED, FUSED_INT8 = "padded.onnx", "fused.onnx", "fused-int8.onnx"
 CTRANSLATE2, STATIC_INT8, WEIGHTS_INT8 = "ctranslate2", "static-int8/model.xml", "weights-int8/model.xml"
 PADDED_WEIGHTS_INT8 = "padded-weights-int8/model.xml"
 RAGGED, VECTORS = "ragged/cpu/model.onnx", "ragged/cpu/vectors.onnx"  # our graph; the same with two of its outputs
-CHECKPOINT, COMPILED = "checkpoint", "compiled"
+CHECKPOINT = "checkpoint"
 
 
 def convert(checkpoint: Path, folder: Path) -> None:
@@ -56,7 +56,6 @@ def convert(checkpoint: Path, folder: Path) -> None:
         write_vectors_only(folder / RAGGED, folder / VECTORS)
     for name, write in steps.items():
         if not (folder / name).exists():
-            shutil.rmtree(folder / COMPILED, ignore_errors=True)
             print(f"{folder.name}: {name}", flush=True)
             shutil.rmtree(folder / "unfinished", ignore_errors=True)
             unfinished = folder / "unfinished" / name

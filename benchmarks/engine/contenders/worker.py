@@ -7,9 +7,11 @@ A line of JSON on stdin is a request, a line of JSON on stdout its answer:
     {"vectors": [[ids], ...], "to": PATH}   {}, and float32 [texts, hidden] in PATH
 """
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +24,8 @@ import numpy as np
 from benchmarks.engine.contenders.arrangement import Arranged
 from benchmarks.engine.contenders.padding import Ids, Vectors
 from benchmarks.engine.contenders.table import CONTENDERS
+
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to get when the process that started this one ends
 
 
 class Measured(Protocol):
@@ -48,6 +52,9 @@ def open_contender(name: str, folder: Path, threads: int, pooling: str) -> Arran
 
 def serve(open_measured: Callable[[], Measured]) -> None:
     """Answers requests until stdin ends. What libraries print goes to stderr."""
+    ctypes.CDLL(None).prctl(
+        PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # also while stopped, when the measuring process is killed
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:

@@ -13,7 +13,10 @@ from model_export.artifact.batch import Tokens, pack
 
 
 class OpenVino:
-    """A compiled model; each thread that calls it has a request of its own."""
+    """A compiled model; each thread that calls it has a request of its own.
+
+    It is compiled at each start: in bf16, a model from CACHE_DIR corrupted memory (2026.4.1).
+    """
 
     def __init__(self, model: Path, threads: int, streams: int, pooling: str, options: Mapping[str, str]) -> None:
         core = openvino.Core()
@@ -23,7 +26,6 @@ class OpenVino:
             read = openvino.Model([read.output(pooling)], read.get_parameters())
         hint = "LATENCY" if streams == 1 else "THROUGHPUT"
         settings = {"PERFORMANCE_HINT": hint, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
-        settings["CACHE_DIR"] = str(model.parent / "compiled")  # a run in parts compiles once
         self._compiled = core.compile_model(read, "CPU", settings | dict(options))
         self._names = [i.any_name for i in self._compiled.inputs]
         self._pooling, self._of_thread = pooling, threading.local()
@@ -32,7 +34,7 @@ class OpenVino:
         if not hasattr(self._of_thread, "request"):
             self._of_thread.request = self._compiled.create_infer_request()
         feeds: Mapping[str, Any] = _packed(texts, self._pooling) if self._ragged else pad(texts)
-        found = self._of_thread.request.infer({name: feeds[name] for name in self._names}, share_inputs=True)[0]
+        found = self._of_thread.request.infer({name: feeds[name] for name in self._names})[0]
         return np.array(found) if self._ragged else pooled(found, texts, self._pooling)
 
 
