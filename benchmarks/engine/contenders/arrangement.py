@@ -83,13 +83,11 @@ class Arranged:
     def tune(self, texts: Sequence[Ids]) -> str:
         """Takes the fastest arrangement for `texts`; returns its description."""
         if self._plain:
-            tried = [PLAIN]
-        else:
-            tried = list(candidates(list(map(len, texts)), self._threads))
-        self.arrangement = tried[0]
-        self.seconds(texts)  # warms up
-        best, chosen = float("inf"), tried[0]
-        for self.arrangement in tried if len(tried) > 1 else ():
+            return str(PLAIN)
+        best, chosen = float("inf"), PLAIN
+        for self.arrangement in candidates(list(map(len, texts)), self._threads):
+            if self.arrangement.streams not in self._runs:
+                self.seconds(texts)  # opens the engine and warms up
             taken = self.seconds(texts)
             if taken < best:
                 best, chosen = taken, self.arrangement

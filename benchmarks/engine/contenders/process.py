@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.engine.contenders.padding import Ids, Vectors
 
-READY_SECONDS, ANSWER_SECONDS, END_SECONDS = 120.0, 60.0, 10.0
+READY_SECONDS, ANSWER_SECONDS, END_SECONDS = 120.0, 90.0, 10.0
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
 
 
