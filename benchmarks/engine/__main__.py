@@ -27,7 +27,7 @@ from benchmarks.engine.peak import peaks
 from benchmarks.engine.progress import Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import SIZES
-from benchmarks.harness.machine import table, write
+from benchmarks.harness.machine import table, update, write
 from service.engine.cpu import available_cores
 
 CEILINGS = ("fp32", "int8")
@@ -51,7 +51,8 @@ def main() -> int:
     if arguments.output != "-":
         details = {"size": SIZES[arguments.size], "rounds": arguments.rounds, "threads": available_cores()}
         peak = {"peak_operations_per_second_and_core": peaks(available_cores()), "left_out": progress.left_out}
-        write(arguments.output, {name: progress.measured[name] for name in wanted}, details=details | peak)
+        keep = update if arguments.mix else write
+        keep(arguments.output, {name: progress.measured[name] for name in wanted}, details=details | peak)
     progress.remove()
     return 0
 

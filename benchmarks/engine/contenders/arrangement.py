@@ -85,12 +85,13 @@ class Arranged:
         if self._plain:
             return str(PLAIN)
         best, chosen = float("inf"), PLAIN
-        for self.arrangement in candidates(list(map(len, texts)), self._threads):
-            if self.arrangement.streams not in self._runs:
+        for arrangement in candidates(list(map(len, texts)), self._threads):
+            self.arrangement = arrangement
+            if arrangement.streams not in self._runs:
                 self.seconds(texts)  # opens the engine and warms up
             taken = self.seconds(texts)
             if taken < best:
-                best, chosen = taken, self.arrangement
+                best, chosen = taken, arrangement
         self.arrangement = chosen
         return str(chosen)
 
