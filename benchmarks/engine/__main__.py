@@ -36,25 +36,32 @@ UNFINISHED = 75  # EX_TEMPFAIL: the same command goes on
 
 def main() -> int:
     arguments = parse_arguments()
-    started = time.monotonic()
     progress = Progress(arguments.output, arguments.size, arguments.rounds, arguments.contender)
     wanted = [name for name in mixes.MIXES if arguments.mix in name]
-    missing = [name for name in wanted if name not in progress.measured]
-    if missing:
-        with Bench(arguments.size, arguments.contender) as bench:
-            for name in missing:
-                if time.monotonic() - started + progress.longest_seconds > arguments.seconds:
-                    print(f"unfinished, {len(wanted) - len(progress.measured)} mixes are left: run the command again")
-                    return UNFINISHED
-                progress.add(name, bench.measure(name, arguments.rounds), bench.left_out)
-    print(report({name: progress.measured[name]["tokens_per_second"] for name in wanted}))
+    measure([name for name in wanted if name not in progress.measured], progress, arguments)
+    results = {name: progress.measured[name] for name in wanted if name in progress.measured}
+    print(report({name: one["tokens_per_second"] for name, one in results.items()}))
     if arguments.output != "-":
         details = {"size": SIZES[arguments.size], "rounds": arguments.rounds, "threads": available_cores()}
         peak = {"peak_operations_per_second_and_core": peaks(available_cores()), "left_out": progress.left_out}
         keep = update if arguments.mix else write
-        keep(arguments.output, {name: progress.measured[name] for name in wanted}, details=details | peak)
+        keep(arguments.output, results, details=details | peak)
+    if len(results) < len(wanted):
+        print(f"unfinished, {len(wanted) - len(results)} mixes are left: run the command again")
+        return UNFINISHED
     progress.remove()
     return 0
+
+
+def measure(missing: Sequence[str], progress: Progress, arguments: argparse.Namespace) -> None:
+    """Measures the mixes that are `missing`, as many as end in time."""
+    started = time.monotonic()
+    if missing:
+        with Bench(arguments.size, arguments.contender) as bench:
+            for name in missing:
+                if time.monotonic() - started + progress.longest_seconds > arguments.seconds:
+                    return
+                progress.add(name, bench.measure(name, arguments.rounds), bench.left_out)
 
 
 def parse_arguments() -> argparse.Namespace:
