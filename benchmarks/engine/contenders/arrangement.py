@@ -64,6 +64,11 @@ class Arranged:
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self.arrangement = PLAIN
 
+    def warm_up(self, text: Ids) -> None:
+        """Opens the engine for all arrangements that it may take, and runs `text` in each."""
+        for streams in {1, 1 if self._plain else self._threads}:
+            self._run(streams)([text])
+
     def vectors(self, texts: Sequence[Ids]) -> Vectors:
         """A vector for each text, in the order of `texts`."""
         run, groups = self._run(self.arrangement.streams), self.arrangement.groups(list(map(len, texts)))
@@ -87,8 +92,6 @@ class Arranged:
         best, chosen = float("inf"), PLAIN
         for arrangement in candidates(list(map(len, texts)), self._threads):
             self.arrangement = arrangement
-            if arrangement.streams not in self._runs:
-                self.seconds(texts)  # opens the engine and warms up
             taken = self.seconds(texts)
             if taken < best:
                 best, chosen = taken, arrangement

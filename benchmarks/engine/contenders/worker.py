@@ -47,7 +47,9 @@ def open_contender(name: str, folder: Path, threads: int, pooling: str) -> Arran
     def open_engine(streams: int) -> Any:
         return engine(folder / contender.model, threads, streams, pooling, contender.options)
 
-    return Arranged(open_engine, threads, plain=contender.plain)
+    arranged = Arranged(open_engine, threads, plain=contender.plain)
+    arranged.warm_up(np.arange(5, 133, dtype=np.int32))
+    return arranged
 
 
 def serve(open_measured: Callable[[], Measured]) -> None:
