@@ -102,7 +102,7 @@ def accuracy() -> Rows:
 
 def is_accurate(precision: str) -> Callable[[str], bool]:
     """Whether a contender's vectors are as near to fp32 as ours of `precision`; not where its accuracy is unknown."""
-    measured = {name: one["mean_cosine_to_fp32"] for name, one in _read("accuracy")["result"].items()}
+    measured: dict[str, float] = {name: one["mean_cosine_to_fp32"] for name, one in _read("accuracy")["result"].items()}
     needed = measured.get(f"{OURS} {precision}", 1.0) - AS_ACCURATE
 
     def answer(name: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from benchmarks.engine.contenders.arrangement import PLAIN, Arranged, Arrangement, candidates
+from benchmarks.engine.contenders.arrangement import PLAIN, Arranged, Arrangement, Run, candidates
 from benchmarks.engine.contenders.engines.onnx_runtime import OnnxRuntime
 from benchmarks.engine.contenders.padding import CLS, INPUTS, MEAN, Ids, Vectors, pad, pooled
 from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
@@ -64,7 +64,12 @@ def test_one_batch_keeps_the_order_of_the_texts() -> None:
 @pytest.mark.parametrize("arrangement", [PLAIN, Arrangement(1, 64), Arrangement(2, 24), Arrangement(2, 1000)])
 def test_the_vectors_come_in_the_order_of_the_texts(arrangement: Arrangement) -> None:
     opened: list[int] = []
-    arranged = Arranged(lambda streams: opened.append(streams) or first_ids, 2, plain=False)
+
+    def open_engine(streams: int) -> Run:
+        opened.append(streams)
+        return first_ids
+
+    arranged = Arranged(open_engine, 2, plain=False)
     arranged.arrangement = arrangement
     texts = texts_of(LENGTHS)
     assert np.array_equal(arranged.vectors(texts), first_ids(texts))
@@ -107,7 +112,9 @@ def padded_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = [graph.input(name, "int64", ["batch", "sequence"]) for name in INPUTS]
     table = graph.weight("table", LazyWeight((64, 8), lambda: random.standard_normal((64, 8), np.float32)))
     rest = graph.op("Cast", graph.op("Mul", *inputs[1:]), to=1)
-    hidden = graph.op("Add", graph.op("Gather", table, inputs[0]), graph.op("Unsqueeze", rest, graph.constant([2])))
+    hidden = graph.op(
+        "Add", graph.op("Gather", table, inputs[0]), graph.op("Unsqueeze", rest, graph.constant(np.array([2])))
+    )
     graph.output("last_hidden_state", hidden, "float32", ["batch", "sequence", 8])
     path = tmp_path_factory.mktemp("padded") / "padded.onnx"
     graph.save(path)

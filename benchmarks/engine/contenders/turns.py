@@ -64,7 +64,7 @@ def compared(
 
 def ratios(rates: Rates) -> dict[str, float]:
     """Of ours to what it is compared with, by precision."""
-    found = {}
+    found: dict[str, float] = {}
     for precision in PRECISIONS:
         ours = rates.get(f"{OURS} {precision}", 0.0)
         found |= {
