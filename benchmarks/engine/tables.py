@@ -73,6 +73,8 @@ def engine_alone() -> Rows:
     for mix, rates in _measured():
         for precision in _our_precisions(rates) if mix.startswith("alone") else ():
             other = dict(compared(rates, precision, is_accurate(precision)))["best other"]
+            if not other:
+                continue
             ours, least = (1000 * rates["tokens"] / rates[name] for name in (f"{OURS} {precision}", other))
             yield SHOWN[mix], precision, f"{ours:.1f}", f"{least:.1f} ({_engine(other)})", f"{ours / least:.2f}"
 
