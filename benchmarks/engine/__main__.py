@@ -1,8 +1,9 @@
 """`python -m benchmarks.engine`: tokens per second of engines alone, ours and others, by length mix.
 
 Each contender is a process of its own. They take turns within each round, stopped while it is not their turn, and the
-best round of each counts, because machines drift by more than the differences to be measured. Before the rounds of a
-mix every contender tries arrangements of its texts (one batch or several, side by side or not) and takes the fastest.
+best run of each counts, because machines drift by more than the differences to be measured. In the first run of a mix
+every other engine tries arrangements of its texts and takes the fastest, which is kept in
+build/benchmarks/engine-arrangements-SIZE.json.
 
     ceiling   the bare products of all linear layers, in ONNX Runtime, fp32 and int8
     ours      our artifact through the queue and the model runner of the service, one text a request
@@ -17,20 +18,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
+from benchmarks.engine.contenders.arrangement import Tuned
+from benchmarks.engine.contenders.padding import Ids
 from benchmarks.engine.contenders.prepare import MODELS, our_artifacts, worker_command
 from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
 from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.engine.contenders.turns import Rates, interleaved, ratios
 from benchmarks.engine.peak import peaks
-from benchmarks.engine.progress import Progress
+from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import SIZES
 from benchmarks.harness.machine import table, update, write
 from service.engine.cpu import available_cores
 
 CEILINGS = ("fp32", "int8")
+Result = TypeVar("Result")
 UNFINISHED = 75  # EX_TEMPFAIL: the same command goes on
 
 
@@ -84,6 +88,7 @@ class Bench:
         self.vocabulary, threads = SIZES[size]["vocab_size"], available_cores()
         self.processes: dict[str, ContenderProcess] = {}
         self.left_out: dict[str, str] = {}
+        self.arrangements = Arrangements(size)
         ours, refused = our_artifacts(size)
         self.left_out |= {f"ours {precision}": reason for precision, reason in refused.items()}
         own = [sys.executable, "-m", "benchmarks.engine.contenders.ours"]
@@ -99,20 +104,26 @@ class Bench:
 
     def measure(self, mix: str, rounds: int) -> dict[str, object]:
         """Tokens per second and arrangement by contender, for the texts of a mix."""
-        lengths = mixes.MIXES[mix]
+        lengths, started = mixes.MIXES[mix], time.monotonic()
         texts = [tokens.ids for tokens in mixes.texts(lengths, vocabulary=self.vocabulary)]
-        started = time.monotonic()
-        arrangements: dict[str, str] = {}
-
-        def tune(name: str, process: ContenderProcess) -> None:
-            arrangements[name] = process.tune(texts)
-
+        tuned: dict[str, Tuned] = {}
         for name, process in list(self.processes.items()):
-            self._try(name, partial(tune, name, process))
-        turns = {name: partial(process.seconds, texts) for name, process in self.processes.items()}
-        rates = {name: sum(lengths) / best for name, best in interleaved(turns, rounds).items()}
+            one = self._try(name, partial(process.tune, texts, self.arrangements.of(mix, name)))
+            if one:
+                tuned[name] = one
+                self.arrangements.add(mix, name, one.values)
+        turns = {name: partial(self._turn, name, texts) for name in tuned}
+        best = interleaved(turns, rounds, first={name: one.seconds for name, one in tuned.items()})
+        rates = {name: sum(lengths) / seconds for name, seconds in best.items() if name in self.processes}
         print(f"{mix}: {time.monotonic() - started:.0f} s", flush=True)
-        return {"lengths": lengths, "tokens_per_second": {"tokens": sum(lengths)} | rates, "arrangements": arrangements}
+        shown = {name: tuned[name].shown for name in rates}
+        return {"lengths": lengths, "tokens_per_second": {"tokens": sum(lengths)} | rates, "arrangements": shown}
+
+    def _turn(self, name: str, texts: Sequence[Ids]) -> float:
+        """Seconds of one run; of one that fails, or has failed before, endless."""
+        process = self.processes.get(name)
+        taken = self._try(name, partial(process.seconds, texts)) if process else None
+        return float("inf") if taken is None else taken
 
     def __enter__(self) -> Self:
         return self
@@ -121,13 +132,15 @@ class Bench:
         for process in self.processes.values():
             process.close()
 
-    def _try(self, name: str, call: Callable[[], object]) -> None:
+    def _try(self, name: str, call: Callable[[], Result]) -> Result | None:
+        """What `call` gives; None if the contender fails, which is left out from then on."""
         try:
-            call()
+            return call()
         except ContenderError as error:
             print(f"{name} is left out: {error}", flush=True)
             self.left_out[name] = str(error)
             self.processes.pop(name).close()
+            return None
 
 
 def _pairs(names: Sequence[str]) -> list[Sequence[str]]:

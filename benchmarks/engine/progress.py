@@ -6,7 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import service
+from benchmarks.engine.contenders.arrangement import Values
 from benchmarks.harness.checkpoints import BUILD, digest_of, exporter_digest
+
+
+class Arrangements:
+    """The arrangements that contenders found for each mix, so that later runs need not try them again."""
+
+    def __init__(self, size: str, folder: Path = BUILD) -> None:
+        self._path = folder / f"engine-arrangements-{size}.json"
+        self._found: dict[str, Any] = json.loads(self._path.read_text()) if self._path.is_file() else {}
+
+    def of(self, mix: str, contender: str) -> Values | None:
+        """Those of an earlier run; None where there was none."""
+        values: Values | None = self._found.get(mix, {}).get(contender)
+        return values
+
+    def add(self, mix: str, contender: str, values: Values | None) -> None:
+        """Keeps them."""
+        if values:
+            self._found.setdefault(mix, {})[contender] = values
+            self._path.write_text(json.dumps(self._found, indent=1))
 
 
 class Progress:

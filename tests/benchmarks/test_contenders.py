@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from benchmarks.engine.contenders.arrangement import PLAIN, Arranged, Arrangement, Run, candidates
+from benchmarks.engine.contenders.arrangement import PLAIN, Arranged, Arrangement, Run, Tuned, candidates
 from benchmarks.engine.contenders.engines.onnx_runtime import OnnxRuntime
 from benchmarks.engine.contenders.padding import CLS, INPUTS, MEAN, Ids, Vectors, pad, pooled
 from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
@@ -24,10 +24,11 @@ LENGTHS = [7, 60, 3, 12, 12, 31, 5, 60]
 SECONDS = {Arrangement(1, 128): 3.0, Arrangement(2, 128): 1.0}
 WORKER = """
 import numpy as np
+from benchmarks.engine.contenders.arrangement import Tuned
 from benchmarks.engine.contenders.worker import serve
 
 class Fake:
-    def tune(self, texts): print("noise"); return f"{len(texts)} texts"
+    def tune(self, texts, known): print("noise"); return Tuned(2.0, f"{len(texts)} texts", known)
     def seconds(self, texts): return float(texts[0][0])
     def vectors(self, texts): return np.array([[len(ids)] for ids in texts], np.float32)
 
@@ -93,8 +94,10 @@ class WithClock(Arranged):
 
 def test_the_fastest_arrangement_is_taken_unless_the_contender_runs_one_batch() -> None:
     texts = texts_of(LENGTHS * 4)
-    assert WithClock(lambda streams: first_ids, 2, plain=False).tune(texts) == str(Arrangement(2, 128))
-    assert WithClock(lambda streams: first_ids, 2, plain=True).tune(texts) == "one batch"
+    arranged = WithClock(lambda streams: first_ids, 2, plain=False)
+    assert arranged.tune(texts) == Tuned(1.0, str(Arrangement(2, 128)), (2, 128))
+    assert arranged.tune(texts, (1, 512)) == Tuned(2.0, str(Arrangement(1, 512)), (1, 512))
+    assert WithClock(lambda streams: first_ids, 2, plain=True).tune(texts).shown == "one batch"
 
 
 def test_pooling_leaves_out_the_padding() -> None:
@@ -157,7 +160,7 @@ def worker() -> Iterator[ContenderProcess]:
 def test_a_process_answers_whatever_its_library_prints(worker: ContenderProcess) -> None:
     worker.wait_until_ready()
     texts = texts_of(LENGTHS)
-    assert worker.tune(texts) == f"{len(texts)} texts"
+    assert worker.tune(texts).shown == f"{len(texts)} texts"
     assert worker.seconds(texts) == float(texts[0][0])
     assert worker.vectors(texts)[:, 0].tolist() == LENGTHS
 

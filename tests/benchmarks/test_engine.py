@@ -1,13 +1,14 @@
 """What `python -m benchmarks.engine` keeps between its parts, and what it compares ours with."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.engine.contenders import prepare
-from benchmarks.engine.contenders.turns import compared, fastest, ratios
+from benchmarks.engine.contenders.turns import compared, fastest, interleaved, ratios
 from benchmarks.engine.peak import LOOPS, SOURCE, peaks
-from benchmarks.engine.progress import Progress
+from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.engine.tables import is_accurate
 from benchmarks.harness import checkpoints
 from benchmarks.harness.machine import INSTRUCTIONS
@@ -67,6 +68,23 @@ def test_a_run_in_parts_goes_on_and_other_options_begin_again(tmp_path: Path) ->
     assert Progress("engine", 5, folder=tmp_path).measured == {}
     second.remove()
     assert Progress("engine", 3, folder=tmp_path).measured == {}
+
+
+def test_arrangements_are_found_once_for_each_mix(tmp_path: Path) -> None:
+    first = Arrangements("base", tmp_path)
+    first.add("alone", "CTranslate2 buckets int8", (2, 128))
+    first.add("alone", "ours int8", None)
+    second = Arrangements("base", tmp_path)
+    assert tuple(second.of("alone", "CTranslate2 buckets int8") or ()) == (2, 128)
+    assert second.of("alone", "ours int8") is None
+    assert second.of("other", "CTranslate2 buckets int8") is None
+
+
+def test_the_first_run_counts_only_without_another() -> None:
+    times = {"slow": iter([5.0]), "fast": iter([1.0, 2.0])}
+    turns = {name: partial(next, found) for name, found in times.items()}
+    first = {"slow": 4.5, "fast": 0.5}
+    assert interleaved(turns, 2, first=first) == {"slow": 4.5, "fast": 1.0}
 
 
 def test_every_loop_of_the_peak_is_in_its_source_and_of_a_known_instruction_set() -> None:

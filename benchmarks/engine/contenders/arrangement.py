@@ -40,6 +40,16 @@ class Arrangement:
 
 
 PLAIN = Arrangement()
+Values = tuple[int, int | None]  # of an Arrangement
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The seconds of the best run, and how its texts were arranged; `values` is None where nothing can be chosen."""
+
+    seconds: float
+    shown: str
+    values: Values | None = None
 
 
 def candidates(lengths: Sequence[int], threads: int) -> Iterator[Arrangement]:
@@ -85,18 +95,17 @@ class Arranged:
         self.vectors(texts)
         return time.perf_counter() - started
 
-    def tune(self, texts: Sequence[Ids]) -> str:
-        """Takes the fastest arrangement for `texts`; returns its description."""
-        if self._plain:
-            return str(PLAIN)
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:
+        """Takes the arrangement `known` for `texts`, or else the fastest one, found by trying."""
+        tried = [PLAIN] if self._plain else candidates(list(map(len, texts)), self._threads)
         best, chosen = float("inf"), PLAIN
-        for arrangement in candidates(list(map(len, texts)), self._threads):
+        for arrangement in [Arrangement(*known)] if known else tried:
             self.arrangement = arrangement
             taken = self.seconds(texts)
             if taken < best:
                 best, chosen = taken, arrangement
         self.arrangement = chosen
-        return str(chosen)
+        return Tuned(best, str(chosen), (chosen.streams, chosen.bucket_tokens))
 
     def _run(self, streams: int) -> Run:
         if streams not in self._runs:

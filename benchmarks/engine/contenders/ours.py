@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.engine.alone import EngineAlone
 from benchmarks.engine.ceiling import Ceiling, silence_warnings
+from benchmarks.engine.contenders.arrangement import Tuned, Values
 from benchmarks.engine.contenders.padding import Ids, Vectors
 from benchmarks.engine.contenders.worker import Measured, serve
 from benchmarks.harness.checkpoints import BUILD, SIZES
@@ -24,10 +25,9 @@ class Ours:
     def __init__(self, size: str, precision: str, threads: int) -> None:
         self._engine = EngineAlone(BUILD / f"{size}-{precision}", threads)
 
-    def tune(self, texts: Sequence[Ids]) -> str:
-        """Runs once, to warm up; the service has measured its arrangement at its start."""
-        self.seconds(texts)
-        return "as the service arranges them"
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:  # noqa: ARG002 - nothing to choose
+        """Runs once; the service has measured its arrangement at its start."""
+        return Tuned(self.seconds(texts), "as the service arranges them")
 
     def seconds(self, texts: Sequence[Ids]) -> float:
         outputs = frozenset({"cls"})
@@ -43,9 +43,8 @@ class CeilingOnly:
     def __init__(self, size: str, precision: str, threads: int) -> None:
         self._ceiling = Ceiling(SIZES[size], precision, threads)
 
-    def tune(self, texts: Sequence[Ids]) -> str:
-        self.seconds(texts)
-        return "products alone"
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:  # noqa: ARG002 - nothing to choose
+        return Tuned(self.seconds(texts), "products alone")
 
     def seconds(self, texts: Sequence[Ids]) -> float:
         return self._ceiling.seconds(sum(map(len, texts)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.engine.contenders.arrangement import Tuned, Values
 from benchmarks.engine.contenders.padding import Ids, Vectors
 
 READY_SECONDS, ANSWER_SECONDS, END_SECONDS = 120.0, 90.0, 10.0
@@ -48,10 +49,9 @@ class ContenderProcess:
         self._read(READY_SECONDS)
         self._signal(signal.SIGSTOP)
 
-    def tune(self, texts: Sequence[Ids]) -> str:
-        """Lets it take its fastest arrangement of `texts`; returns its description."""
-        arrangement: str = self._ask({"tune": _ids(texts)})["arrangement"]
-        return arrangement
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:
+        """Lets it take the arrangement `known` for `texts`, or else its fastest one."""
+        return Tuned(**self._ask({"tune": _ids(texts), "known": known}))
 
     def seconds(self, texts: Sequence[Ids]) -> float:
         """Of one turn over `texts`, measured inside of the process."""

@@ -11,13 +11,20 @@ OURS, CEILING, ONE_BATCH, RAGGED = "ours", "ceiling", " padded ", " ragged "  # 
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, *, min_turn_seconds: float = 0.05, most_seconds: float = 4.0
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    *,
+    first: Mapping[str, float] | None = None,
+    min_turn_seconds: float = 0.05,
+    most_seconds: float = 4.0,
 ) -> dict[str, float]:
-    """Seconds of the best run of each contender.
+    """Seconds of the best run of each contender; `first` has those of its first run, where it has run before.
 
     A fast one runs several times a turn; one that has run for `most_seconds` in all gets no further turn.
     """
-    best = {name: run() for name, run in contenders.items()}  # the first run warms up; it counts only without another
+    best = dict(
+        first or {name: run() for name, run in contenders.items()}
+    )  # the first run warms up; it counts only without another
     spent = dict(best)
     for number in range(rounds):
         for name, run in contenders.items():

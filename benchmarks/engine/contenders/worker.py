@@ -2,9 +2,9 @@
 
 A line of JSON on stdin is a request, a line of JSON on stdout its answer:
 
-    {"tune": [[ids], ...]}                  {"arrangement": "..."}, the fastest for these texts from now on
-    {"seconds": [[ids], ...]}               {"seconds": 0.5}, of one turn over these texts
-    {"vectors": [[ids], ...], "to": PATH}   {}, and float32 [texts, hidden] in PATH
+    {"tune": [[ids], ...], "known": VALUES}  a `Tuned`: the fastest arrangement for these texts, or VALUES if not null
+    {"seconds": [[ids], ...]}                {"seconds": 0.5}, of one turn over these texts
+    {"vectors": [[ids], ...], "to": PATH}    {}, and float32 [texts, hidden] in PATH
 """
 
 import ctypes
@@ -15,13 +15,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.engine.contenders.arrangement import Arranged
+from benchmarks.engine.contenders.arrangement import Arranged, Tuned, Values
 from benchmarks.engine.contenders.padding import Ids, Vectors
 from benchmarks.engine.contenders.table import CONTENDERS
 
@@ -31,7 +32,7 @@ PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to get when the process that sta
 class Measured(Protocol):
     """What a process measures."""
 
-    def tune(self, texts: Sequence[Ids]) -> str: ...
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned: ...
 
     def seconds(self, texts: Sequence[Ids]) -> float: ...
 
@@ -73,7 +74,7 @@ def _answer(measured: Measured, request: dict[str, Any]) -> dict[str, Any]:
     (what, ids), *rest = request.items()
     texts = [np.array(one, np.int32) for one in ids]
     if what == "tune":
-        return {"arrangement": measured.tune(texts)}
+        return asdict(measured.tune(texts, dict(rest)["known"]))
     if what == "seconds":
         return {"seconds": measured.seconds(texts)}
     np.save(dict(rest)["to"], measured.vectors(texts))
