@@ -65,7 +65,9 @@ def measure(missing: Sequence[str], progress: Progress, arguments: argparse.Name
             for name in missing:
                 if name != missing[0] and time.monotonic() - started + progress.longest_seconds > arguments.seconds:
                     return
-                progress.add(name, bench.measure(name, arguments.rounds), bench.left_out)
+                began = time.monotonic()
+                result = bench.measure(name, arguments.rounds)
+                progress.add(name, result, bench.left_out, time.monotonic() - began)
 
 
 def parse_arguments() -> argparse.Namespace:

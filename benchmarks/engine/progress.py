@@ -1,7 +1,6 @@
 """What a run has measured so far, so that a run in several parts goes on where the part before ended."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,10 @@ class Progress:
         self.measured: dict[str, Any] = same.get("measured", {})
         self.left_out: dict[str, str] = same.get("left_out", {})
         self.longest_seconds: float = same.get("longest_seconds", 0.0)
-        self._last = time.monotonic()
 
-    def add(self, name: str, result: Any, left_out: dict[str, str]) -> None:
-        """Keeps the result of a mix."""
-        now = time.monotonic()
-        self.longest_seconds, self._last = max(self.longest_seconds, now - self._last), now
+    def add(self, name: str, result: Any, left_out: dict[str, str], seconds: float) -> None:
+        """Keeps the result of a mix that took so many seconds, loading not included."""
+        self.longest_seconds = max(self.longest_seconds, seconds)
         self.measured[name] = result
         self.left_out |= left_out
         kept = ("measured", "left_out", "longest_seconds")

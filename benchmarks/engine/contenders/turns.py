@@ -22,9 +22,8 @@ def interleaved(
 
     A fast one runs several times a turn; one that has run for `most_seconds` in all gets no further turn.
     """
-    best = dict(
-        first or {name: run() for name, run in contenders.items()}
-    )  # the first run warms up; it counts only without another
+    # the first run warms up; it counts only without another
+    best = dict(first or {name: run() for name, run in contenders.items()})
     spent = dict(best)
     for number in range(rounds):
         for name, run in contenders.items():
