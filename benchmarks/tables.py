@@ -84,6 +84,23 @@ def overhead() -> Rows:
             yield name, connections, *("" if cell == "0" else cell for cell in cells)
 
 
+def parts() -> Rows:
+    """Processor time of a request without the model, by part, before and after a change."""
+    before, now = _read("parts")["before"], _read("parts")["now"]
+    yield "us a request", "before", "now"
+    for part, us in now.items():
+        yield part, f"{before[part]:.0f}", f"{us:.0f}"
+
+
+def versions() -> Rows:
+    """Both versions and their ratio, by number of connections."""
+    yield "connections", "before, us a request", "now, us", "ratio", "before, answers/s", "now, answers/s"
+    for connections, one in _read("versions-cost")["BERT-base int8"].items():
+        us, rate = (f"{one[f'this, {unit}']:,.0f}" for unit in ("us", "1/s"))
+        before, rate_before = (f"{one[f'other, {unit}']:,.0f}" for unit in ("us", "1/s"))
+        yield connections, before, us, f"{one['ratio, us']:.2f}", rate_before, rate
+
+
 def peers_rates() -> Rows:
     yield "texts/s", *_contenders()
     for name, one in _compared():
@@ -145,6 +162,8 @@ TABLES = {
         server_single,
         streams,
         overhead,
+        parts,
+        versions,
         peers_rates,
         peers_latency,
         peers_ratios,

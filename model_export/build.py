@@ -1,20 +1,24 @@
 """Builds the graph of a checkpoint, and checks that its tokenizer fits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from model_export.artifact.manifest import ModelBounds
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.checkpoints.class_labels import Classifier, classifier_of
+from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
-from model_export.graph.attention import ATTENTION
+from model_export.graph.attention import ATTENTION, Attention
 from model_export.graph.attention_graph import build_attention
 from model_export.graph.builder import GraphBuilder
+from model_export.graph.channel_shift import taken_offsets
 from model_export.graph.encoder import Encoder
 from model_export.graph.heads.heads import Heads
-from model_export.graph.heads.layers import expose_layers
+from model_export.graph.heads.layers import name_states
 from model_export.graph.heads.sentence import build_sentence
+from model_export.graph.plain_attention import PLAIN_ATTENTION
 from model_export.graph.precision import PRECISIONS
 from model_export.tokenization.tokenizer_check import why_unusable
 from model_export.tokenization.tokenizer_files import TokenizerFiles
@@ -28,7 +32,9 @@ class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
 
     graph: GraphBuilder
+    plain: GraphBuilder | None  # the same model in standard operators, for CUDA; shares the weights of `graph`
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
+    offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
     layout: str  # of the batch
     parts: NamedWeights
     heads: Heads
@@ -43,40 +49,54 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    architecture, graph, reference = parts.architecture, GraphBuilder(selected.dtype), Reference(parts)
-    attention = ATTENTION[device](graph, architecture.heads, architecture.hidden)
+    architecture, reference = parts.architecture, Reference(parts)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
-    states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
-    expose_layers(graph, states, shift, architecture.hidden)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-    heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
-    heads.build()
-    if sentence.pooling == "sentence":
-        build_sentence(graph, heads.hidden, architecture.hidden, sentence)
-        heads.present.append("sentence")
+
+    def build_model(make_attention: Callable[[GraphBuilder, int, int], Attention]) -> tuple[GraphBuilder, Heads]:
+        graph = GraphBuilder(selected.dtype)
+        attention = make_attention(graph, architecture.heads, architecture.hidden)
+        states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
+        name_states(states)
+        heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
+        heads.build()
+        if sentence.pooling == "sentence":
+            build_sentence(graph, heads.hidden, architecture.hidden, sentence)
+            heads.present.append("sentence")
+        return graph, heads
+
+    graph, heads = build_model(ATTENTION[device])
+    plain = build_model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
     maps = GraphBuilder(selected.dtype)
     build_attention(
         maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
     )
     heads.present.append("attention")
     parts.ignore_known()
-    if unused := checkpoint.unused_weights():
-        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
-        raise ExportError(
-            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
-            "The answers would not be the model's"
-        )
+    _check_all_used(checkpoint)
     return BuiltModel(
         graph=graph,
+        plain=plain,
         attention=maps,
-        layout=attention.layout,
+        offsets=taken_offsets(shift, architecture.layers, architecture.hidden),
+        layout=ATTENTION[device].layout,
         parts=parts,
         heads=heads,
         classifier=classifier,
         sentence=sentence,
         reference=reference,
     )
+
+
+def _check_all_used(checkpoint: Checkpoint) -> None:
+    """Raises ExportError where a weight is left over."""
+    if unused := checkpoint.unused_weights():
+        more = f" and {len(unused) - MAX_LISTED} more" if len(unused) > MAX_LISTED else ""
+        raise ExportError(
+            f"the checkpoint has weights that are not supported: {', '.join(unused[:MAX_LISTED])}{more}. "
+            "The answers would not be the model's"
+        )
 
 
 def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:

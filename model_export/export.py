@@ -1,23 +1,34 @@
 """Exports a checkpoint: read it, build the graph, write it, verify the written files, then rename the folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from model_export.artifact.cpu import has_fast_int8, trim_heap
 from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import ATTENTION, MODEL, PREPACKED_FOR, TOKENIZER, Manifest
-from model_export.build import build_graph, check_tokenizer_fits
+from model_export.artifact.manifest import (
+    ATTENTION,
+    LAYERS,
+    MODEL,
+    PLAIN,
+    PLAIN_LAYERS,
+    PREPACKED_FOR,
+    TOKENIZER,
+    Manifest,
+    StoredWeight,
+)
+from model_export.build import BuiltModel, build_graph, check_tokenizer_fits
 from model_export.checkpoints.checkpoint import Checkpoint
 from model_export.errors import ExportError, PrecisionError
+from model_export.graph.heads.layers import write_layers
 from model_export.graph.precision import PRECISIONS
 from model_export.make_manifest import make_manifest
 from model_export.output.atomic_folder import atomic_folder, check_empty
 from model_export.output.prepacked import prepack, prepacked_for
 from model_export.tokenization.sentence_settings import apply_sentence_settings
 from model_export.tokenization.tokenizer_files import read_tokenizer
-from model_export.verification.verify import reference_outputs, verify
+from model_export.verification.verify import reference_outputs, verify, verify_plain
 
 AUTO = "auto"
 AUTO_MIN_COSINE = {"int8": 0.99, "fp16": 0.9999}  # of the check's vectors; below it auto takes fp32
@@ -83,13 +94,11 @@ def _export(
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
         stored = asdict(sizes) | {"parameters": checkpoint.parameters}
-        packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-        built.graph.save(folder / MODEL, metadata_of(stored) | packed_for)
-        if prepacked:
-            prepack(folder / MODEL)
-        shared = built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
+        shared = _write_graphs(folder, built, stored, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
+        if built.plain is not None:
+            errors |= verify_plain(folder, expected, heads, precision)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(
@@ -97,6 +106,22 @@ def _export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _write_graphs(
+    folder: Path, built: BuiltModel, sizes: Mapping[str, int], dtype: str, *, prepacked: bool
+) -> Sequence[StoredWeight]:
+    """Writes MODEL with its weights, then the graphs that share them; returns the weights that ATTENTION reads."""
+    packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
+    built.graph.save(folder / MODEL, metadata_of(sizes) | packed_for)
+    if prepacked:
+        prepack(folder / MODEL)
+    offsets = built.offsets.load()
+    write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
+    if built.plain is not None:
+        built.plain.save_sharing(folder / PLAIN, folder / MODEL)
+        write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
+    return built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 
 
 def _check_exact(precision: str, errors: Mapping[str, float]) -> str:

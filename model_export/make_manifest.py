@@ -8,10 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from model_export.artifact.manifest import (
-    ATTENTION,
     FORMAT,
-    MODEL,
-    TOKENIZER,
     WEIGHTS,
     AttentionWeights,
     Embedding,
@@ -19,6 +16,7 @@ from model_export.artifact.manifest import (
     Manifest,
     StoredWeight,
     Tensor,
+    files_for,
     sha256,
 )
 from model_export.artifact.stored_weights import digest, read_weights
@@ -76,7 +74,7 @@ def make_manifest(
         attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in (MODEL, WEIGHTS, TOKENIZER, ATTENTION)},
+        files={name: sha256(folder / name) for name in files_for(device)},
     )
 
 

@@ -7,18 +7,22 @@ from pathlib import Path
 from model_export.artifact.graph_sizes import why_sizes_differ
 from model_export.artifact.manifest import (
     ATTENTION,
+    LAYERS,
     MANIFEST,
     MODEL,
+    PACKED_ROWS,
+    PLAIN,
+    PLAIN_LAYERS,
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
     Manifest,
     ManifestError,
+    files_for,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
 
-FILES = (MODEL, WEIGHTS, TOKENIZER, ATTENTION)
 SIZES = {"vocabulary": 1, "hidden": 1, "layers": 1, "heads": 1, "intermediate": 1, "segments": 0, "parameters": 1}
 CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model*.bin")  # files of a checkpoint
 SOLUTION = "export the checkpoint again"
@@ -28,14 +32,24 @@ SOLUTION = "export the checkpoint again"
 class Artifact:
     folder: Path
     manifest: Manifest
+    plain: bool = False  # for CUDA: whether PLAIN runs, and not MODEL
 
     @property
     def model(self) -> Path:
-        return self.folder / MODEL
+        return self.folder / (PLAIN if self.plain else MODEL)
+
+    @property
+    def layout(self) -> str:
+        """Of the batches that `model` reads."""
+        return PACKED_ROWS if self.plain else self.manifest.layout
 
     @property
     def attention(self) -> Path:
         return self.folder / ATTENTION
+
+    @property
+    def layers(self) -> Path:
+        return self.folder / (PLAIN_LAYERS if self.plain else LAYERS)
 
     @property
     def weights(self) -> Path:
@@ -79,15 +93,15 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     return Artifact(folder / device, manifest)
 
 
-def read_artifact(folder: Path, device: str) -> Artifact:
+def read_artifact(folder: Path, device: str, *, plain: bool = False) -> Artifact:
     """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
-    return Artifact(folder / device, Manifest.read(folder / device))
+    return Artifact(folder / device, Manifest.read(folder / device), plain)
 
 
 def why_inconsistent(manifest: Manifest) -> str:
     """What in the manifest contradicts itself or is missing, as a sentence without subject; empty if nothing is."""
-    if set(manifest.files) != set(FILES):
-        return f"lists the checksums of {sorted(manifest.files)}, not of {', '.join(FILES)}"
+    if set(manifest.files) != set(expected := files_for(manifest.device)):
+        return f"lists the checksums of {sorted(manifest.files)}, not of {', '.join(expected)}"
     if wrong := [name for name, least in SIZES.items() if manifest.sizes.get(name, -1) < least]:
         return f"gives {wrong[0]} as {manifest.sizes.get(wrong[0])} in sizes; at least {SIZES[wrong[0]]} is possible"
     vocabulary, hidden = manifest.sizes["vocabulary"], manifest.sizes["hidden"]

@@ -37,8 +37,9 @@ class Backend(ABC):
     queue: AdmittingQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
-    def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics, *, degraded: str = "") -> None:
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
+        self.degraded = degraded  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
         self.tracing = start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests

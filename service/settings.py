@@ -15,6 +15,7 @@ PREFIX = "BERT_"
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
+CudaAttention = Literal["auto", "packed", "plain"]
 RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
@@ -36,6 +37,11 @@ class Settings(ModelSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
+    )
+    cuda_attention: CudaAttention = Field(
+        "auto",
+        description="attention on a GPU: packed (one operator) or plain (standard operators, slower); auto: plain "
+        "where packed fails its self-test; packed: then the start ends",
     )
     api_processes: int = Field(
         0,

@@ -34,7 +34,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "ml_dtypes": ("model_export.checkpoints.storage",),
     "safetensors": ("model_export.checkpoints.storage.formats",),
     "onnx_ir": ("model_export.graph", "model_export.verification"),
-    "onnx": ("model_export.verification",),
+    "onnx": ("model_export.graph.heads", "model_export.verification"),
     "httpx": ("service.client",),
     "pyarrow": ("service.bulk.files", "service.library.ray_data"),
     "tqdm": ("model_export", "service.client.__main__", "service.library.command"),

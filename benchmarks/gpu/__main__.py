@@ -1,11 +1,15 @@
-"""`benchmarks/gpu.sh`: measures on a GPU, in this order, parity and repeatability, the attention kernel that runs,
-tokens per second of the engine, what other options are worth, and the whole server by the number of API processes.
+"""`benchmarks/gpu.sh`: measures both graphs on a GPU, packed attention and plain. Of each, in this order: self-test,
+parity and repeatability, the attention kernel that runs, tokens per second of the engine, what other options are worth
+(packed), and the whole server by the number of API processes.
 
-Refuses to start without a GPU. A part that fails leaves its error in the results, and the next part is measured;
-without parity nothing else is. `--device cpu` rehearses the same code on a tiny model.
+Refuses to start without a GPU. Each graph of each size has a process of its own, since a fault of CUDA ends it. A part
+that fails leaves its error in the results, and the next part is measured; a graph without self-test or parity has no
+further part. `--device cpu` rehearses the same code on a tiny model.
 """
 
 import argparse
+import json
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -18,13 +22,14 @@ from benchmarks.gpu import engine, variants
 from benchmarks.gpu.card import IDLE, query_card
 from benchmarks.gpu.plan import LENGTHS, PLANS, GpuPlan
 from benchmarks.gpu.server import measure_server, print_server
-from benchmarks.harness.checkpoints import SIZES, artifact
-from benchmarks.harness.machine import table, update
+from benchmarks.harness.checkpoints import SIZES, artifact, artifact_folder
+from benchmarks.harness.machine import RESULTS, table, update
 from model_export.artifact.batch import pack
 from service.engine.cuda import why_cuda_unavailable
 from service.engine.runner import ModelRunner
 
-PARITY = "parity"
+SELF_TEST, PARITY = "self-test", "parity"
+REQUIRED = (SELF_TEST, PARITY)  # parts without which a graph is not measured further
 Part = tuple[str, Callable[[], Any]]  # name, what measures it
 
 
@@ -34,15 +39,49 @@ def main() -> int:
         print(f"no GPU to measure on: {fault}", file=sys.stderr)
         return 2
     if arguments.kernels:
-        engine.run_one_batch(arguments.kernels, arguments.device)
+        engine.run_one_batch(arguments.kernels, arguments.device, arguments.graph)
         return 0
     plan = PLANS[arguments.device]
     plan = replace(plan, sizes=tuple(arguments.size or plan.sizes), precision=arguments.precision or plan.precision)
+    return measure_graph(plan, arguments.graph) if arguments.graph else measure_all(plan)
+
+
+def measure_all(plan: GpuPlan) -> int:
+    """Measures each graph of each size in a process of its own; the exit code."""
     failed = []
     for size in plan.sizes:
-        failed += [f"{part} of {size}" for part in measure_parts(list_parts(plan, size), partial(keep, plan, size))]
+        for precision, device in ((plan.precision, plan.device), ("fp32", "cpu")):
+            artifact(size, precision, device)
+        for graph in plan.graphs:
+            options = {"device": plan.device, "precision": plan.precision, "size": size, "graph": graph}
+            words = [word for name, value in options.items() for word in (f"--{name}", value)]
+            if code := subprocess.run([sys.executable, "-m", "benchmarks.gpu", *words], check=False).returncode:
+                failed.append(f"{graph} of {size} (exit code {code})")
+        print_graphs(plan, size)
     print(f"\nfailed: {', '.join(failed) or 'nothing'}", flush=True)
     return 1 if failed else 0
+
+
+def measure_graph(plan: GpuPlan, graph: str) -> int:
+    """Measures one graph of the only size of `plan`, whose artifacts were exported; the exit code."""
+    (size,) = plan.sizes
+    failed = measure_parts(list_parts(plan, size, graph), partial(keep, plan, f"{size} {graph}"))
+    print(f"\n{size}, {graph} attention: failed: {', '.join(failed) or 'nothing'}", flush=True)
+    return 1 if failed else 0
+
+
+def print_graphs(plan: GpuPlan, size: str) -> None:
+    """The tokens per second of all graphs side by side, where they were measured."""
+    found = json.loads((RESULTS / f"{plan.output}.json").read_text("utf-8"))["result"]
+    rates = [found.get(f"{size} {graph}", {}).get("rates") for graph in plan.graphs]
+    if all(isinstance(one, dict) for one in rates):
+        mixes = [one["by mix and tokens"] for one in rates]
+        rows = [
+            [f"{mix} in {tokens}", *(one[mix][tokens]["tokens_per_second"] for one in mixes)]
+            for mix, by_tokens in mixes[0].items()
+            for tokens in by_tokens
+        ]
+        print("\n" + table([f"{size}: tokens per second", *plan.graphs], rows), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -55,50 +94,57 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kernels", metavar="ARTIFACT", type=Path, help="only runs one batch, so that the attention kernel is logged"
     )
+    parser.add_argument(
+        "--graph",
+        choices=["packed", "plain"],
+        help="only this graph, in this process; its artifact was exported before",
+    )
     return parser.parse_args()
 
 
-def keep(plan: GpuPlan, size: str, found: dict[str, Any]) -> None:
-    """Writes what has been measured of one size so far."""
+def keep(plan: GpuPlan, name: str, found: dict[str, Any]) -> None:
+    """Writes what has been measured of one graph of a size so far."""
     details = {"card": query_card(plan.device, IDLE), "precision": plan.precision}
-    update(plan.output, {size: found}, details=details)
+    update(plan.output, {name: found}, details=details)
 
 
 def measure_parts(parts: Iterable[Part], keep: Callable[[dict[str, Any]], None]) -> list[str]:
     """Measures one part after another and calls `keep` after each; returns the names of those that failed.
 
-    A part that raises leaves its traceback in its place. If parity fails, the other parts are left out.
+    A part that raises leaves its traceback in its place. If one of REQUIRED fails, the parts after it are left out.
     """
     found: dict[str, Any] = {}
     failed = []
     for part, measure in parts:
         try:
             found[part] = measure()
-            held = part != PARITY or found[part]["holds"]
+            held = part not in REQUIRED or found[part]["holds"]
         except Exception:  # noqa: BLE001 - the parts before and after this one must not be lost with it
             found[part], held = traceback.format_exc(), False
             print(found[part], file=sys.stderr, flush=True)
         keep(found)
         if not held:
             failed.append(part)
-            if part == PARITY:
+            if part in REQUIRED:
                 break
     return failed
 
 
-def list_parts(plan: GpuPlan, size: str) -> Iterator[Part]:
-    """The parts that are measured of one size, in their order; each prints what it finds."""
-    folder, reference = artifact(size, plan.precision, plan.device), artifact(size, "fp32", "cpu")
-    title = f"{size} {plan.precision}, parity with fp32 on the CPU"
-    with engine.open_runner(folder, plan.device) as runner:
+def list_parts(plan: GpuPlan, size: str, graph: str) -> Iterator[Part]:
+    """The parts that are measured of one graph of a size, in their order; each prints what it finds."""
+    folder, reference = artifact_folder(size, plan.precision), artifact_folder(size, "fp32")
+    chosen, name = engine.read_graph(folder, plan.device, graph), f"{size} {plan.precision}, {graph} attention"
+    yield SELF_TEST, lambda: print_finding(f"{name}, self-test", engine.measure_self_test(chosen))
+    with engine.open_runner(chosen) as runner:
+        title = f"{name}, parity with fp32 on the CPU"
         yield PARITY, lambda: print_finding(title, engine.measure_parity(runner, reference))
-        yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device))
+        yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device, graph))
         yield "rates", lambda: engine.measure_rates(plan, size, runner)
         yield "under load", lambda: print_finding("under load", engine.query_busy_card(plan, runner))
-        if size == plan.main_size:
+        if size == plan.main_size and graph == plan.graphs[0]:
             yield from list_variants(plan, runner)
     if size == plan.main_size:
-        yield "server", lambda: print_server(measure_server(folder, plan.device, plan.server))
+        yield "server", lambda: print_server(measure_server(folder, plan.device, graph, plan.server))
 
 
 def list_variants(plan: GpuPlan, runner: ModelRunner) -> Iterator[Part]:
@@ -109,7 +155,7 @@ def list_variants(plan: GpuPlan, runner: ModelRunner) -> Iterator[Part]:
         for mix in ("STS-B", "128")
         for tokens in plan.tokens[:3]
     }
-    batches = {title: pack(sequences, artifact.manifest.layout) for title, sequences in work.items()}
+    batches = {title: pack(sequences, artifact.layout) for title, sequences in work.items()}
     make = partial(engine.random_tokens, runner)
     yield "options", lambda: print_ratios("options", variants.compare_options(artifact, batches, plan.rounds))
     yield "ahead", lambda: print_ratios("ahead", variants.compare_two_in_flight(artifact, work, plan.rounds))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from benchmarks.gpu.plan import LENGTHS, TARGETS, GpuPlan
 from benchmarks.harness import mixes
 from benchmarks.harness.machine import table
 from model_export.artifact.batch import Tokens, pack
-from service.artifact import open_artifact
+from service.artifact import Artifact, open_artifact
 from service.engine.calibration import self_test
+from service.engine.device import why_graph_unusable
 from service.engine.runner import ModelRunner
 
 KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
@@ -33,11 +35,25 @@ Rates = dict[str, dict[int, dict[str, float]]]  # mix -> tokens in a batch -> wh
 
 
 @contextmanager
-def open_runner(folder: Path, device: str) -> Iterator[ModelRunner]:
-    runner = ModelRunner(open_artifact(folder, device), threads=0 if device == "cpu" else 1)
+def open_runner(artifact: Artifact) -> Iterator[ModelRunner]:
+    runner = ModelRunner(artifact, threads=0 if artifact.manifest.device == "cpu" else 1)
     runner.open()
     yield runner
     runner.close()
+
+
+def read_graph(folder: Path, device: str, graph: str) -> Artifact:
+    """The artifact with its packed or its plain graph; one for the CPU has a single graph."""
+    return replace(open_artifact(folder, device), plain=device == "cuda" and graph == "plain")
+
+
+def measure_self_test(artifact: Artifact) -> dict[str, Any]:
+    """Whether the self-test passes, on a GPU in a process of its own, as at a start; and the reason where it fails."""
+    if artifact.manifest.device == "cuda":
+        reason = why_graph_unusable(artifact)
+        return {"holds": not reason, "reason": reason}
+    with open_runner(artifact) as runner:
+        return {"holds": True, "reason": "", "smallest_cosine": self_test(runner)}
 
 
 def random_tokens(
@@ -51,7 +67,7 @@ def measure_parity(gpu: ModelRunner, reference: Path) -> dict[str, Any]:
     lengths = [*mixes.MIXES["mixed: 32 of 5..60"], 512, 300, 129]
     sequences = random_tokens(gpu, lengths, outputs=ALL_HEADS | {"top_ids"})
     runs = [run_all_heads(gpu, sequences) for _ in range(REPEATS)]
-    with open_runner(reference, "cpu") as cpu:
+    with open_runner(open_artifact(reference, "cpu")) as cpu:
         expected = run_all_heads(cpu, sequences)
     vectors, known = runs[0]["cls"], expected["cls"]
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(known, axis=1)
@@ -92,7 +108,7 @@ def measure_rates(plan: GpuPlan, size: str, runner: ModelRunner) -> dict[str, An
 def measure_rate(runner: ModelRunner, lengths: list[int], rounds: int) -> dict[str, float]:
     """The best run of the session alone, its inputs on the host, and of the runner with packing and splitting."""
     sequences = random_tokens(runner, lengths)
-    batch = pack(sequences, runner.artifact.manifest.layout)
+    batch = pack(sequences, runner.artifact.layout)
     run_session = partial(runner._session.run, sorted(batch.outputs), batch.feeds)
     session = min(timed(run_session) for _ in range(rounds + 1))
     with_packing = min(timed(partial(runner.run_sync, sequences)) for _ in range(rounds))
@@ -112,9 +128,9 @@ def compare_with_targets(plan: GpuPlan, size: str, rates: Rates) -> list[list[An
     ]
 
 
-def find_kernels(folder: Path, device: str) -> list[str]:
+def find_kernels(folder: Path, device: str, graph: str) -> list[str]:
     """The lines in which ONNX Runtime names its attention kernel, from one batch in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device, "--graph", graph]
     finished = subprocess.run(
         command,
         env=os.environ | KERNEL_ENVIRONMENT,
@@ -129,9 +145,9 @@ def find_kernels(folder: Path, device: str) -> list[str]:
     return sorted({line for line in lines if "attention" in line.lower() or "sdpa" in line.lower()})
 
 
-def run_one_batch(folder: Path, device: str) -> None:
+def run_one_batch(folder: Path, device: str, graph: str) -> None:
     """What `find_kernels` runs in its process."""
-    with open_runner(folder, device) as runner:
+    with open_runner(read_graph(folder, device, graph)) as runner:
         runner.run_sync(random_tokens(runner, LENGTHS["128"](1024)))
 
 

@@ -3,6 +3,8 @@
 Starts this checkout's service and the other's, each on an artifact of its own exporter, and sends the same requests
 to both in turns: closed loop, one text of STS-B's lengths a request. Prints the ratio of the rates.
 `--answers` compares the bodies of all routes' answers instead, valid and refused ones, and prints what differs.
+`--cost` prints instead what a request costs both around a model that computes nothing (`null_model.py`): microseconds
+of processor time of the process, by number of connections, and answers a second.
 """
 
 import argparse
@@ -13,14 +15,15 @@ import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import BUILD, SAMPLE, checkpoint
 from benchmarks.harness.client import ask_once, get, post
-from benchmarks.harness.machine import table
+from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
-from benchmarks.harness.streams import closed_loop
+from benchmarks.harness.streams import Stream, closed_loop, cost
 from benchmarks.server.__main__ import mask_first_word, random_texts
 
 HERE = Path(__file__).parents[2]
@@ -91,33 +94,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=5.0, help="of one turn")
     parser.add_argument("--answers", action="store_true", help="compare answers, not rates")
+    parser.add_argument("--cost", action="store_true", help="compare processor time without the model, not rates")
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 500, 1000], help="with --cost")
     parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
     asked = parser.parse_args()
     for name in asked.model or MODELS:
         with ExitStack() as stack:
-            ours, others = (stack.enter_context(_served(name, root)) for root in (HERE, asked.other.resolve()))
-            if asked.answers:
+            module = "benchmarks.harness.null_model" if asked.cost else "service"
+            roots = (HERE, asked.other.resolve())
+            ours, others = (stack.enter_context(_served(name, root, module)) for root in roots)
+            if asked.cost:
+                _compare_costs(name, ours, others, asked)
+            elif asked.answers:
                 asyncio.run(_compare(name, ours.port, others.port))
             else:
                 _race(name, ours.port, others.port, rounds=asked.rounds, seconds=asked.seconds)
 
 
-def _served(name: str, root: Path) -> ServiceProcess:
-    """The service of the checkout `root`, on an artifact that its own exporter writes."""
+def _served(name: str, root: Path, module: str) -> ServiceProcess:
+    """The service of the checkout `root`, started by its `module`, on an artifact that its own exporter writes."""
     source, precision = MODELS[name]
-    folder = (BUILD / f"versions-{'ours' if root == HERE else 'other'}-{name.replace(' ', '-')}").resolve()
+    folder = _artifact(name, root)
     environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     checkpoint_folder = source if isinstance(source, Path) else checkpoint(source).resolve()
     if not folder.exists():
         command = [sys.executable, "-m", "model_export", str(checkpoint_folder), str(folder), "--precision", precision]
         subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
-    return ServiceProcess({"BERT_ARTIFACT": str(folder)} | environment)
+    return ServiceProcess({"BERT_ARTIFACT": str(folder), "BERT_LOG_LEVEL": "warning"} | environment, module=module)
+
+
+def _artifact(name: str, root: Path) -> Path:
+    return (BUILD / f"versions-{'ours' if root == HERE else 'other'}-{name.replace(' ', '-')}").resolve()
 
 
 def _race(name: str, ours: int, others: int, *, rounds: int, seconds: float) -> None:
     """Prints, for each route, the median over the rounds of this version's rate divided by the other's."""
-    artifact = (BUILD / f"versions-ours-{name.replace(' ', '-')}").resolve()
-    texts = random_texts(artifact, mixes.STS_B, count=512)
+    texts = random_texts(_artifact(name, HERE), mixes.STS_B, count=512)
     routes = {"/embed": texts, "/fill-mask": [mask_first_word(text) for text in texts]}
     rows = []
     for path, inputs in routes.items():
@@ -131,6 +143,33 @@ def _race(name: str, ours: int, others: int, *, rounds: int, seconds: float) -> 
         medians = (statistics.median(one) for one in (rates[ours], rates[others], ratios))
         rows.append([name, path, *(f"{one:.3g}" for one in medians), f"{min(ratios):.2f} to {max(ratios):.2f}"])
     print(table(["model", "route", "this, 1/s", "other, 1/s", "ratio", "ratios of the rounds"], rows))
+
+
+def _compare_costs(name: str, ours: ServiceProcess, others: ServiceProcess, asked: argparse.Namespace) -> None:
+    """Prints and writes, for each number of connections, the medians of both versions and of the rounds' ratios."""
+    texts = random_texts(_artifact(name, HERE), mixes.STS_B, count=512)
+    requests = itertools.cycle([post("/embed", {"inputs": text}) for text in texts])
+    results: dict[str, dict[str, float]] = {}
+    for connections in asked.connections:
+
+        def run(port: int, connections: int = connections) -> Stream:
+            stream = closed_loop(port, requests, connections=connections, seconds=asked.seconds)
+            return asyncio.run(stream).must_be()
+
+        found: dict[int, list[tuple[float, float]]] = {ours.port: [], others.port: []}
+        for turn in range(-1, asked.rounds):  # the first one warms up
+            for server in (ours, others) if turn % 2 else (others, ours):
+                stream, spent = cost(server.process.pid, partial(run, server.port))
+                found[server.port] += [(spent["process"], stream.rate)] * (turn >= 0)
+        both = list(zip(found[ours.port], found[others.port], strict=True))
+        columns = results[str(connections)] = {}
+        for i, unit in enumerate(("us", "1/s")):
+            columns[f"this, {unit}"] = statistics.median(one[i] for one, _ in both)
+            columns[f"other, {unit}"] = statistics.median(other[i] for _, other in both)
+            columns[f"ratio, {unit}"] = statistics.median(one[i] / other[i] for one, other in both)
+    columns_of_all = [[name, connections, *columns.values()] for connections, columns in results.items()]
+    print(table(["model", "connections", *columns], columns_of_all))
+    update("versions-cost", {name: results}, details={"seconds": asked.seconds, "rounds": asked.rounds})
 
 
 async def _compare(name: str, ours: int, others: int) -> None:

@@ -15,6 +15,7 @@ from model_export.artifact.feeds.attention import attention_rows, cumulative_len
 from model_export.artifact.feeds.layers import LAST, LAYER_OUTPUTS, graph_outputs, layer_rows
 from model_export.artifact.feeds.pooled import ENDS, PooledTokens, mean_feeds, sentence_feeds
 from model_export.artifact.feeds.sparse import NOTHING, sparse_feeds, sparse_spans
+from model_export.artifact.manifest import PACKED_ROWS
 from model_export.artifact.placement import Feeds, Ints
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -46,7 +47,6 @@ WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a se
 ALL_KINDS = frozenset(OUTPUTS.values())
 ONLY_CLS = np.zeros(1, np.int32)  # the positions selected where [CLS] alone is needed
 NOTHING_POOLED = PooledTokens(lengths=ONLY_CLS[:0], firsts=ONLY_CLS[:0], rows=(), starts=np.zeros(0, np.int64))
-PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # how attention separates sequences: CPU, CUDA
 
 
 @lru_cache(maxsize=1024)

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FORMAT = 5
+FORMAT = 6
+PACKED_ROWS, CUMULATIVE_LENGTHS = "packed rows", "cumulative lengths"  # layouts: how attention separates sequences
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
+LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
+PLAIN = "plain.onnx"  # only for CUDA: MODEL with attention in standard operators on packed rows; weights as ATTENTION
+PLAIN_LAYERS = "plain_layers.onnx"  # to PLAIN what LAYERS is to MODEL
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -91,7 +95,7 @@ class Manifest:
     family: str
     precision: str
     device: str  # cpu or cuda
-    layout: str  # of the batch: PACKED_ROWS or CUMULATIVE_LENGTHS of batch.py
+    layout: str  # of the batch: PACKED_ROWS or CUMULATIVE_LENGTHS
     sizes: Mapping[str, int]  # vocabulary, hidden, layers, heads, intermediate, segments, parameters
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
@@ -108,7 +112,7 @@ class Manifest:
     attention: AttentionWeights
     verification: Mapping[str, float]  # largest errors against the float64 reference
     golden: tuple[Golden, ...]  # the first one is the canary
-    files: Mapping[str, str]  # file name -> SHA-256
+    files: Mapping[str, str]  # file name -> SHA-256; as `files_for`
 
     @property
     def canary(self) -> Golden:
@@ -161,6 +165,11 @@ class Manifest:
                 raise ManifestError(
                     f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST}; export the checkpoint again"
                 )
+
+
+def files_for(device: str) -> tuple[str, ...]:
+    """The files of an artifact for `device` beside its manifest."""
+    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS) + ((PLAIN, PLAIN_LAYERS) if device == "cuda" else ())
 
 
 def sha256(path: Path) -> str:

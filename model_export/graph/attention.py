@@ -2,6 +2,8 @@
 
 CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention per block--> --token_slots--> flat
 CUDA   flat [tokens, hidden] --PackedMultiHeadAttention with the cumulative lengths--> flat
+
+For a GPU that this operator does not work on, `plain_attention.py` has the CPU's rows in standard operators.
 """
 
 from collections.abc import Mapping
@@ -10,12 +12,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from model_export.artifact.batch import CUMULATIVE_LENGTHS, PACKED_ROWS
+from model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
 from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
 from model_export.graph.builder import TYPES, GraphBuilder, Value
 from model_export.graph.linear import Linear
 
-MASKED_SCORE = np.float32(-1e30)  # bias of a score between two sequences: the probability becomes exactly 0
+# bias of a score between two sequences, by dtype: the probability becomes exactly 0
+MASKED_SCORES: Mapping[str, np.generic] = {"float32": np.float32(-1e30), "float16": np.float16(-60000)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class PackedRows:
         return _RowIndex(
             heads=self._head_indices(tokens),
             output=self._output_indices(slots, tokens),
-            bias=self._bias(query_segments, key_segments),
+            bias=separating_bias(self.g, query_segments, key_segments),
         )
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
@@ -150,13 +153,17 @@ class PackedRows:
         steps = g.op("Mul", g.constant(np.arange(self.heads, dtype=np.int32)), width)
         return g.op("Add", g.op("Unsqueeze", first, g.constant(np.array([1]))), steps)
 
-    def _bias(self, queries: Value, keys: Value) -> Value:
-        """0 within a sequence, MASKED_SCORE elsewhere; [rows, 1, queries, width], for all heads and layers."""
-        g = self.g
-        with g.scope("bias"):
-            query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
-            same = g.op("Equal", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
-            return g.op("Where", same, g.constant(np.float32(0)), g.constant(MASKED_SCORE))
+
+def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
+    """0 within a sequence, MASKED_SCORES elsewhere; [rows, 1, queries, width], for all heads and layers.
+
+    `queries` [rows, queries] and `keys` [rows, width] are the sequences that the slots belong to.
+    """
+    masked = MASKED_SCORES[g.dtype]
+    with g.scope("bias"):
+        query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
+        same = g.op("Equal", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
+        return g.op("Where", same, g.constant(np.zeros_like(masked)), g.constant(masked))
 
 
 def _probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
@@ -205,21 +212,28 @@ class CumulativeLengths:
         last: bool,
     ) -> Value:
         g = self.g
-        query, key = self._query_and_key(linear, projections, key_value_states)
-        with g.scope("value"):
-            value = linear.product(g, key_value_states, projections.value[0])
+        query, key, value = (
+            project(linear, projections, key_value_states) for project in (self._query, self._key, self._value)
+        )
         inputs = (query, key, value, None, self._offset, self._lengths)
         context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
         return g.op("Gather", context, self._selected, axis=0) if last else context
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        return _probabilities(self.g, *self._query_and_key(linear, projections, states), self.heads, self.hidden)
+        query, key = (project(linear, projections, states) for project in (self._query, self._key))
+        return _probabilities(self.g, query, key, self.heads, self.hidden)
 
-    def _query_and_key(self, linear: Linear, projections: Projections, states: Value) -> tuple[Value, Value]:
+    def _query(self, linear: Linear, projections: Projections, states: Value) -> Value:
         with self.g.scope("query"):
-            query = linear.affine(self.g, states, *projections.query)
+            return linear.affine(self.g, states, *projections.query)
+
+    def _key(self, linear: Linear, projections: Projections, states: Value) -> Value:
         with self.g.scope("key"):
-            return query, linear.product(self.g, states, projections.key[0])
+            return linear.product(self.g, states, projections.key[0])
+
+    def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        with self.g.scope("value"):
+            return linear.product(self.g, states, projections.value[0])
 
 
 ATTENTION: Mapping[str, type[PackedRows] | type[CumulativeLengths]] = {"cpu": PackedRows, "cuda": CumulativeLengths}

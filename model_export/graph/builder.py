@@ -53,7 +53,7 @@ class GraphBuilder:
         self._graph.outputs.append(result)
 
     def expose(self, name: str, value: Value, dtype: str, shape: Sequence[str | int]) -> None:
-        """Makes a value an output, under this name; a weight must have it already. No node is added."""
+        """Makes a value an output, under this name. No node is added."""
         value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(TYPES[dtype])
         self._graph.outputs.append(value)
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import OUTPUTS, PACKED_ROWS, Row, Tokens, pack, split
+from model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
-from model_export.artifact.manifest import ATTENTION, MODEL
+from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PACKED_ROWS, PLAIN, PLAIN_LAYERS
 from model_export.checkpoints.sentence_modules import SentenceModel
 from model_export.errors import PrecisionError
 from model_export.verification.attention import attention_error
@@ -85,8 +85,38 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
 
     Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
     """
-    encoder = _open_portable(folder / MODEL, layout)
-    rows = _run(encoder, expected, heads, layout)
+    encoder = _open_portable(folder / LAYERS, layout)
+    errors = _compare(_open_portable(folder / MODEL, layout), encoder, expected, heads, precision, layout)
+    errors["attention_max_abs_error"] = attention_error(
+        encoder,
+        _open(folder / ATTENTION),
+        expected.sequences[: len(expected.attention)],
+        expected.attention,
+        layout=layout,
+        modes=expected.modes,
+        precision=precision,
+    )
+    return errors
+
+
+def verify_plain(folder: Path, expected: Expected, heads: Sequence[str], precision: str) -> dict[str, float]:
+    """As `verify`, of PLAIN, whose states ATTENTION reads too; the names of the errors begin with "plain_"."""
+    model, encoder = _open(folder / PLAIN), _open(folder / PLAIN_LAYERS)
+    errors = _compare(model, encoder, expected, heads, precision, PACKED_ROWS)
+    return {f"plain_{name}": error for name, error in errors.items()}
+
+
+def _compare(
+    model: ort.InferenceSession,
+    encoder: ort.InferenceSession,
+    expected: Expected,
+    heads: Sequence[str],
+    precision: str,
+    layout: str,
+) -> dict[str, float]:
+    """As `verify`, without the attention; `encoder` has the hidden states of all layers."""
+    rows = _run(model, expected, heads, layout)
+    rows = [row | states for row, states in zip(rows, _run(encoder, expected, ["layer_tokens"], layout), strict=True)]
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -105,15 +135,6 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); "
             "int8 needs a CPU with VNNI: use --precision fp32"
         )
-    errors["attention_max_abs_error"] = attention_error(
-        encoder,
-        _open(folder / ATTENTION),
-        expected.sequences[: len(expected.attention)],
-        expected.attention,
-        layout=layout,
-        modes=expected.modes,
-        precision=precision,
-    )
     return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
 
 
@@ -136,10 +157,8 @@ def _open(model: Path) -> ort.InferenceSession:
 def _run(session: ort.InferenceSession, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     fills = "fill_mask" in heads
     outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
-    outputs |= {"layer_tokens"}
-    asked = partial(
-        Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=(*range(expected.layers), LAST)
-    )
+    layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
+    asked = partial(Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=layers)
     tokens = [asked(ids=ids, types=np.zeros(len(ids), np.int32)) for ids in expected.sequences]
     batch = pack(tokens, layout, expected.modes)
     names = sorted(batch.outputs)

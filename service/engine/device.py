@@ -3,16 +3,22 @@
 Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
 """
 
+import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.artifact import Artifact, available, open_artifact
 from service.errors import DeviceError
 from service.scheduling.concurrency import SERIAL, Concurrency
+from service.settings import CudaAttention
 
 PROBE = f"from {__package__}.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
+TRIAL = f"from {__package__}.probes.graph_trial import main; main()"
+TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
@@ -21,24 +27,76 @@ MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp
 @dataclass(frozen=True, slots=True)
 class ArtifactChoice:
     artifact: Artifact
-    degraded: str = ""  # why the CPU is used although there is an artifact for the GPU
+    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
 
 
-def select_artifact(folder: Path, device: str) -> ArtifactChoice:
-    """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served."""
+def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto") -> ArtifactChoice:
+    """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
+
+    On a GPU `attention` chooses among the graphs, and a graph is tried before it is chosen.
+    """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
         return ArtifactChoice(open_artifact(folder, "cpu"))
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable()
     if not fault:
-        return ArtifactChoice(artifact)
+        choice = _choose_graph(artifact, attention)
+        if isinstance(choice, ArtifactChoice):
+            return choice
+        fault = choice
     if device == "cuda":
         raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
     if "cpu" not in devices:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
     return ArtifactChoice(open_artifact(folder, "cpu"), fault)
+
+
+def _choose_graph(artifact: Artifact, attention: CudaAttention) -> ArtifactChoice | str:
+    """The packed graph, or the plain one, or why neither can be used. Raises DeviceError where `packed` fails."""
+    plain = replace(artifact, plain=True)
+    if attention == "plain":
+        fault = why_graph_unusable(plain)
+        return f"plain attention: {fault}" if fault else ArtifactChoice(plain)
+    fault = why_graph_unusable(artifact)
+    if not fault:
+        return ArtifactChoice(artifact)
+    if attention == "packed":
+        raise DeviceError(f"BERT_CUDA_ATTENTION is packed, but packed attention cannot be used: {fault}")
+    if other := why_graph_unusable(plain):
+        return f"packed attention: {fault}; plain attention: {other}"
+    return ArtifactChoice(plain, f"plain attention is used, because packed attention cannot be: {fault}")
+
+
+def why_graph_unusable(artifact: Artifact) -> str:
+    """Why the graph that `artifact` would run cannot be used on the GPU; empty where its self-test passed.
+
+    Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
+    """
+    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent), "plain" if artifact.plain else "packed"]
+    with _open_lifeline() as lifeline:
+        try:
+            trial = subprocess.run(
+                command, stdin=lifeline, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
+    if trial.returncode:
+        how = f"exit code {trial.returncode}" if trial.returncode > 0 else f"signal {-trial.returncode}"
+        return f"the self-test ended with {how}: {trial.stderr.strip()[-200:]}"
+    return trial.stdout.splitlines()[-1]
+
+
+@contextmanager
+def _open_lifeline() -> Iterator[int]:
+    """The read end of a pipe whose write end closes with this process, however it ends."""
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
 
 
 def export_device(device: str) -> str:

@@ -44,7 +44,7 @@ class ModelEngine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
-    degraded: str = ""  # why the CPU is used although there is an artifact for the GPU
+    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
     tracing: "Tracing | None" = None  # records the batches; None where traces are off
@@ -64,7 +64,7 @@ class ModelEngine:
         """Raises what loading raises: a graph that does not load, a self-test that fails."""
         threads = self.settings.threads or available_cores()
         self.runner = self.make_runner(self.artifact, threads, concurrency_for(self.artifact, threads))
-        self.runner.attention.share_weights = self.settings.share_weights
+        self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
         self.calibration = await asyncio.to_thread(self._load)
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()

@@ -42,6 +42,7 @@ def engine_info(
         "precision": manifest.precision,
         "execution_provider": provider,
         "device": manifest.device,
+        "cuda_attention": _cuda_attention(artifact),
         "degraded": degraded or None,
         "threads": threads,
         "measured": asdict(calibration) if calibration else None,
@@ -73,6 +74,13 @@ def _embedding(artifact: Artifact, settings: Settings) -> dict[str, Any]:
             "include_prompt": stated.include_prompt,
         },
     }
+
+
+def _cuda_attention(artifact: Artifact) -> str | None:
+    """None on the CPU."""
+    if artifact.manifest.device != "cuda":
+        return None
+    return "plain" if artifact.plain else "packed"
 
 
 def _limits(artifact: Artifact, settings: Settings) -> dict[str, int]:

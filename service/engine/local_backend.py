@@ -26,7 +26,7 @@ class LocalBackend(Backend):
         degraded: str = "",
         make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
     ) -> None:
-        super().__init__(artifact, settings, metrics)
+        super().__init__(artifact, settings, metrics, degraded=degraded)
         metrics.exemplars = settings.tracing
         self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner, self.tracing)
 

@@ -21,6 +21,7 @@ from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS
 from service.artifact import Artifact
 from service.engine.calibration import Calibration, golden_tokens, measure
 from service.engine.graphs.attention import AttentionModel
+from service.engine.graphs.layers import LayersModel
 from service.engine.session import Session, configure_inference_thread, onnxruntime_version, open_session
 from service.errors import InferenceFailed, OutOfMemory
 from service.scheduling.concurrency import SERIAL, Concurrency
@@ -37,6 +38,7 @@ class ModelRunner:
     threads: int
     concurrency: Concurrency = SERIAL
     attention: AttentionModel = field(init=False)  # opened by the first sequence that asks for it
+    layers: LayersModel = field(init=False)  # as `attention`
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)  # on all cores, or on the GPU
     _per_core_session: Session = field(init=False, repr=False)  # on the core of the thread that calls it
@@ -44,6 +46,7 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         self.attention = AttentionModel(self.artifact)
+        self.layers = LayersModel(self.artifact, threads=self.threads)
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
@@ -119,7 +122,7 @@ class ModelRunner:
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
-        batch = pack(sequences, manifest.layout, manifest.embedding.modes)
+        batch = pack(sequences, self.artifact.layout, manifest.embedding.modes)
         limits = {
             "ids": manifest.sizes["vocabulary"],
             "types": max(1, manifest.sizes["segments"]),
@@ -135,6 +138,8 @@ class ModelRunner:
     def _compute(self, batch: Batch, all_cores: bool) -> list[NDArray[np.generic]]:
         """The batch's outputs, in the order of their sorted names."""
         session = self._session if all_cores else self._per_core_session
+        if LAYER in batch.spans:
+            session = self.layers.open()
         with self._device_slots:
             return session.run(sorted(batch.outputs), batch.feeds)
 

@@ -27,7 +27,7 @@ from service.http.endpoints import make_endpoint
 from service.http.fast_path import PortSplit, TaskFastPath
 from service.http.headers.api_keys import ApiKeys
 from service.http.limits.large_body import start_thread
-from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Responses, TaskRoute
+from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
 from service.http.responses import JSON
 from service.metrics import OPENMETRICS
 from service.tasks.schemas import Status
@@ -123,12 +123,13 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     async def health() -> Response:
         return _json(200, {"status": "ok"})
 
-    not_ready: Responses = {503: {"model": Status, "description": "Not ready; status is the reason"}}
+    not_ready: Responses = {503: {"model": Readiness, "description": "Not ready; status is the reason"}}
 
-    @app.get("/ready", response_model=Status, responses=not_ready, summary="The model answered a known input lately")
+    @app.get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
         reason = await backend.ready()
-        return _json(503 if reason else 200, {"status": reason or "ready"})
+        degraded = {"degraded": backend.degraded} if backend.degraded else {}
+        return _json(503 if reason else 200, {"status": reason or "ready"} | degraded)
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:

@@ -12,7 +12,7 @@ from service.http.endpoints import TaskEndpoint
 from service.http.request import MAX_TIMEOUT_MS
 from service.http.responses import NPY
 from service.settings import RootTask
-from service.tasks.schemas import ErrorBody
+from service.tasks.schemas import ErrorBody, Status
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {
@@ -36,6 +36,13 @@ API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="a
 Timeout = Annotated[
     int | None, Header(ge=1, le=MAX_TIMEOUT_MS, description="deadline in milliseconds; default: BERT_TIMEOUT_MS")
 ]
+
+
+DEGRADED = "why the CPU, or plain attention on the GPU, is used although the artifact has a faster graph"
+
+
+class Readiness(Status):
+    degraded: str | None = Field(None, description=f"{DEGRADED}; absent where that is not so")
 
 
 class TaskRoute(APIRoute):
@@ -106,7 +113,10 @@ class InfoResponse(BaseModel):
     precision: str = Field("", examples=["int8"])
     device: str = Field("", description="the device that the artifact was exported for")
     execution_provider: str | None = Field(None, description="of ONNX Runtime; null while the model is loading")
-    degraded: str | None = Field(None, description="why the CPU is used although there is an artifact for the GPU")
+    cuda_attention: Literal["packed", "plain"] | None = Field(
+        None, description="attention on the GPU: in one operator, or in standard operators; null on the CPU"
+    )
+    degraded: str | None = Field(None, description=DEGRADED)
     threads: int | None = None
     measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
     verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.http.connection.cycle import WholeResponseCycle
+from service.http.connection.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.dialects.errors import SERVICE_ERROR
-from service.http.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.limits.connections import ConnectionLimits
 
 RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
@@ -24,6 +25,8 @@ UVICORN_MEMBERS = (  # undocumented ones that are used or overridden below
     *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete"),
     *("loop", "transport", "parser", "pipeline", "headers", "timeout_keep_alive_task", "scope", "cycle", "url"),
     *("disconnected", "keep_alive", "more_body", "response_started", "response_complete"),  # of a cycle
+    *("access_log", "default_headers", "flow", "message_event", "on_response"),  # likewise, in `connection/cycle`
+    *("body", "waiting_for_100_continue"),
 )
 
 
@@ -138,6 +141,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.limits.buffered.wait_for_reader(self, 0)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = WholeResponseCycle  # uvicorn has constructed it, and its classes differ in methods alone
         self._current_cycle = cycle
         super()._start_asgi_task(cycle, app)
 

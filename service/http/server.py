@@ -1,6 +1,7 @@
 """Runs the application on uvicorn: HTTP on one address, and a shutdown that responds to every pending request."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -27,6 +28,9 @@ LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under w
 FLUSH_SECONDS = 5  # after the drain, for the last responses to be sent
 # While a thread tokenizes, the default of 0.005 delays the inference thread by 3 ms; this value by 1 ms.
 GIL_SWITCH_SECONDS = 0.0005
+# Allocations between two garbage collections. A request that is answered leaves no cycles, and one in flight has 30
+# objects: at the default of 700, with 1,000 connections, collections took a tenth of the loop's time and found nothing.
+COLLECT_AFTER = 50_000
 MIN_IDLE_SECONDS = 1.0  # before a connection may be closed for another one
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 of common load balancers, which must be the first to close
 log = logging.getLogger("service")
@@ -143,6 +147,7 @@ def build(settings: Settings, backend: Backend) -> Server:
 def run(server: Server, sockets: list[socket.socket] | None = None) -> int:
     """Serves until the server ends, and returns its exit code."""
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
+    gc.set_threshold(COLLECT_AFTER)
     raise_open_file_limit()
     server.run(sockets=sockets)
     if server.backend.tracing is not None:

@@ -30,7 +30,10 @@ def parse(schema: type[Model], body: bytes) -> Model:
     except orjson.JSONDecodeError:  # NaN, which pydantic reads
         fields = None
     if fields is None:
-        raise service_error  # outside the except block: otherwise it would keep pydantic's errors, which may be many
+        try:
+            raise service_error  # outside the except block: it would keep pydantic's errors, which may be many
+        finally:
+            del service_error  # else this frame and the error would keep each other, and the body, until a collection
     return validate(schema, fields)
 
 
@@ -40,16 +43,23 @@ def validate(schema: type[Model], fields: Any) -> Model:
         return schema.model_validate(fields)
     except ValidationError as error:
         nulls, service_error = _unknown_nulls(error), to_service_error(schema, error)
-    if not nulls:
-        raise service_error
-    for path in nulls:
-        parent = fields
-        for part in path[:-1]:  # None where a part names an alternative of a union
-            parent = parent.get(part) if isinstance(parent, dict) else None
-        if not isinstance(parent, dict) or path[-1] not in parent:
+    try:
+        if not nulls or not all(_remove(fields, path) for path in nulls):
             raise service_error
-        del parent[path[-1]]
+    finally:
+        del service_error  # as in `parse`
     return validate(schema, fields)
+
+
+def _remove(fields: Any, path: Path) -> bool:
+    """Removes the value at `path`; False where there is none."""
+    parent = fields
+    for part in path[:-1]:  # None where a part names an alternative of a union
+        parent = parent.get(part) if isinstance(parent, dict) else None
+    if not isinstance(parent, dict) or path[-1] not in parent:
+        return False
+    del parent[path[-1]]
+    return True
 
 
 def _unknown_nulls(error: ValidationError) -> list[Path]:

@@ -192,7 +192,7 @@ def _check_artifact(settings: Settings) -> ArtifactChoice:
     """Reads and checks the files, and the tokenizer in a process of its own, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for the command bert-service")
-    choice = select_artifact(settings.artifact, settings.device)
+    choice = select_artifact(settings.artifact, settings.device, settings.cuda_attention)
     describe_defaults(choice.artifact.manifest, settings)
     StartedCheck(choice.artifact).finish()
     return choice

@@ -13,6 +13,7 @@ class EngineOptions(TypedDict, total=False):
     """Settings of the same names (README); what is left out or None has the setting's default."""
 
     device: Literal["auto", "cpu", "cuda"]
+    cuda_attention: Literal["auto", "packed", "plain"]
     threads: int  # of one run; 0: one per available core
     token_budget: int  # tokens in one batch; 0: measured when the engine opens
     share_weights: bool

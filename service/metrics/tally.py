@@ -46,7 +46,7 @@ class Series(NamedTuple):
 def observe(cells: Cells, series: Sequence[Series], values: Sequence[float]) -> None:
     """Adds one value to each series. Not thread-safe: the event loop calls it."""
     for (first, bounds, total), value in zip(series, values, strict=True):
-        cells[first + bisect_left(bounds, value)] += 1
+        cells[first + bisect_left(bounds, value)] += 1.0
         cells[total] += value
 
 

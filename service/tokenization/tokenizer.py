@@ -27,6 +27,7 @@ from service.tokenization.jobs.hypotheses import HypothesesJob, PairFrame
 from service.tokenization.jobs.job import EncodingJob
 from service.tokenization.jobs.questions import QuestionsJob, WindowOptions
 from service.tokenization.jobs.windows import WindowsJob, WindowSplitter
+from service.tokenization.known_words import KnownWords
 from service.tokenization.pieces import Cuts
 from service.tokenization.scheduler import TokenizingScheduler
 from service.tokenization.tokenizer_check import guard
@@ -49,6 +50,7 @@ class Tokenizer:
     _masking: HFTokenizer = field(init=False, repr=False)  # reads the mask token as a mask, the others as text
     _cuts: Cuts = field(init=False, repr=False)
     _masking_cuts: Cuts = field(init=False, repr=False)
+    _known_words: KnownWords | None = field(init=False, repr=False)
     _splitter: WindowSplitter = field(init=False, repr=False)
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
@@ -59,6 +61,7 @@ class Tokenizer:
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
         self._cuts, self._masking_cuts = Cuts.of(self._plain), Cuts.of(self._masking)
+        self._known_words = KnownWords.of(self._plain, self.artifact.manifest.max_tokens)
         self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
@@ -78,6 +81,8 @@ class Tokenizer:
 
     def encode_sync(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """Cuts texts that are too long on the side `truncate`; raises Invalid with the text's index if that is None."""
+        if self._known_words and (encoded := self._known_words.encode(texts, options)) is not None:
+            return encoded
         tokenizer = self._masking if options.masks else self._plain
         limit = self.artifact.manifest.max_tokens
         return encode_texts(tokenizer, texts, options, truncate, limit=limit, mask_id=self.mask_id)

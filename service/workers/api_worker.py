@@ -31,7 +31,7 @@ class RemoteBackend(Backend):
     queue: EngineClient
 
     def __init__(self, spec: WorkerSpec, settings: Settings, artifact: Artifact, metrics: Metrics) -> None:
-        super().__init__(artifact, settings, metrics)
+        super().__init__(artifact, settings, metrics, degraded=spec.degraded)
         self.spec = spec
         self.queue = EngineClient(
             spec.socket,

@@ -153,11 +153,8 @@ class Supervisor:
 
 def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
-    count, admin_listeners = settings.api_processes, list[socket.socket]()
     try:
-        listeners = bind_listeners(settings.host, settings.port, count, "BERT_PORT")
-        if settings.admin_port:
-            admin_listeners = bind_listeners(settings.host, settings.admin_port, count, "BERT_ADMIN_PORT")
+        listeners, admin_listeners = _bind_ports(settings)
     except ListenError as error:
         log.error("%s", error)
         return 1
@@ -176,8 +173,15 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             names = ("listener", "admin_listener")
             descriptors = {key: each.fileno() for key, each in zip(names, sockets, strict=False) if each is not None}
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
-            model, device = str(artifact.folder.parent), artifact.manifest.device
-            spec = WorkerSpec(name=name, folder=folder, artifact=model, device=device, degraded=degraded, **descriptors)
+            spec = WorkerSpec(
+                name=name,
+                folder=folder,
+                artifact=str(artifact.folder.parent),
+                device=artifact.manifest.device,
+                plain=artifact.plain,
+                degraded=degraded,
+                **descriptors,
+            )
             return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
 
         engine = create_child("engine_worker", "engine", MAX_DELAY_SECONDS, engine_listener)
@@ -191,6 +195,13 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
         code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
     os.close(lifeline_write_end)
     return code
+
+
+def _bind_ports(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
+    """For each API worker a socket on BERT_PORT, and one on BERT_ADMIN_PORT if there is one. Raises ListenError."""
+    host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
+    listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
+    return listeners, bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
 
 
 def bind_engine_socket(folder: Path) -> socket.socket:

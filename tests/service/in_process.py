@@ -73,6 +73,7 @@ class InProcessBackend:
     draining = False
     tracing: Any = None
     why_not_ready = ""
+    degraded = ""
 
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
         self.artifact, self.settings, self.tasks = artifact, settings, tasks

@@ -43,6 +43,11 @@ class WaitEstimate:
     max_wait_seconds: float
     recent: RecentLoad = field(default_factory=RecentLoad)
 
+    def surely_shorter(self, seconds: float, *, queued: int, rate: float) -> bool:
+        """Whether any request waits for `seconds` at most, whatever else arrives: all that is queued before it, at the
+        lowest rate that `seconds()` counts with."""
+        return queued <= seconds * rate * MIN_SHARE
+
     def seconds(self, size: int, now: float, *, queued: int, rate: float) -> float:
         """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately.
 

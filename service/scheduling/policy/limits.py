@@ -25,6 +25,8 @@ class Limits:
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
         over = queued + size - capacity
+        if over <= 0 and self.estimate.surely_shorter(min(patience, self.max_wait_seconds), queued=queued, rate=rate):
+            return
         wait = self.estimate.seconds(size, now, queued=queued, rate=rate) if queued else 0.0
         if over <= 0 and wait <= min(patience, self.max_wait_seconds):
             return

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.manifest import ATTENTION, MODEL, WEIGHTS
+from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, WEIGHTS
 from tests.export.goldens import Artifact, open_session
 
 CHECKPOINTS = ["bert", "albert", "sample"]
@@ -16,7 +16,7 @@ CHECKPOINTS = ["bert", "albert", "sample"]
 
 def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession, list[str]]:
     """The encoder with the output of every layer's Softmax as a further output, and their names."""
-    model = ir.load(artifact.folder / MODEL)
+    model = ir.load(artifact.folder / LAYERS)
     found = [node.outputs[0] for node in model.graph if node.op_type == "Softmax" and "attention" in (node.name or "")]
     for value in found:
         value.type = ir.TensorType(ir.DataType.FLOAT)

@@ -1,4 +1,4 @@
-"""The CUDA artifact without a GPU: operators, inputs, refusals, and results with attention in plain operators."""
+"""The CUDA artifact without a GPU: inputs, refusals, and the results of its two graphs in plain operators."""
 
 from pathlib import Path
 from typing import Any
@@ -8,34 +8,26 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, load
 
-from model_export.artifact.batch import CUMULATIVE_LENGTHS, Tokens, pack, split
-from model_export.errors import ExportError
+from model_export.artifact.batch import Tokens, pack, split
+from model_export.artifact.manifest import (
+    CUMULATIVE_LENGTHS,
+    LAYERS,
+    MODEL,
+    PACKED_ROWS,
+    PLAIN,
+    PLAIN_LAYERS,
+    Manifest,
+)
+from model_export.errors import ExportError, PrecisionError
 from model_export.export import export
+from model_export.graph.builder import GraphBuilder, Value
 from model_export.verification.cuda_on_cpu import write_portable
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
-KERNELS = {  # operators with CUDA kernels in float and float16, by ONNX Runtime's documentation
-    *(
-        "Add",
-        "Cast",
-        "Gather",
-        "GatherND",
-        "Gemm",
-        "Identity",
-        "LayerNormalization",
-        "LogSoftmax",
-        "MatMul",
-        "Reshape",
-        "Softmax",
-        "Squeeze",
-        "Sub",
-    ),
-    *("Tanh", "TopK", "Transpose", "Unsqueeze", "GatherElements"),
-    *("Concat", "Log", "Loop", "Max", "Mul", "NonZero", "ReduceMax", "Relu"),
-    *("BiasGelu", "EmbedLayerNormalization", "FusedMatMul", "PackedMultiHeadAttention", "SkipLayerNormalization"),
-}
 OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "tokens", "top_logits", "top_ids", "log_sum_exp"})
+PLAIN_INPUTS = ("slot_tokens", "token_slots", "segments", "query_chosen", "query_segments", "chosen_slots")
+LAYOUTS = {"packed": CUMULATIVE_LENGTHS, "plain": PACKED_ROWS}
 SPARSE = frozenset({"sparse_places", "sparse_logits"})
 
 
@@ -53,16 +45,52 @@ def golden() -> list[dict[str, Any]]:
     return [{name.split(".")[1]: stored[name] for name in stored if name.startswith(f"{i}.")} for i in range(count)]
 
 
-def test_every_node_has_a_kernel_on_the_gpu(artifact: Path) -> None:
-    attention = load(artifact / "attention.onnx", load_external_data=False).graph
-    graph = load(artifact / "model.onnx", load_external_data=False).graph
-    bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.name == "body"]
-    kinds = {node.op_type for part in (graph, attention, *bodies) for node in part.node}
-    assert kinds <= KERNELS, f"no CUDA kernel is known for {kinds - KERNELS}"
+def open_graph(artifact: Path, graph: str, *, layers: bool = False) -> ort.InferenceSession:
+    """The packed graph with its attention in plain operators, or the plain one as it is; or that of its `layers`."""
+    plain, packed = (PLAIN_LAYERS, LAYERS) if layers else (PLAIN, MODEL)
+    path = artifact / plain if graph == "plain" else write_portable(artifact / packed)
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_attention_is_packed_as_the_flash_kernel_expects(artifact: Path) -> None:
+    graph = load(artifact / MODEL, load_external_data=False).graph
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]
     assert len(layers) == 3
-    for node in layers:  # Q, K and V separate and without bias, as the variable-length flash kernel expects
+    for node in layers:  # Q, K and V separate and without bias
         assert [bool(name) for name in node.input] == [True, True, True, False, True, True]
+
+
+def test_the_plain_graph_has_the_outputs_and_the_weights_of_the_packed_one(artifact: Path) -> None:
+    packed, plain = (load(artifact / name, load_external_data=False).graph for name in (MODEL, PLAIN))
+    assert list(plain.output) == list(packed.output)
+    stored = [
+        {one.name: [(entry.key, entry.value) for entry in one.external_data] for one in graph.initializer}
+        for graph in (packed, plain)
+    ]
+    assert any(stored[1].values())
+    assert {name: place for name, place in stored[1].items() if place} == {
+        name: place for name, place in stored[0].items() if place
+    }
+    layouts = [{value.name for value in graph.input} for graph in (packed, plain)]
+    assert layouts[0] - layouts[1] == {"token_offset", "cumulative_lengths"}
+    assert layouts[1] - layouts[0] == {*PLAIN_INPUTS}
+
+
+def test_an_export_measures_the_errors_of_the_plain_graph(artifact: Path) -> None:
+    errors = Manifest.read(artifact).verification
+    packed = {name for name in errors if not name.startswith("plain_")} - {"attention_max_abs_error"}
+    assert {name for name in errors if name.startswith("plain_")} == {f"plain_{name}" for name in packed}
+    assert errors["plain_cls_smallest_cosine"] > 0.9999
+
+
+def test_a_plain_graph_that_mixes_sequences_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def separate_nothing(g: GraphBuilder, queries: Value, keys: Value) -> Value:  # noqa: ARG001
+        return g.constant(np.float32(0))
+
+    monkeypatch.setattr("model_export.graph.plain_attention.separating_bias", separate_nothing)
+    with pytest.raises(PrecisionError, match="does not compute the checkpoint's vectors"):
+        export(BERT, tmp_path / "artifact", device="cuda")
+    assert not list(tmp_path.rglob("*.onnx"))
 
 
 def test_indices_are_int32_and_outputs_float32(artifact: Path) -> None:
@@ -70,11 +98,7 @@ def test_indices_are_int32_and_outputs_float32(artifact: Path) -> None:
     wide = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.INT64}
     assert wide == {"k", "target_pairs", "sparse_count"}  # required by TopK, GatherND and Loop
     ids = ("top_ids", "sparse_places")
-    floats = {
-        value.name: value.type.tensor_type.elem_type
-        for value in graph.output
-        if value.name not in ids and not value.name.startswith("hidden.")  # values that the encoder has anyway
-    }
+    floats = {value.name: value.type.tensor_type.elem_type for value in graph.output if value.name not in ids}
     assert set(floats.values()) == {TensorProto.FLOAT}
 
 
@@ -88,7 +112,8 @@ def test_weights_of_an_fp16_artifact_take_half_the_space(artifact: Path) -> None
     assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
 
 
-def test_the_results_are_those_of_transformers(artifact: Path) -> None:
+@pytest.mark.parametrize("graph", LAYOUTS)
+def test_the_results_are_those_of_transformers(artifact: Path, graph: str) -> None:
     known = golden()
     tokens = [
         Tokens(
@@ -100,8 +125,8 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
         )
         for one in known
     ]
-    batch = pack(tokens, CUMULATIVE_LENGTHS)
-    session = ort.InferenceSession(write_portable(artifact / "model.onnx"), providers=["CPUExecutionProvider"])
+    batch = pack(tokens, LAYOUTS[graph])
+    session = open_graph(artifact, graph)
     names = sorted(batch.outputs)
     results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
     close = 1e-5 if artifact.parent.name == "fp32" else 3e-2
@@ -124,12 +149,13 @@ def test_the_results_are_those_of_transformers(artifact: Path) -> None:
             np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
 
 
-def test_the_attention_is_that_of_transformers(artifact: Path) -> None:
+@pytest.mark.parametrize("graph", LAYOUTS)
+def test_the_attention_is_that_of_transformers(artifact: Path, graph: str) -> None:
     known = np.load(GOLDEN / "attention" / "bert.npz")
     ids, types, layers = known["3.ids"], known["3.types"], (2, 0)
     tokens = Tokens(ids=ids, types=types, outputs=frozenset({"attention"}), layers=layers)
-    batch = pack([tokens], CUMULATIVE_LENGTHS)
-    session = ort.InferenceSession(write_portable(artifact / "model.onnx"), providers=["CPUExecutionProvider"])
+    batch = pack([tokens], LAYOUTS[graph])
+    session = open_graph(artifact, graph, layers=True)
     names = sorted(batch.outputs)
     results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
     states = split(batch, dict(zip(names, results, strict=True)))[0]["attention"]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.poison import overwrite
-from model_export.artifact.batch import PACKED_ROWS, Tokens
+from model_export.artifact.batch import Tokens
+from model_export.artifact.manifest import PACKED_ROWS
 from model_export.errors import ExportError
 from model_export.verification.reference import random_sequences
 from model_export.verification.verify import Expected, verify

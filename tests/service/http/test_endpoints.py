@@ -1,6 +1,7 @@
 """A task's endpoint as plain ASGI with a fake backend: authentication, admission, body limits, disconnects, errors."""
 
 import asyncio
+import gc
 import gzip
 import json
 from collections.abc import Sequence
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
+from service.http.connection.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.dialects.table import TASKS
-from service.http.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.endpoints import TaskEndpoint, compress
 from service.http.headers.api_keys import ApiKeys
 from service.http.limits.totals import UNCOUNTED_BYTES, BufferedBytes
@@ -221,3 +222,20 @@ def test_a_response_is_compressed_from_the_size_that_the_operator_sets(
     assert (gzip.decompress(sent) if packed else sent) == content
     assert ((b"content-encoding", b"gzip") in headers) is packed
     assert ((b"vary", b"accept-encoding") in headers) is bool(settings)
+
+
+def requests_in_memory() -> int:
+    return sum(isinstance(one, TaskRequest) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"inputs": 1}', b'{"inputs": "a", "x": 1}', b'{"inputs": 1, "x": null}'])
+def test_a_refused_request_waits_for_no_garbage_collection(body: bytes) -> None:
+    """Collections are rare (COLLECT_AFTER): a cycle would keep the bodies of thousands of requests until the next."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = requests_in_memory()
+        assert Exchange(FakeBackend(), parts=[body]).status in (400, 422)
+        assert requests_in_memory() == before
+    finally:
+        gc.enable()

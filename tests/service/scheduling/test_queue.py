@@ -368,6 +368,14 @@ class QueueModel(RuleBasedStateMachine):
         assert self.queue.drain_seconds == self.queue.expected / self.queue.tokens_per_second
         assert self.queue.wait_seconds(800, self.now) >= self.queue.drain_seconds
 
+    @invariant()
+    def a_wait_that_need_not_be_estimated_is_not_estimated_longer(self) -> None:
+        queue = self.queue
+        for size in (1, 65, 800):
+            wait = queue.wait_seconds(size, self.now)
+            shorter = queue._limits.estimate.surely_shorter
+            assert not wait or not shorter(0.999 * wait, queued=queue.expected, rate=queue.tokens_per_second)
+
 
 TestQueue = QueueModel.TestCase
 

@@ -94,7 +94,8 @@ def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name:
                 folder=str(tmp_path),
                 artifact=str(root),
                 device="cpu",
-                degraded="",
+                plain=False,
+                degraded="a reason",
                 listener=listener.fileno(),
                 lifeline=0,
                 heartbeat=write_end,
@@ -105,6 +106,7 @@ def test_every_task_gives_the_same_bytes_as_in_one_process(tmp_path: Path, name:
             running = asyncio.create_task(worker.run(listener.dup()))
             backend = RemoteBackend(spec, settings, artifact, Metrics())
             await backend.open()
+            assert backend.degraded == "a reason"
             while await backend.ready():
                 pass  # the model is loading
             for ask in ASKED[name]:

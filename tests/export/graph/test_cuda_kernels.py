@@ -1,0 +1,69 @@
+"""Every node of the CUDA graphs, packed and plain, has a kernel on the GPU and does not compute with shapes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_export.build import build_graph
+from model_export.checkpoints.checkpoint import Checkpoint
+from model_export.graph.builder import GraphBuilder
+from tests import sentence_transformers
+from tests.export.goldens import NAMES
+from tests.export.graph.cuda_kernels import KERNELS
+from tests.export.graph.cuda_nodes import NodeKind, node_kinds
+from tests.paths import GOLDEN
+
+MODULES = sentence_transformers.NAMES
+ON_HOST = {"Shape", "Size"}  # their results are in the host's memory, and ONNX Runtime computes with them there
+
+
+def without_kernel(kinds: set[NodeKind]) -> set[NodeKind]:
+    return {kind for kind in kinds if not any(kernel.takes(kind) for kernel in KERNELS)}
+
+
+def kinds_of_all_graphs(checkpoint: Path) -> set[NodeKind]:
+    """Of the packed graph, the plain one and that of the attention, in both precisions."""
+    kinds: set[NodeKind] = set()
+    for precision in ("fp32", "fp16"):
+        built = build_graph(Checkpoint(checkpoint), precision, "cuda")
+        assert built.plain is not None
+        packed, plain, attention = (node_kinds(one._graph) for one in (built.graph, built.plain, built.attention))
+        operators = {kind.operator for kind in plain}
+        assert "PackedMultiHeadAttention" not in operators
+        assert "PackedMultiHeadAttention" in {kind.operator for kind in packed}
+        assert not operators & ON_HOST
+        kinds |= packed | plain | attention
+    return kinds
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[NodeKind]]:
+    """By checkpoint: each family with each of its heads, and the modules of sentence-transformers over BERT."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    folders = {name: GOLDEN / name for name in NAMES}
+    folders |= {f"with {name}": sentence_transformers.checkpoint(name, root / name) for name in MODULES}
+    return {name: kinds_of_all_graphs(folder) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(f"with {name}" for name in MODULES)])
+def test_every_node_has_a_kernel(name: str, kinds: dict[str, set[NodeKind]]) -> None:
+    assert without_kernel(kinds[name]) == set()
+
+
+def test_every_row_of_the_table_is_of_an_operator_that_is_used(kinds: dict[str, set[NodeKind]]) -> None:
+    used = set().union(*kinds.values())
+    assert [kernel for kernel in KERNELS if not any(kernel.takes(kind) for kind in used)] == []
+
+
+def test_a_node_without_a_kernel_is_found_in_the_body_of_a_loop_too() -> None:
+    """GatherND has no kernel for int32, and Sin is not in the table."""
+    g = GraphBuilder()
+    count, pairs = g.input("count", "int64", [1]), g.input("pairs", "int64", ["n", 1])
+    start = {g.constant(np.zeros(3, np.int32)): "int32"}
+    g.loop(count, start, lambda _, last: [g.op("Add", last[0], g.op("GatherND", last[0], pairs))])
+    g.op("Sin", g.input("x", "float32", ["n"]))
+    assert {(kind.operator, kind.types) for kind in without_kernel(node_kinds(g._graph))} == {
+        ("GatherND", ("int32", "int64")),
+        ("Sin", ("float",)),
+    }

@@ -1,0 +1,105 @@
+"""Texts read by their known words: the same ids as from the tokenizers library, which reads all other texts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HFTokenizer
+
+from service.artifact import open_artifact
+from service.tokenization import known_words
+from service.tokenization.encoding import EncodedText, EncodeOptions, encode_texts
+from service.tokenization.known_words import KnownWords
+
+OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), top_k=3)
+LIMIT = 64
+PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=150)
+
+
+@pytest.fixture(scope="module")
+def library(bert_artifact: Path) -> HFTokenizer:
+    tokenizer = HFTokenizer.from_file(str(open_artifact(bert_artifact).tokenizer))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def known(library: HFTokenizer) -> KnownWords:
+    found = KnownWords.of(library, LIMIT)
+    assert found is not None
+    return found
+
+
+def fields(encoded: EncodedText) -> list[Any]:
+    arrays = [(one.tolist(), one.dtype) for one in (encoded.ids, encoded.types, encoded.spans)]
+    return [*arrays, encoded.outputs, encoded.masks, encoded.top_k, encoded.truncated, encoded.empty]
+
+
+@given(
+    text=PRINTABLE
+    | st.lists(st.sampled_from(["cat", "Dog", "the", "hairy", "42", "x" * 110, "[MASK]", "##e", "."])).map(" ".join)
+)
+def test_ids_and_fields_are_those_of_the_library(known: KnownWords, library: HFTokenizer, text: str) -> None:
+    (expected,) = encode_texts(library, [text], OPTIONS, "right", limit=10**6, mask_id=-1)
+    for _ in range(2):  # new words, then known ones
+        encoded = known.encode([text], OPTIONS)
+        if len(expected) > LIMIT:
+            assert encoded is None
+        else:
+            assert encoded is not None
+            assert fields(encoded[0]) == fields(expected)
+
+
+@pytest.mark.parametrize("text", ["naïve", "我喜欢", "a\tb", "a\x00b", "\x7f", ("a", "b")])
+def test_other_texts_and_all_beside_them_are_left_to_the_library(known: KnownWords, text: Any) -> None:
+    assert known.encode(["cat", text], OPTIONS) is None
+
+
+@pytest.mark.parametrize("options", [{"masks": True}, {"spans": True}, {"pooled_from": 1}])
+def test_what_it_does_not_know_is_left_to_the_library(known: KnownWords, options: dict[str, Any]) -> None:
+    assert known.encode(["cat"], EncodeOptions(outputs=frozenset({"cls"}), **options)) is None
+
+
+def test_the_number_of_known_words_and_their_length_are_bounded(
+    library: HFTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_words, "KNOWN_WORDS", 5)
+    known = KnownWords.of(library, LIMIT)
+    assert known is not None
+    for number in range(50):
+        assert known.encode([f"cat w{number} {'x' * 40}{number}"], OPTIONS)
+        assert len(known._pieces) <= 5
+        assert max(map(len, known._pieces)) <= known_words.LONGEST_KNOWN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": None},
+        {"added_tokens": [{"id": 9, "content": "cat", "special": False}]},
+    ],
+)
+def test_a_tokenizer_that_reads_words_in_another_way_has_none(library: HFTokenizer, change: dict[str, Any]) -> None:
+    content = json.loads(library.to_str())
+    template = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    if "added_tokens" in change:
+        change = {"added_tokens": content["added_tokens"] + [template | one for one in change["added_tokens"]]}
+    other = HFTokenizer.from_str(json.dumps(content | change))
+    assert KnownWords.of(other, LIMIT) is None
+
+
+def test_a_cased_tokenizer_keeps_the_case(library: HFTokenizer) -> None:
+    content = json.loads(library.to_str())
+    content["normalizer"] |= {"lowercase": False}
+    cased = HFTokenizer.from_str(json.dumps(content))
+    cased.encode_special_tokens = True
+    known = KnownWords.of(cased, LIMIT)
+    assert known is not None
+    encoded = known.encode(["Cat cat"], OPTIONS)
+    assert encoded is not None
+    assert encoded[0].ids.tolist() == cased.encode("Cat cat").ids
