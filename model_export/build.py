@@ -1,6 +1,5 @@
 """Builds the graph of a checkpoint, and checks that its tokenizer fits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from model_export.artifact.manifest import ModelBounds
@@ -10,7 +9,7 @@ from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.checkpoints.named_weights import NamedWeights
 from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
 from model_export.errors import ExportError
-from model_export.graph.attention import ATTENTION, Attention
+from model_export.graph.attention import Attention
 from model_export.graph.attention_graph import build_attention
 from model_export.graph.builder import GraphBuilder
 from model_export.graph.channel_shift import taken_offsets
@@ -49,14 +48,15 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
+    kind = selected.attention[device]
     architecture, reference = parts.architecture, Reference(parts)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
 
-    def build_model(make_attention: Callable[[GraphBuilder, int, int], Attention]) -> tuple[GraphBuilder, Heads]:
-        graph = GraphBuilder(selected.dtype)
-        attention = make_attention(graph, architecture.heads, architecture.hidden)
+    def build_model(kind: type[Attention]) -> tuple[GraphBuilder, Heads]:
+        graph = GraphBuilder(selected.dtype, kind.opset)
+        attention = kind(graph, architecture.heads, architecture.hidden)
         states = Encoder(graph, parts, selected.linear[device](), attention, shift).build()
         name_states(states)
         heads = Heads(graph, parts, classifier, selected.lm_head(), states[-1], sentence.sparse)
@@ -66,12 +66,10 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
             heads.present.append("sentence")
         return graph, heads
 
-    graph, heads = build_model(ATTENTION[device])
+    graph, heads = build_model(kind)
     plain = build_model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
     maps = GraphBuilder(selected.dtype)
-    build_attention(
-        maps, parts, selected.linear[device](), ATTENTION[device](maps, architecture.heads, architecture.hidden), shift
-    )
+    build_attention(maps, parts, selected.linear[device](), kind(maps, architecture.heads, architecture.hidden), shift)
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)
@@ -80,7 +78,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         plain=plain,
         attention=maps,
         offsets=taken_offsets(shift, architecture.layers, architecture.hidden),
-        layout=ATTENTION[device].layout,
+        layout=kind.layout,
         parts=parts,
         heads=heads,
         classifier=classifier,

@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.fleet.machines import Machine
 from model_export.artifact.batch import Tokens
 from service.errors import ServiceError
-from service.scheduling.concurrency import MIN_TOKENS_PER_CORE
+from service.scheduling.core_sharing import CoreSharing
 from service.scheduling.queue import RequestQueue
-from service.scheduling.request import QueuedRequest, SequenceJob
+from service.scheduling.request import WHOLE_BUDGET, QueuedRequest, SequenceJob, Share
 from service.scheduling.stats import average_rate
 
 
@@ -53,6 +53,7 @@ class Replica:
     max_tokens: int = 200_000
     max_wait_seconds: float = 30.0
     queue: RequestQueue = field(init=False)
+    _sharing: CoreSharing = field(init=False)
     _in_flight: int = 0  # batches
     _uses_all_cores: bool = False
     _refusing_seconds: float = 0.0  # of processor time since the last run began: it delays the next
@@ -65,6 +66,7 @@ class Replica:
             max_wait_seconds=self.max_wait_seconds,
             tokens_per_second=machine.tokens_per_second,
         )
+        self._sharing = CoreSharing(machine.concurrency, self.queue)
 
     def submit(self, request: QueuedRequest) -> None:
         """Raises as RequestQueue.admit."""
@@ -77,23 +79,25 @@ class Replica:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """As Batcher._can_dispatch; nothing is prepared ahead, which is for CUDA."""
-        while self.queue.tokens and (
-            not self._in_flight
-            or (not self._uses_all_cores and self._in_flight < self.machine.concurrency.side_by_side)
-        ):
-            self._start_run()
+        while (share := self._next_share()) is not None:
+            self._start_run(share)
 
-    def _start_run(self) -> None:
-        concurrency, share = self.machine.concurrency, None
-        if concurrency.per_core and self.queue.tokens > MIN_TOKENS_PER_CORE:
-            share = concurrency.share(self.queue.tokens, in_flight=self._in_flight)
+    def _next_share(self) -> Share | None:
+        """As Batcher._next_share; nothing is prepared ahead, which is for CUDA."""
+        concurrency = self.machine.concurrency
+        free = not self._in_flight or (not self._uses_all_cores and self._in_flight < concurrency.side_by_side)
+        if not self.queue.tokens or not free:
+            return None
+        return self._sharing.next(self._in_flight) if concurrency.per_core else WHOLE_BUDGET
+
+    def _start_run(self, share: Share) -> None:
+        concurrency = self.machine.concurrency
         batch = self.queue.next_batch(self.events.now, share)
         for request in batch.expired:
             self.ended(request, False)
         if not batch.jobs:
             return
-        self._uses_all_cores = not self._in_flight and not self.queue.tokens
+        self._uses_all_cores = not self._in_flight and (share.alone is not None or not self.queue.tokens)
         tokens = sum(request.lengths[index] for request, index in batch.jobs)
         seconds = self.machine.run_seconds(tokens, all_cores=self._uses_all_cores)
         if self._refusing_seconds:

@@ -80,18 +80,22 @@ def checkpoint(size: str) -> Path:
 
 
 def artifact(size: str, precision: str, device: str = "cpu") -> Path:
-<<<<<<< HEAD
     """The folder of an artifact; exports it again when the exporter's sources have changed.
 
     Raises ExportError where this machine cannot make or run `precision`.
     """
-    folder = BUILD / f"{size}-{precision}"
+    folder = artifact_folder(size, precision)
     made = folder / f"{device}.exporter"
     if not made.is_file() or made.read_text() != exporter_digest():
         shutil.rmtree(folder / device, ignore_errors=True)
         export(checkpoint(size), folder, precision=precision, device=device)
         made.write_text(exporter_digest())
     return folder
+
+
+def artifact_folder(size: str, precision: str) -> Path:
+    """Where `artifact` writes."""
+    return BUILD / f"{size}-{precision}"
 
 
 def exporter_digest() -> str:
@@ -105,18 +109,6 @@ def digest_of(package: Path) -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-=======
-    """The folder of an artifact; exports it each time, so that the current exporter is measured."""
-    folder = artifact_folder(size, precision)
-    shutil.rmtree(folder / device, ignore_errors=True)
-    export(checkpoint(size), folder, precision=precision, device=device)
-    return folder
-
-
-def artifact_folder(size: str, precision: str) -> Path:
-    """Where `artifact` writes."""
-    return BUILD / f"{size}-{precision}"
->>>>>>> main
 
 
 def artifact_to_serve(name: str) -> Path:

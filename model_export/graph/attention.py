@@ -1,9 +1,9 @@
 """Attention: the only operation that combines tokens, so the only one that needs to know where a sequence ends.
 
 CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention per block--> --token_slots--> flat
-CUDA   flat [tokens, hidden] --PackedMultiHeadAttention with the cumulative lengths--> flat
 
-For a GPU that this operator does not work on, `plain_attention.py` has the CPU's rows in standard operators.
+CUDA's is in `cuda_attention.py`; `plain_attention.py` has the CPU's rows in standard operators, for a GPU that CUDA's
+does not work on.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
+from model_export.artifact.manifest import PACKED_ROWS
 from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
-from model_export.graph.builder import TYPES, GraphBuilder, Value
+from model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
 from model_export.graph.linear import Linear
 
 # bias of a score between two sequences, by dtype: the probability becomes exactly 0
@@ -44,6 +44,10 @@ class Attention(Protocol):
     """
 
     layout: ClassVar[str]  # of the batch that it reads
+    opset: ClassVar[int]  # that its operators need
+
+    def __init__(self, g: GraphBuilder, heads: int, hidden: int) -> None:
+        """For a model of so many heads and channels."""
 
     def declare(self, selected: Value) -> None:
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
@@ -81,6 +85,7 @@ class PackedRows:
     """
 
     layout: ClassVar[str] = PACKED_ROWS
+    opset: ClassVar[int] = OPSET
     g: GraphBuilder
     heads: int
     hidden: int
@@ -111,10 +116,15 @@ class PackedRows:
         with g.scope("key_value"):
             both = linear.product(g, key_value_states, _concat_rows(projections.key[0], projections.value[0]))
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
-        probabilities = g.op("Softmax", g.op("Add", scores, index.bias), axis=-1)
-        context = self._gather_heads(g.op("MatMul", probabilities, value), index.output)
+        context = self._gather_heads(self._attend(query, key, value, index.bias), index.output)
         return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+
+    def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
+        """The context of each query slot, [rows, heads, queries, head size]."""
+        g = self.g
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
+        probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
+        return g.op("MatMul", probabilities, value)
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
         g = self.g
@@ -123,7 +133,7 @@ class PackedRows:
         with g.scope("key_value"):
             both = linear.product(g, states, _concat_rows(projections.key[0], projections.value[0]))
         ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
-        return _probabilities(g, query, g.op("Slice", both, *ends), self.heads, self.hidden)
+        return attention_probabilities(g, query, g.op("Slice", both, *ends), self.heads, self.hidden)
 
     def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> _RowIndex:
         return _RowIndex(
@@ -166,7 +176,21 @@ def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
         return g.op("Where", same, g.constant(np.zeros_like(masked)), g.constant(masked))
 
 
-def _probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
+@dataclass(slots=True)
+class FusedPackedRows(PackedRows):
+    """As PackedRows, by one operator, with the same bits: it adds the bias to the scores while they are in the cache.
+
+    For int8, where attention is a third of 512 tokens (benchmarks/README.md). OpenVINO 2025.4 does not read it, and
+    fp32 graphs are also read there.
+    """
+
+    opset: ClassVar[int] = 23
+
+    def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
+        return self.g.op("Attention", query, key, value, bias)
+
+
+def attention_probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
     """softmax(Q K^T / sqrt(head size)) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
     shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
     by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
@@ -179,61 +203,3 @@ def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
     key = f"{first.cache_key} and {second.cache_key}" if first.cache_key else ""
     return LazyWeight(shape, lambda: np.concatenate([first.load(), second.load()]), key)
-
-
-@dataclass(slots=True)
-class CumulativeLengths:
-    """For CUDA: separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
-
-    With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
-    512 tokens beside 2,560 of 3: 7.4 GB in all instead of 0.5).
-    """
-
-    layout: ClassVar[str] = CUMULATIVE_LENGTHS
-    g: GraphBuilder
-    heads: int
-    hidden: int
-    _selected: Value = field(init=False)
-    _offset: Value = field(init=False)
-    _lengths: Value = field(init=False)
-
-    def declare(self, selected: Value) -> None:
-        self._selected = selected
-        self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
-        self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
-
-    def context(
-        self,
-        linear: Linear,
-        projections: Projections,
-        query_states: Value,  # noqa: ARG002
-        key_value_states: Value,
-        *,
-        last: bool,
-    ) -> Value:
-        g = self.g
-        query, key, value = (
-            project(linear, projections, key_value_states) for project in (self._query, self._key, self._value)
-        )
-        inputs = (query, key, value, None, self._offset, self._lengths)
-        context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
-        return g.op("Gather", context, self._selected, axis=0) if last else context
-
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        query, key = (project(linear, projections, states) for project in (self._query, self._key))
-        return _probabilities(self.g, query, key, self.heads, self.hidden)
-
-    def _query(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        with self.g.scope("query"):
-            return linear.affine(self.g, states, *projections.query)
-
-    def _key(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        with self.g.scope("key"):
-            return linear.product(self.g, states, projections.key[0])
-
-    def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        with self.g.scope("value"):
-            return linear.product(self.g, states, projections.value[0])
-
-
-ATTENTION: Mapping[str, type[PackedRows] | type[CumulativeLengths]] = {"cpu": PackedRows, "cuda": CumulativeLengths}

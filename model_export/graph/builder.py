@@ -33,9 +33,9 @@ class GraphBuilder:
     `dtype` is that of weights and activations: "float32" or "float16".
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
+    def __init__(self, dtype: str = "float32", opset: int = OPSET) -> None:
         self.dtype = dtype
-        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, CONTRIB: 1}, name="bert")
+        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, CONTRIB: 1}, name="bert")
         self._nodes = self._graph  # the graph that nodes are added to: this one, or the body of a loop
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}

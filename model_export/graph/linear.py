@@ -124,7 +124,7 @@ class Int8PerTokenLinear:
     def linear_activation(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
     ) -> Value:
-        result = add_and_activate(g, self.product(g, x, weight), bias, activation)
+        result = activate(g, self.affine(g, x, weight, bias), activation)  # see CpuLinear
         self.note_activation(result, activation)
         return result
 

@@ -14,8 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from model_export.artifact.manifest import PACKED_ROWS
-from model_export.graph.attention import CumulativeLengths, Projections, separating_bias
+from model_export.graph.attention import Projections, separating_bias
 from model_export.graph.builder import Value
+from model_export.graph.cuda_attention import CumulativeLengths
 from model_export.graph.linear import Linear
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from model_export.artifact.batch import Batch, Row, Tokens
 from service.errors import NotFinite, OutOfMemory, ServiceError, Unavailable, suspension
 from service.scheduling.admission import AdmittedRequests
-from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
+from service.scheduling.concurrency import SERIAL, Concurrency
+from service.scheduling.core_sharing import CoreSharing
 from service.scheduling.queue import RequestQueue
-from service.scheduling.request import SequenceJob, halves, run_error
+from service.scheduling.request import WHOLE_BUDGET, SequenceJob, Share, halves, run_error
 from service.scheduling.results import InferenceResult, RequestInParts, RunBatch
 from service.scheduling.stats import BatchReport, RequestCounts, RunFailures, average_rate
 from service.scheduling.watchdog import Clock, Watchdog
@@ -40,11 +41,13 @@ class Batcher:
     failures_in_a_row: int = 0  # runs
     _wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
     _admitted: AdmittedRequests = field(init=False)
+    _sharing: CoreSharing = field(init=False)  # among cores
     _in_flight: int = 0  # batches
     _uses_all_cores: bool = False  # the batch in flight is alone
 
     def __post_init__(self) -> None:
         self._admitted = AdmittedRequests(self.queue, self.clock, self._wake_up.set, self.counts, self.canaries)
+        self._sharing = CoreSharing(self.concurrency, self.queue)
 
     def __repr__(self) -> str:
         return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
@@ -112,14 +115,15 @@ class Batcher:
     async def _dispatch_loop(self) -> None:
         while not self.queue.closed:
             await self._wake_up.wait()
-            if self._can_dispatch():
-                await self._step()
-            else:
+            share = self._next_share()
+            if share is None:
                 self._wake_up.clear()
+            else:
+                await self._step(share)
 
-    async def _step(self) -> None:
+    async def _step(self, share: Share) -> None:
         """Decides on a batch, runs it, delivers its rows. A failed run is repeated in halves, down to the culprit."""
-        parts = [self._next_batch()]
+        parts = [self._next_batch(share)]
         self._in_flight += 1
         while parts:
             jobs = [job for job in parts.pop() if not job[0].future.done()]
@@ -136,20 +140,22 @@ class Batcher:
         if self.queue.tokens:
             self._wake_up.set()
 
-    def _can_dispatch(self) -> bool:
-        """Whether something is queued and the device is idle, a core is free, or a full batch can be prepared ahead."""
-        if not self.queue.tokens or not self._in_flight:
-            return self.queue.tokens > 0
-        return not self._uses_all_cores if self.concurrency.per_core else self.queue.fills_a_batch
+    def _next_share(self) -> Share | None:
+        """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.
 
-    def _next_batch(self) -> Sequence[SequenceJob]:
-        share = None
-        if self.concurrency.per_core and self.queue.tokens > MIN_TOKENS_PER_CORE:  # fewer are not shared
-            share = self.concurrency.share(self.queue.tokens, in_flight=self._in_flight)
+        None: nothing is dispatched now.
+        """
+        if not self.queue.tokens:
+            return None
+        if self.concurrency.per_core:
+            return None if self._in_flight and self._uses_all_cores else self._sharing.next(self._in_flight)
+        return WHOLE_BUDGET if not self._in_flight or self.queue.fills_a_batch else None
+
+    def _next_batch(self, share: Share) -> Sequence[SequenceJob]:
         batch = self.queue.next_batch(self.clock(), share)
         for request in batch.expired:
             self._admitted.expire(request)
-        self._uses_all_cores = not self._in_flight and not self.queue.tokens
+        self._uses_all_cores = not self._in_flight and (share.alone is not None or not self.queue.tokens)
         return batch.jobs
 
     async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:

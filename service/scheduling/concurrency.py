@@ -20,10 +20,8 @@ class Concurrency:
         """How many batches run at the same time at most."""
         return self.max_in_flight if self.per_core else 1
 
-    def share(self, queued_tokens: int, *, in_flight: int) -> int | None:
-        """Tokens for the next batch, so that every free core gets some of the queued ones; None: up to the budget."""
-        if not self.per_core:
-            return None
+    def share(self, queued_tokens: int, *, in_flight: int) -> int:
+        """With per-core sessions: tokens for the next batch, so that every free core gets some of the queued ones."""
         return max(MIN_TOKENS_PER_CORE, -(-queued_tokens // (self.max_in_flight - in_flight)))
 
 

@@ -5,7 +5,7 @@ Plain synchronous code: knows no clock, no event loop and no model.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Reversible, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -14,7 +14,7 @@ from service.errors import Unavailable, suspension
 from service.scheduling.policy.estimate import WaitEstimate
 from service.scheduling.policy.fair_order import FairOrder
 from service.scheduling.policy.limits import Limits
-from service.scheduling.request import NextBatch, QueuedRequest
+from service.scheduling.request import WHOLE_BUDGET, NextBatch, QueuedRequest, Share
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
@@ -26,8 +26,7 @@ LATE_SHARE = 8  # requests of up to 1 / LATE_SHARE of the longest wait are serve
 class RequestQueue:
     """Requests in the order of `FairOrder`, measured in tokens; admission by queued tokens and by estimated wait.
 
-    `tokens` is always the sum of what the queued requests have not dispatched yet. A request that misses sequences is
-    queued until it has dispatched all of them.
+    `tokens` is the sum of what they have not dispatched. One that misses sequences stays until all are dispatched.
     """
 
     token_budget: int
@@ -39,7 +38,7 @@ class RequestQueue:
     tokens: int = 0
     reserved: int = 0  # expected of the sequences that admitted requests still miss
     _batches_since_small: int = 10**6
-    _last_number: int = 0  # of the newest request
+    last_number: int = 0  # of the newest request
     _waiting: dict[int, QueuedRequest] = field(default_factory=dict)  # by number, so in the order of their arrival
     _exclusive: dict[int, QueuedRequest] = field(default_factory=dict)  # those of them that are
     _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
@@ -54,6 +53,11 @@ class RequestQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def waiting(self) -> Reversible[QueuedRequest]:
+        """The queued requests, in the order of their arrival."""
+        return self._waiting.values()
 
     @property
     def fills_a_batch(self) -> bool:
@@ -80,19 +84,18 @@ class RequestQueue:
         return self._limits.estimate.seconds(size, now, queued=self.expected, rate=self.tokens_per_second)
 
     def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
-        """Cheap, so that it can also be called with an estimate before anything is tokenized.
+        """Cheap, also with an estimate before anything is tokenized.
 
-        Raises Unavailable when closed or suspended, TooLarge where `size` tokens could never fit, Overloaded where they
-        do not fit now or would wait longer than `max_wait_seconds`, DeadlineTooShort where longer than `patience`.
+        Raises Unavailable when closed or suspended, TooLarge where `size` tokens never fit, Overloaded where they do
+        not fit now or would wait longer than `max_wait_seconds`, DeadlineTooShort where longer than `patience`.
         """
         if self.closed:
             raise Unavailable(self.closed)
         if self.suspended:
             raise suspension(self.suspended)
         capacity, rate = self.capacity(size), self.tokens_per_second
-        self._limits.check(
-            size, now, patience, queued=self.expected, capacity=capacity, budget=self.token_budget, rate=rate
-        )
+        sizes = {"queued": self.expected, "capacity": capacity, "budget": self.token_budget}
+        self._limits.check(size, now, patience, **sizes, rate=rate)
 
     def capacity(self, size: int) -> int:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""
@@ -102,7 +105,7 @@ class RequestQueue:
         """Adds the request, or raises as `check_admission`. It keeps its place while it waits for sequences."""
         size, now = request.size, request.arrived
         self.check_admission(size, now, patience=max(0.0, request.deadline - now))
-        self._last_number = number = request.number = self._last_number + 1
+        self.last_number = number = request.number = self.last_number + 1
         request.finish = self._fair.join(number, size)
         self._limits.estimate.recent.add(max(size, self._fair.minimum_cost), size, now)
         if size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second:
@@ -122,19 +125,19 @@ class RequestQueue:
         """Bypasses the queue and all limits, in its own batch: the canary must not fail together with user requests."""
         if self.closed:
             raise Unavailable(self.closed)
-        self._last_number = request.number = self._last_number + 1
+        self.last_number = request.number = self.last_number + 1
         request.exclusive = True
         self._exclusive[request.number] = request
         self._enter(request)
 
-    def next_batch(self, now: float, share: int | None = None) -> NextBatch:
+    def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
         """Late requests, then the others in their order, until the token budget or a smaller `share` is used up.
 
-        An exclusive request is first and alone.
+        An exclusive request is first and alone; else one that is to be `share.alone`.
         """
-        batch = NextBatch(self.token_budget if share is None else min(share, self.token_budget))
-        if self._exclusive:
-            self._take(batch, next(iter(self._exclusive.values())), batch.room)
+        batch = NextBatch(min(share.room or self.token_budget, self.token_budget), share.longest)
+        if (first := next(iter(self._exclusive.values()), share.alone)) is not None:
+            self._take(batch, first, batch.room if first.exclusive else 0)
             return batch
         reserved = batch.room // 2
         if self._ageing:
@@ -172,8 +175,7 @@ class RequestQueue:
         """
         skipped: list[QueuedRequest] = []
         while self._order and batch.room > 0 and len(skipped) < MAX_SKIPPED:
-            request = self._waiting.get(heappop(self._order)[1])
-            if request is None:
+            if (request := self._waiting.get(heappop(self._order)[1])) is None:
                 continue
             request.in_order = False
             if request.deadline <= now:
@@ -193,7 +195,7 @@ class RequestQueue:
     def _take(self, batch: NextBatch, request: QueuedRequest, room: int) -> int:
         """Moves the next sequences of the request that fit into `room` to the batch; how many tokens they have."""
         queued = request.queued_tokens
-        batch.jobs += request.dispatch(room, always_one=not batch.jobs)
+        batch.jobs += request.dispatch(room, always_one=not batch.jobs and request.next_length <= batch.longest)
         taken = queued - request.queued_tokens
         batch.room -= taken
         self.tokens -= taken

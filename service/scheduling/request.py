@@ -50,6 +50,11 @@ class QueuedRequest:
         return sum(self.lengths) + self.reserved
 
     @property
+    def next_length(self) -> int:
+        """Tokens of the sequence that is dispatched next; 0 where none is there."""
+        return self.lengths[self.dispatched] if self.dispatched < len(self.lengths) else 0
+
+    @property
     def unserved(self) -> int:
         """Tokens that have not been dispatched, also of the sequences that are expected."""
         return self.queued_tokens + self.reserved
@@ -86,9 +91,22 @@ class QueuedRequest:
 SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request and its index there
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Share:
+    """What the next batch may take of the queue."""
+
+    room: int = 0  # tokens; 0: as many as the token budget
+    longest: float = math.inf  # tokens of the first sequence; one that is longer keeps its place
+    alone: QueuedRequest | None = None  # only the next sequence of this request
+
+
+WHOLE_BUDGET = Share()
+
+
 @dataclass(slots=True, eq=False)
 class NextBatch:
     room: int  # tokens that still fit
+    longest: float = math.inf  # tokens of its first sequence
     jobs: list[SequenceJob] = field(default_factory=list)
     expired: list[QueuedRequest] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -11,21 +12,27 @@ from model_export.artifact.batch import Tokens, pack, split
 from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, WEIGHTS
 from tests.export.goldens import Artifact, open_session
 
+AFTER_SOFTMAX = 3  # mode of the operator's fourth output
 CHECKPOINTS = ["bert", "albert", "sample"]
 
 
 def encoder_with_probabilities(artifact: Artifact) -> tuple[ort.InferenceSession, list[str]]:
-    """The encoder with the output of every layer's Softmax as a further output, and their names."""
-    model = ir.load(artifact.folder / LAYERS)
-    found = [node.outputs[0] for node in model.graph if node.op_type == "Softmax" and "attention" in (node.name or "")]
-    for value in found:
-        value.type = ir.TensorType(ir.DataType.FLOAT)
-        model.graph.outputs.append(value)
+    """The encoder with the probabilities of every layer as further outputs, and their names."""
+    model, names = onnx.load(artifact.folder / LAYERS, load_external_data=False), list[str]()
+    for node in model.graph.node:
+        if node.op_type == "Attention":
+            node.output.extend(["", "", f"probabilities.{len(names)}"])
+            node.attribute.append(onnx.helper.make_attribute("qk_matmul_output_mode", AFTER_SOFTMAX))
+        elif node.op_type != "Softmax" or "attention" not in node.name:
+            continue
+        names.append(node.output[-1])
+        value = onnx.helper.make_tensor_value_info(names[-1], onnx.TensorProto.FLOAT, None)
+        model.graph.output.append(value)
     path = artifact.folder / "with_probabilities.onnx"
-    ir.save(model, path)
+    onnx.save(model, path)
     session = open_session(path)
     path.unlink()
-    return session, [value.name or "" for value in found]
+    return session, names
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

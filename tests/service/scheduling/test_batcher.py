@@ -24,7 +24,7 @@ from service.errors import (
 from service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from service.scheduling.concurrency import Concurrency
 from service.scheduling.queue import RequestQueue
-from service.scheduling.request import NextBatch
+from service.scheduling.request import WHOLE_BUDGET, NextBatch, Share
 from service.scheduling.results import InferenceResult
 from service.scheduling.stats import BatchReport
 from service.scheduling.watchdog import Watchdog
@@ -93,7 +93,7 @@ def test_an_idle_batcher_runs_a_request_at_once() -> None:
 class CountingQueue(RequestQueue):
     calls = 0
 
-    def next_batch(self, now: float, share: int | None = None) -> NextBatch:
+    def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
         self.calls += 1
         return super().next_batch(now, share)
 

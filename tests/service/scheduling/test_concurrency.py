@@ -2,12 +2,7 @@
 
 import pytest
 
-from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, SERIAL, Concurrency
-
-
-def test_without_per_core_sessions_only_the_budget_limits_a_batch() -> None:
-    assert SERIAL.share(1000, in_flight=0) is None
-    assert Concurrency(2).share(1000, in_flight=1) is None
+from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, Concurrency
 
 
 @pytest.mark.parametrize(("in_flight", "share"), [(0, 250), (1, 334), (2, 500), (3, 1000)])

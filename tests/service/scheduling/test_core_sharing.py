@@ -1,0 +1,111 @@
+"""Which sequences get all cores, what goes before them, and what an arrival changes."""
+
+import asyncio
+
+import pytest
+
+from service.scheduling.concurrency import Concurrency
+from service.scheduling.core_sharing import MAX_LOOKED_AT, all_cores_pay
+from service.scheduling.queue import RequestQueue
+from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
+from tests.service.scheduling.test_batcher import PER_CORE, ask, outcomes, serving
+
+LONG, SHORT = 512, 32  # tokens
+RATE = 1000.0  # tokens a second, of both cores together
+
+
+def queue() -> RequestQueue:
+    return make_queue(token_budget=64, max_tokens=100_000, tokens_per_second=RATE)
+
+
+def runner() -> FakeRunner:
+    return FakeRunner(seconds_per_token=2 / RATE, per_core=2)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cores", "pay"),
+    [
+        ([512], 2, True),
+        ([512] + [12] * 31, 2, True),
+        ([512] * 2, 2, False),  # a core for each
+        ([512] * 3, 2, True),
+        ([512] * 4, 2, False),
+        ([512] * 2, 8, True),
+        ([512] + [12] * 60, 2, False),  # the other core has work meanwhile
+        ([127, 12], 2, False),  # too short for all cores
+        ([128, 12], 2, True),
+        ([], 2, False),
+    ],
+)
+def test_all_cores_pay_where_some_would_be_idle_beside_the_longest(lengths: list[int], cores: int, pay: bool) -> None:
+    assert all_cores_pay(lengths, cores) == pay
+
+
+def test_the_short_ones_run_side_by_side_and_then_all_cores_the_long_one() -> None:
+    async def story(time: FakeTime) -> None:
+        run = runner()
+        async with serving(run, time, queue(), concurrency=PER_CORE) as batcher:
+            tasks = [ask(batcher, 9, length=LONG), *(ask(batcher, n, length=SHORT) for n in (1, 2, 3, 4))]
+            assert await outcomes(*tasks) == [[9], [1], [2], [3], [4]]
+        assert run.batches == [[1, 2], [3, 4], [9]]
+        assert run.all_cores == [False, False, True]
+
+    play(story)
+
+
+def test_the_sequences_of_one_request_stay_in_their_order() -> None:
+    async def story(time: FakeTime) -> None:
+        run = runner()
+        async with serving(run, time, queue(), concurrency=PER_CORE) as batcher:
+            first, last = ask(batcher, 1, 2, length=SHORT), ask(batcher, 7, 8, 9, length=LONG)
+            assert await outcomes(first, last) == [[1, 2], [7, 8, 9]]
+        assert run.batches == [[1, 2], [7], [8], [9]]
+        assert run.all_cores == [False, True, False, False]  # two long ones have a core each
+
+    play(story)
+
+
+def test_an_arrival_before_its_turn_gives_the_long_one_a_core_at_once() -> None:
+    """Else the long sequence would wait for as long as short ones arrive, or these for its end."""
+
+    async def story(time: FakeTime) -> None:
+        run = runner()
+        async with serving(run, time, queue(), concurrency=PER_CORE) as batcher:
+            tasks = [ask(batcher, 9, length=LONG), *(ask(batcher, n, length=SHORT) for n in (1, 2, 3, 4))]
+            await asyncio.sleep(0.1)
+            assert run.batches == [[1, 2], [3, 4]]
+            tasks.append(ask(batcher, 5, length=SHORT))
+            await outcomes(*tasks)
+        assert run.batches[2:] == [[5], [9]]  # a core each, at the same time
+        assert run.all_cores[2:] == [False, False]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("gap", "alone"), [(0.4, False), (0.6, True)])
+def test_long_sequences_share_the_cores_where_requests_arrive_often(gap: float, alone: bool) -> None:
+    """That is: within the time that all cores need for the long one, 512 tokens at 1000 a second."""
+
+    async def story(time: FakeTime) -> None:
+        run = runner()
+        async with serving(run, time, queue(), concurrency=PER_CORE) as batcher:
+            await ask(batcher, 1, length=4)
+            await asyncio.sleep(gap - time.now)
+            await outcomes(ask(batcher, 9, length=LONG), ask(batcher, 2, length=SHORT), ask(batcher, 3, length=SHORT))
+        assert run.all_cores[-1] == alone
+        assert run.batches == [[1], [2, 3], [9]]
+
+    play(story)
+
+
+def test_many_sequences_are_shared_without_looking_at_each() -> None:
+    async def story(time: FakeTime) -> None:
+        run = FakeRunner(seconds_per_token=2 / RATE, per_core=64)
+        concurrency = Concurrency(64, per_core=True)
+        async with serving(run, time, queue(), concurrency=concurrency) as batcher:
+            count = MAX_LOOKED_AT + 1
+            await outcomes(ask(batcher, 0, length=LONG), *(ask(batcher, n, length=1) for n in range(1, count)))
+        assert [0] in run.batches
+        assert not any(run.all_cores)
+
+    play(story)
