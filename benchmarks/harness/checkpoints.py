@@ -85,7 +85,7 @@ def artifact(size: str, precision: str, device: str = "cpu") -> Path:
     Raises ExportError where this machine cannot make or run `precision`.
     """
     folder = artifact_folder(size, precision)
-    made = folder / f"{device}.exporter"
+    made = BUILD / f"{size}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
     if not made.is_file() or made.read_text() != exporter_digest():
         shutil.rmtree(folder / device, ignore_errors=True)
         export(checkpoint(size), folder, precision=precision, device=device)

@@ -105,6 +105,7 @@ def test_an_artifact_is_exported_again_only_by_another_exporter(
 
     def export(source: Path, folder: Path, *, precision: str, device: str) -> None:
         assert (source / "config.json").is_file()
+        assert not folder.exists() or not any(folder.iterdir())  # the exporter refuses what it does not know
         (folder / device).mkdir(parents=True)
         exported.append(precision)
 
@@ -127,3 +128,6 @@ def test_a_precision_that_cannot_be_exported_is_left_out_with_the_reason(monkeyp
     made, refused = prepare.our_artifacts("tiny")
     assert made == {"fp32": Path("tiny-fp32")}
     assert refused == {"bf16": "bf16 needs AVX512-BF16"}
+    monkeypatch.setattr(prepare, "EVERYWHERE", ["bf16"])
+    with pytest.raises(ExportError, match="AVX512-BF16"):
+        prepare.our_artifacts("tiny")
