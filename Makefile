@@ -94,9 +94,9 @@ reference: dev
 	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.engine.parity
 
-# tokens/s of the runtime alone, its ceiling, the padded graph and torch (installs torch and transformers)
+# tokens/s of engines alone: ours, its ceiling, ONNX Runtime, torch, OpenVINO, CTranslate2 (in an environment of their own)
 bench-engine: dev
-	$(PIP) -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.engine.contenders.prepare --size base
 	$(BIN)/python -m benchmarks.engine
 
 # the whole server and the engine alone: closed loop, Poisson, MLPerf's LoadGen, cost of a request

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tables`: rewrites the tables of benchmarks/README.md from the JSON under benchmarks/results.
+"""`python -m benchmarks.tables`: rewrites the tables of the READMEs from the JSON under benchmarks/results.
 
 Each table stands between `<!-- table NAME -->` and `<!-- /table -->`; NAME is a key of TABLES. The text outside the
 marks does not change.
@@ -10,18 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.tables import accuracy, engine, engine_alone, engine_headline, engine_peak, engine_rates
+
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parent / "README.md"
+PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[1] / "README.md")
 MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
-ENGINE = (
-    "8 of 128",
-    "32 of 5..60",
-    "STS-B, 64 sentences",
-    "16 like MS MARCO",
-    "3 of 512",
-    "1 of 300, 31 of 12",
-    "1 of 16 alone",
-)
 MIXES = {"STS-B": "STS-B", "32 of 5..60": "mixed", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
 SERVED = {  # shown name -> file server-*.json, mix
     "BERT-base fp32": ("base-fp32", "STS-B"),
@@ -33,13 +26,6 @@ STARTED = {"BERT-base fp32": "fp32", "BERT-base int8": "int8", "bundled, fp32": 
 PERCENTILES = ("p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
 COST_COLUMNS = ("loop", "tokenizing", "rest", "floor", "rest / floor", "client", "client of floor")
 Rows = Iterator[Sequence[str]]  # the header first
-
-
-def engine() -> Rows:
-    yield "mix", "fp32 / ceiling", "int8 / ceiling", "fp32 / padded", "int8 / padded", "fp32 / torch"
-    for name, one in zip(ENGINE, _read("engine").values(), strict=True):
-        to_ceiling, to_others = (list(one["ratios"].values())[part] for part in (slice(2), slice(2, 5)))
-        yield name, *(f"{ratio:.2f}" for ratio in to_ceiling), *map(_two_digits, to_others)
 
 
 def likelihood() -> Rows:
@@ -164,7 +150,12 @@ def layers() -> Rows:
 TABLES = {
     table.__name__.replace("_", "-"): table
     for table in (
+        accuracy,
         engine,
+        engine_alone,
+        engine_headline,
+        engine_peak,
+        engine_rates,
         likelihood,
         server_rates,
         server_cost,
@@ -237,4 +228,5 @@ def _three_digits(number: float) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rewrite(README.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(rewrite(page.read_text("utf-8")), "utf-8")

@@ -1,147 +1,164 @@
-"""`python -m benchmarks.engine`: tokens per second of the engine alone, by length mix.
+"""`python -m benchmarks.engine`: tokens per second of engines alone, ours and others, by length mix.
 
-Contenders take turns within each round, and the best round of each counts, because machines drift by more than the
-differences to be measured.
+Each contender is a process of its own. They take turns within each round, stopped while it is not their turn, and the
+best run of each counts, because machines drift by more than the differences to be measured. In the first run of a mix
+every other engine tries arrangements of its texts and takes the fastest, which is kept in
+build/benchmarks/engine-arrangements-SIZE.json.
 
     ceiling   the bare products of all linear layers, in ONNX Runtime, fp32 and int8
-    ragged    our artifact through the queue and the model runner of the service, one text a request, fp32 and int8
-    padded    the graph of a transformers export, fused by ONNX Runtime's own optimizer, one padded batch
-    torch     transformers on torch, one padded batch
+    ours      our artifact through the queue and the model runner of the service, one text a request
+    others    benchmarks/engine/contenders/table.py
+
+`python -m benchmarks.engine.contenders.prepare` makes what is measured. With --seconds the command ends with status 75
+when no further mix fits; the same command then goes on where it ended.
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Self, TypeVar
 
-from benchmarks.engine.alone import EngineAlone
-from benchmarks.engine.ceiling import Ceiling, silence_warnings
+from benchmarks.engine.contenders.arrangement import Tuned
+from benchmarks.engine.contenders.padding import Ids
+from benchmarks.engine.contenders.prepare import MODELS, our_artifacts, worker_command
+from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
+from benchmarks.engine.contenders.table import CONTENDERS
+from benchmarks.engine.contenders.turns import Rates, interleaved, ratios
+from benchmarks.engine.peak import peaks
+from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
-from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Tokens
+from benchmarks.harness.checkpoints import SIZES
+from benchmarks.harness.machine import table, update, write
 from service.engine.cpu import available_cores
 
-Contender = Callable[[], float]  # runs once, returns seconds
-Rates = dict[str, float]
-COLUMNS = ("tokens", "ceiling fp32", "ragged fp32", "padded fp32", "torch fp32", "ceiling int8", "ragged int8")
+CEILINGS = ("fp32", "int8")
+Result = TypeVar("Result")
+UNFINISHED = 75  # EX_TEMPFAIL: the same command goes on
 
 
-def main() -> None:
+def main() -> int:
+    arguments = parse_arguments()
+    progress = Progress(arguments.output, arguments.size, arguments.rounds, arguments.contender)
+    wanted = [name for name in mixes.MIXES if arguments.mix in name]
+    measure([name for name in wanted if name not in progress.measured], progress, arguments)
+    results = {name: progress.measured[name] for name in wanted if name in progress.measured}
+    print(report({name: one["tokens_per_second"] for name, one in results.items()}))
+    if arguments.output != "-":
+        details = {"size": SIZES[arguments.size], "rounds": arguments.rounds, "threads": available_cores()}
+        peak = {"peak_operations_per_second_and_core": peaks(available_cores()), "left_out": progress.left_out}
+        keep = update if arguments.mix else write
+        keep(arguments.output, results, details=details | peak)
+    if len(results) < len(wanted):
+        print(f"unfinished, {len(wanted) - len(results)} mixes are left: run the command again")
+        return UNFINISHED
+    progress.remove()
+    return 0
+
+
+def measure(missing: Sequence[str], progress: Progress, arguments: argparse.Namespace) -> None:
+    """Measures the mixes that are `missing`, the first and as many more as end in time."""
+    started = time.monotonic()
+    if missing:
+        with Bench(arguments.size, arguments.contender) as bench:
+            for name in missing:
+                if name != missing[0] and time.monotonic() - started + progress.longest_seconds > arguments.seconds:
+                    return
+                began = time.monotonic()
+                result = bench.measure(name, arguments.rounds)
+                progress.add(name, result, bench.left_out, time.monotonic() - began)
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=sorted(SIZES), default="base")
     parser.add_argument("--mix", default="", help="only the mixes whose name contains this")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without-torch", action="store_true", help="leave out what needs torch and transformers")
+    parser.add_argument("--contender", default="", help="only the contenders whose name contains this")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="starts no mix that may not end in time")
     parser.add_argument("--output", default="engine", help="name of the JSON file in benchmarks/results; - for none")
-    arguments = parser.parse_args()
-    silence_warnings()
-    bench = Bench(arguments.size, with_torch=not arguments.without_torch)
-    print("loaded; measuring", flush=True)
-    results = {
-        name: bench.measure(lengths, arguments.rounds) for name, lengths in mixes.MIXES.items() if arguments.mix in name
-    }
-    print(report(results))
-    if arguments.output != "-":
-        shown = {
-            name: {"lengths": mixes.MIXES[name], "tokens_per_second": rates, "ratios": ratios(rates)}
-            for name, rates in results.items()
-        }
-        write(
-            arguments.output,
-            shown,
-            details={"size": SIZES[arguments.size], "rounds": arguments.rounds, "threads": bench.threads},
-        )
+    return parser.parse_args()
 
 
 class Bench:
-    """Every contender for one model size, loaded once."""
+    """Every contender for one model size, each in its process; those that do not start are left out with the reason."""
 
-    def __init__(self, size: str, *, with_torch: bool) -> None:
-        self.config, self.threads = SIZES[size], available_cores()
-        self.ceilings = {precision: Ceiling(self.config, precision, self.threads) for precision in ON_CPU}
-        self.engines = {precision: EngineAlone(artifact(size, precision), self.threads) for precision in ON_CPU}
-        self.padded: dict[str, Callable[[Any], Any]] = {}
-        if with_torch:
-            from benchmarks.engine.padded import FusedPadded, TorchPadded
+    def __init__(self, size: str, only: str = "") -> None:
+        self.vocabulary, threads = SIZES[size]["vocab_size"], available_cores()
+        self.processes: dict[str, ContenderProcess] = {}
+        self.left_out: dict[str, str] = {}
+        self.arrangements = Arrangements(size)
+        ours, refused = our_artifacts(size)
+        self.left_out |= {f"ours {precision}": reason for precision, reason in refused.items()}
+        own = [sys.executable, "-m", "benchmarks.engine.contenders.ours"]
+        commands = {f"ceiling {one}": [*own, "ceiling", one, size, str(threads)] for one in CEILINGS}
+        commands |= {f"ours {one}": [*own, "ours", one, size, str(threads)] for one in ours}
+        commands |= {name: worker_command(name, MODELS / size, threads, "cls") for name in CONTENDERS}
+        commands = {name: command for name, command in commands.items() if only in name}
+        for some in _pairs(list(commands)):  # loading side by side is faster, all at once would need too much memory
+            started = {name: ContenderProcess(commands[name]) for name in some}
+            self.processes |= started
+            for name in started:
+                self._try(name, started[name].wait_until_ready)
 
-            self.padded = {
-                "padded fp32": FusedPadded(checkpoint(size), self.threads),
-                "torch fp32": TorchPadded(checkpoint(size), self.threads),
-            }
+    def measure(self, mix: str, rounds: int) -> dict[str, object]:
+        """Tokens per second and arrangement by contender, for the texts of a mix."""
+        lengths, started = mixes.MIXES[mix], time.monotonic()
+        texts = [tokens.ids for tokens in mixes.texts(lengths, vocabulary=self.vocabulary)]
+        tuned: dict[str, Tuned] = {}
+        for name, process in list(self.processes.items()):
+            one = self._try(name, partial(process.tune, texts, self.arrangements.of(mix, name)))
+            if one:
+                tuned[name] = one
+                self.arrangements.add(mix, name, one.values)
+        turns = {name: partial(self._turn, name, texts) for name in tuned}
+        best = interleaved(turns, rounds, first={name: one.seconds for name, one in tuned.items()})
+        rates = {name: sum(lengths) / seconds for name, seconds in best.items() if name in self.processes}
+        print(f"{mix}: {time.monotonic() - started:.0f} s", flush=True)
+        shown = {name: tuned[name].shown for name in rates}
+        return {"lengths": lengths, "tokens_per_second": {"tokens": sum(lengths)} | rates, "arrangements": shown}
 
-    def measure(self, lengths: list[int], rounds: int) -> Rates:
-        """Tokens per second by contender."""
-        sequences, tokens = mixes.texts(lengths, vocabulary=self.config["vocab_size"]), sum(lengths)
-        contenders: dict[str, Contender] = {}
-        for precision in ON_CPU:
-            contenders[f"ceiling {precision}"] = partial(self.ceilings[precision].seconds, tokens)
-            contenders[f"ragged {precision}"] = partial(self.engines[precision].seconds, [[one] for one in sequences])
-        if self.padded:
-            from benchmarks.engine.padded import pad
+    def _turn(self, name: str, texts: Sequence[Ids]) -> float:
+        """Seconds of one run; of one that fails, or has failed before, endless."""
+        process = self.processes.get(name)
+        taken = self._try(name, partial(process.seconds, texts)) if process else None
+        return float("inf") if taken is None else taken
 
-            for name, run in self.padded.items():
-                contenders[name] = partial(timed, partial(_run_padded, run, pad, sequences))
-        seconds = interleaved(contenders, rounds)
-        return {"tokens": tokens} | {name: tokens / best for name, best in seconds.items()}
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes.values():
+            process.close()
 
-def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, *, min_turn_seconds: float = 0.05, most_seconds: float = 4.0
-) -> dict[str, float]:
-    """Seconds of the best run of each contender.
-
-    A fast one runs several times a turn; one that has run for `most_seconds` in all gets no further turn.
-    """
-    best = {name: run() for name, run in contenders.items()}  # the first run warms up; it counts only without another
-    spent = dict(best)
-    for number in range(rounds):
-        for name, run in contenders.items():
-            turn = 0.0
-            while turn < min_turn_seconds and spent[name] < most_seconds:
-                taken = run()
-                turn, spent[name] = turn + taken, spent[name] + taken
-                best[name] = taken if number == 0 and turn == taken else min(best[name], taken)
-    return best
-
-
-def _run_padded(run: Callable[[Any], Any], pad: Callable[[Sequence[Tokens]], Any], sequences: Sequence[Tokens]) -> Any:
-    return run(pad(sequences))
-
-
-def timed(run: Callable[[], Any]) -> float:
-    """Seconds of one call."""
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def ratios(rates: Rates) -> Rates:
-    """Ratios of tokens a second; a pair with a missing contender is left out."""
-    pairs = {
-        "fp32 / ceiling": ("ragged fp32", "ceiling fp32"),
-        "int8 / ceiling": ("ragged int8", "ceiling int8"),
-        "fp32 / padded": ("ragged fp32", "padded fp32"),
-        "int8 / padded": ("ragged int8", "padded fp32"),
-        "fp32 / torch": ("ragged fp32", "torch fp32"),
-    }
-    return {
-        name: rates[ours] / rates[other] for name, (ours, other) in pairs.items() if ours in rates and other in rates
-    }
+    def _try(self, name: str, call: Callable[[], Result]) -> Result | None:
+        """What `call` gives; None if the contender fails, which is left out from then on."""
+        try:
+            return call()
+        except ContenderError as error:
+            print(f"{name} is left out: {error}", flush=True)
+            self.left_out[name] = str(error)
+            self.processes.pop(name).close()
+            return None
 
 
-def report(results: Mapping[str, Rates]) -> str:
-    columns = [column for column in COLUMNS if any(column in rates for rates in results.values())]
-    first = table(
-        ["tokens/s", *columns], [[name, *(rates[column] for column in columns)] for name, rates in results.items()]
-    )
-    names = list(ratios(next(iter(results.values()))))
-    second = table(["ratio", *names], [[name, *ratios(rates).values()] for name, rates in results.items()])
-    return f"{first}\n\n{second}"
+def _pairs(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[i : i + 2] for i in range(0, len(names), 2)]
+
+
+def report(results: dict[str, Rates]) -> str:
+    """A row for each contender, a column for each mix, then the ratios of ours."""
+    names = list(dict.fromkeys(name for rates in results.values() for name in rates))
+    columns = [mix.split(":")[0] + mix[mix.index(":") + 1 :][:14] for mix in results]
+    rows = [[name, *(rates.get(name, "") for rates in results.values())] for name in names]
+    compared = {mix: ratios(rates) for mix, rates in results.items()}
+    shown = list(dict.fromkeys(name for one in compared.values() for name in one))
+    second = [[name, *(one.get(name, "") for one in compared.values())] for name in shown]
+    return f"{table(['tokens/s', *columns], rows)}\n\n{table(['ratio', *columns], second)}"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.engine.accuracy ENCODER PAIRS`: what int8 costs on trained weights.
+"""`python -m benchmarks.engine.accuracy ENCODER PAIRS`: what bf16 and int8 cost on trained weights, ours and others.
 
 ENCODER is the checkpoint folder of a sentence encoder with mean pooling (all-MiniLM-L6-v2: Spearman 0.820 in fp32).
 PAIRS is the STS benchmark as a tab-separated file, gzipped or not, with the columns split, score, sentence1, sentence2.
-Prints by precision the Spearman correlation of the vectors' cosine with the human scores on the test split, and the
-lowest cosine of int8 to fp32.
+Prints by engine and precision the Spearman correlation of the vectors' cosine with the human scores on the test split,
+and the cosines to our vectors in fp32. The others' models are made by `benchmarks.engine.contenders.prepare`.
 """
 
 import argparse
@@ -17,9 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.engine.ceiling import silence_warnings
+from benchmarks.engine.contenders.prepare import encode_texts, models_of_encoder, worker_command
+from benchmarks.engine.contenders.process import ContenderError, ContenderProcess
+from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
 from model_export.artifact.batch import Row
+from model_export.errors import ExportError
 from model_export.export import export
 from service.artifact import open_artifact
 from service.engine.cpu import available_cores
@@ -29,32 +33,62 @@ from service.tokenization.encoding import EncodeOptions
 from service.tokenization.tokenizer import Tokenizer
 
 Vectors = NDArray[np.float32]
-BATCH_TEXTS = 32
+BATCH_TEXTS, TUNING_TEXTS = 32, 64
 
 
 def main() -> None:
     arguments = parse_arguments("accuracy", __doc__)
     pairs, scores = read_pairs(arguments.pairs)
-    vectors = {
-        precision: encode(arguments.encoder, precision, [text for pair in pairs for text in pair])
-        for precision in ON_CPU
-    }
-    result: dict[str, dict[str, Any]] = {}
-    for precision, rows in vectors.items():
-        similar = (rows[0::2] * rows[1::2]).sum(axis=1)
-        cosines = (rows * vectors["fp32"]).sum(axis=1)
-        result[precision] = {
-            "spearman": spearman(similar, scores),
-            "lowest_cosine_to_fp32": float(cosines.min()),
-            "mean_cosine_to_fp32": float(cosines.mean()),
-        }
+    texts = [text for pair in pairs for text in pair]
+    folder = models_of_encoder(arguments.encoder, arguments.pairs)
+    vectors = our_vectors(arguments.encoder, texts) | others_vectors(folder, texts)
+    result = {name: compare(rows, vectors["ours fp32"], scores) for name, rows in vectors.items()}
     print(
         table(
-            ["precision", "Spearman", "lowest cosine to fp32", "mean"],
-            [[p, *(f"{v:.4f}" for v in r.values())] for p, r in result.items()],
+            ["engine", "Spearman", "lowest cosine to fp32", "mean"],
+            [[name, *(f"{value:.4f}" for value in one.values())] for name, one in result.items()],
         )
     )
     write("accuracy", result, details={"encoder": arguments.encoder.resolve().parent.name, "pairs": len(pairs)})
+
+
+def compare(rows: Vectors, fp32: Vectors, scores: NDArray[np.float64]) -> dict[str, float]:
+    """The correlation with `scores` of the unit vectors `rows`, two rows a pair, and their cosines to `fp32`."""
+    similar = (rows[0::2] * rows[1::2]).sum(axis=1)
+    cosines = (rows * fp32).sum(axis=1)
+    return {
+        "spearman": spearman(similar, scores),
+        "lowest_cosine_to_fp32": float(cosines.min()),
+        "mean_cosine_to_fp32": float(cosines.mean()),
+    }
+
+
+def our_vectors(encoder: Path, texts: list[str]) -> dict[str, Vectors]:
+    """Our vectors by precision, without those that this machine cannot compute."""
+    found = {}
+    for precision in ON_CPU:
+        try:
+            found[f"ours {precision}"] = encode(encoder, precision, texts)
+        except ExportError as error:
+            print(f"ours {precision} is left out: {error}")
+    return found
+
+
+def others_vectors(folder: Path, texts: list[str]) -> dict[str, Vectors]:
+    """The vectors of each contender with the models in `folder`, without those that run the same in one batch."""
+    ids = [np.array(one, np.int32) for one in encode_texts(folder / "ragged", texts)]
+    found = {}
+    for name in (name for name, contender in CONTENDERS.items() if not contender.plain):
+        process = ContenderProcess(worker_command(name, folder, available_cores(), "mean"))
+        try:
+            process.wait_until_ready()
+            process.tune(ids[:TUNING_TEXTS])
+            found[name] = unit_length(process.vectors(ids))
+        except ContenderError as error:
+            print(f"{name} is left out: {error}")
+        finally:
+            process.close()
+    return found
 
 
 def parse_arguments(name: str, about: str | None) -> argparse.Namespace:
@@ -71,11 +105,11 @@ def parse_arguments(name: str, about: str | None) -> argparse.Namespace:
     return arguments
 
 
-def read_pairs(path: Path) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
-    """The test split's sentence pairs and their scores."""
+def read_pairs(path: Path, split: str = "test") -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
+    """The sentence pairs of a split and their scores."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     lines = content.decode().splitlines()
-    rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if row["split"] == "test"]
+    rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if row["split"] == split]
     return [(row["sentence1"], row["sentence2"]) for row in rows], np.array([float(row["score"]) for row in rows])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.engine.__main__ import timed
+from benchmarks.engine.contenders.turns import timed
 from benchmarks.gpu.card import BUSY, query_card
 from benchmarks.gpu.plan import LENGTHS, TARGETS, GpuPlan
 from benchmarks.harness import mixes

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from benchmarks.engine.__main__ import interleaved, timed
+from benchmarks.engine.contenders.turns import interleaved, timed
 from model_export.artifact.batch import Batch, Tokens, pack
 from service.artifact import Artifact
 from service.engine.runner import ModelRunner

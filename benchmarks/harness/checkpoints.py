@@ -3,6 +3,7 @@
 Random weights cost what trained ones cost. They are made once and kept under `build/benchmarks`.
 """
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from model_export.artifact.cpu import BF16
+import model_export
+from model_export.artifact.cpu import BF16, why_bf16_unavailable
 from model_export.checkpoints.weight_names import BERT_PARTS
 from model_export.export import export
 from model_export.graph.precision import PRECISIONS
@@ -45,8 +47,12 @@ TINY = {
     "intermediate_size": 128,
     "vocab_size": 1024,
 }
-# on any CPU: bf16 needs AVX512-BF16 or AMX, and OpenVINO
-ON_CPU = [name for name, precision in PRECISIONS.items() if "cpu" in precision.devices and name != BF16]
+# on this machine's CPU: bf16 needs AVX512-BF16 or AMX, and OpenVINO
+ON_CPU = [
+    name
+    for name, precision in PRECISIONS.items()
+    if "cpu" in precision.devices and not (name == BF16 and why_bf16_unavailable())
+]
 SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
 POSITIONS, SEGMENTS = 512, 2
 REST = {  # what all sizes share
@@ -80,10 +86,16 @@ def checkpoint(size: str) -> Path:
 
 
 def artifact(size: str, precision: str, device: str = "cpu") -> Path:
-    """The folder of an artifact; exports it each time, so that the current exporter is measured."""
+    """The folder of an artifact; exports it again when the exporter's sources have changed.
+
+    Raises ExportError where this machine cannot make or run `precision`.
+    """
     folder = artifact_folder(size, precision)
-    shutil.rmtree(folder / device, ignore_errors=True)
-    export(checkpoint(size), folder, precision=precision, device=device)
+    made = BUILD / f"{size}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
+    if not made.is_file() or made.read_text() != exporter_digest():
+        shutil.rmtree(folder / device, ignore_errors=True)
+        export(checkpoint(size), folder, precision=precision, device=device)
+        made.write_text(exporter_digest())
     return folder
 
 
@@ -92,9 +104,22 @@ def artifact_folder(size: str, precision: str) -> Path:
     return BUILD / f"{size}-{precision}"
 
 
+def exporter_digest() -> str:
+    """The SHA-256 of the exporter's sources."""
+    return digest_of(Path(model_export.__file__).parent)
+
+
+def digest_of(package: Path) -> str:
+    """The SHA-256 of a package's sources."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def artifact_to_serve(name: str) -> Path:
     """The artifact to serve: BERT-base with random weights if `name` is a precision, otherwise the folder `name`."""
-    return artifact("base", name) if name in (*ON_CPU, BF16) else Path(name)
+    return artifact("base", name) if name in ON_CPU else Path(name)
 
 
 def weights(config: dict[str, int]) -> Arrays:

@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     """CPU model, cores, instruction sets that matter to matrix products, versions."""
     return {
         "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
-        "instructions": [name for name in INSTRUCTIONS if name in _cpu_field("flags").split()],
+        "instructions": instructions(),
         "cores": available_cores(),
         "load_at_start": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
@@ -28,6 +28,11 @@ def machine() -> dict[str, Any]:
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def instructions() -> list[str]:
+    """The instruction sets of INSTRUCTIONS that the processor has."""
+    return [name for name in INSTRUCTIONS if name in _cpu_field("flags").split()]
 
 
 def write(name: str, result: Any, *, details: dict[str, Any] | None = None) -> None:

@@ -35,7 +35,9 @@ MIXES: dict[str, list[int]] = {
     "passages: 16 like MS MARCO": passages(16),
     "documents: 3 of 512": [512] * 3,
     "long tail: 1 of 300, 31 of 12": shuffled([300] + [12] * 31),
+    "longest: 1 of 512, 31 of 12": shuffled([512] + [12] * 31),
     "alone: 1 of 16": [16],
+    "alone: 1 of 128": [128],
 }
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness import mixes
-from benchmarks.harness.checkpoints import ON_CPU, artifact
+from benchmarks.harness.checkpoints import artifact
 from benchmarks.harness.client import startup_measurements
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.streams import closed_loop
@@ -52,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     wanted = [name for name in PEERS if name in {*OURS, *arguments.peer}]
-    ours = {precision: artifact("base", precision) for precision in ON_CPU}["fp32"]
+    ours = artifact("base", "fp32")
     folder, results = model("base", ours / "cpu" / "tokenizer.json"), {}
     with ExitStack() as servers:
         running: dict[str, Running] = {}

@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-from benchmarks.engine.padded import export_padded, write_fused
+from benchmarks.engine.contenders.convert import export_padded, write_fused
+from benchmarks.harness import environments
 from benchmarks.harness.checkpoints import checkpoint
 
 BUILD = Path("build/peers").absolute()
@@ -24,20 +23,8 @@ FUSED = "fused.graph"  # not .onnx: infinity loads any file with that suffix
 
 
 def programs(name: str) -> Path:
-    """The bin folder of the environment that `NAME.txt` describes.
-
-    torch is installed first, so that the other packages keep the build that is named there.
-    """
-    folder, wanted = BUILD / name, Path(__file__).parent / f"{name}.txt"
-    made = folder / wanted.name
-    if not made.is_file() or made.read_text() != wanted.read_text():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        pip = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-        for torch in (line for line in wanted.read_text().splitlines() if line.startswith("torch==")):
-            subprocess.run([*pip, torch], check=True)
-        subprocess.run([*pip, "-r", str(wanted)], check=True)
-        shutil.copy(wanted, made)
-    return folder / "bin"
+    """The bin folder of the environment that `NAME.txt` describes."""
+    return environments.programs(Path(__file__).parent / f"{name}.txt", BUILD / name)
 
 
 def model(size: str, tokenizer: Path) -> Path:

@@ -1,17 +1,21 @@
-"""The tables of benchmarks/README.md are those that `python -m benchmarks.tables` writes from the JSON beside it."""
+"""The tables of both READMEs are those that `python -m benchmarks.tables` writes from the JSON beside it."""
+
+from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import MARKED, README, TABLES, rewrite
+from benchmarks.tables import MARKED, PAGES, TABLES, rewrite
 
 
-def test_the_command_changes_nothing() -> None:
-    text = README.read_text("utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_the_command_changes_nothing(page: Path) -> None:
+    text = page.read_text("utf-8")
     assert rewrite(text) == text
 
 
-def test_every_table_has_its_marks_in_the_readme_once() -> None:
-    assert sorted(marked["name"] for marked in MARKED.finditer(README.read_text("utf-8"))) == sorted(TABLES)
+def test_every_table_has_its_marks_once() -> None:
+    marks = [marked["name"] for page in PAGES for marked in MARKED.finditer(page.read_text("utf-8"))]
+    assert sorted(marks) == sorted(TABLES)
 
 
 @pytest.mark.parametrize("name", TABLES)

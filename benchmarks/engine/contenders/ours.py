@@ -1,0 +1,63 @@
+"""`python -m benchmarks.engine.contenders.ours WHAT PRECISION SIZE THREADS`: our engine, or its ceiling, as a process.
+
+WHAT is `ours` (the artifact in build/benchmarks/SIZE-PRECISION) or `ceiling`. The requests and answers are those of
+`benchmarks.engine.contenders.worker`, without vectors.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from benchmarks.engine.alone import EngineAlone
+from benchmarks.engine.ceiling import Ceiling, silence_warnings
+from benchmarks.engine.contenders.arrangement import Tuned, Values
+from benchmarks.engine.contenders.padding import Ids, Vectors
+from benchmarks.engine.contenders.worker import Measured, serve
+from benchmarks.harness.checkpoints import BUILD, SIZES
+from model_export.artifact.batch import Tokens
+
+
+class Ours:
+    """The queue, batcher and model runner of the service, one text a request."""
+
+    def __init__(self, size: str, precision: str, threads: int) -> None:
+        self._engine = EngineAlone(BUILD / f"{size}-{precision}", threads)
+
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:  # noqa: ARG002 - nothing to choose
+        """Runs once; the service has measured its arrangement at its start."""
+        return Tuned(self.seconds(texts), "as the service arranges them")
+
+    def seconds(self, texts: Sequence[Ids]) -> float:
+        outputs = frozenset({"cls"})
+        return self._engine.seconds([[Tokens(ids=ids, types=np.zeros_like(ids), outputs=outputs)] for ids in texts])
+
+    def vectors(self, texts: Sequence[Ids]) -> Vectors:
+        raise NotImplementedError("benchmarks.engine.accuracy runs our engine itself")
+
+
+class CeilingOnly:
+    """The bare products for as many rows as the texts have tokens."""
+
+    def __init__(self, size: str, precision: str, threads: int) -> None:
+        self._ceiling = Ceiling(SIZES[size], precision, threads)
+
+    def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:  # noqa: ARG002 - nothing to choose
+        return Tuned(self.seconds(texts), "products alone")
+
+    def seconds(self, texts: Sequence[Ids]) -> float:
+        return self._ceiling.seconds(sum(map(len, texts)))
+
+    def vectors(self, texts: Sequence[Ids]) -> Vectors:
+        raise NotImplementedError("products give no vectors")
+
+
+def open_ours(what: str, precision: str, size: str, threads: int) -> Measured:
+    silence_warnings()
+    return Ours(size, precision, threads) if what == "ours" else CeilingOnly(size, precision, threads)
+
+
+if __name__ == "__main__":
+    what, precision, size, threads = sys.argv[1:]
+    serve(partial(open_ours, what, precision, size, int(threads)))
