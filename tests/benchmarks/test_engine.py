@@ -123,10 +123,9 @@ def test_a_precision_that_cannot_be_exported_is_left_out_with_the_reason(monkeyp
             raise ExportError("bf16 needs AVX512-BF16")
         return Path(f"{size}-{precision}")
 
-    monkeypatch.setattr(prepare, "ON_CPU", ["fp32", "bf16"])
     monkeypatch.setattr(prepare, "artifact", artifact)
     made, refused = prepare.our_artifacts("tiny")
-    assert made == {"fp32": Path("tiny-fp32")}
+    assert made == {"fp32": Path("tiny-fp32"), "int8": Path("tiny-int8")}
     assert refused == {"bf16": "bf16 needs AVX512-BF16"}
     monkeypatch.setattr(prepare, "EVERYWHERE", ["bf16"])
     with pytest.raises(ExportError, match="AVX512-BF16"):
