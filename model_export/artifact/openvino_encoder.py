@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model_export.artifact.cpu import float_state_kept
 from model_export.artifact.feeds.layers import LAST, hidden_name
 
 # The import of OpenVINO writes an id for its telemetry to ~/intel. Without this package it has none.
@@ -49,7 +50,8 @@ class OpenVinoEncoder:
             "CPU_DENORMALS_OPTIMIZATION": True,  # attention probabilities of other sequences in a row are denormal
             "CPU_RUNTIME_CACHE_CAPACITY": CACHED_SHAPES,
         }
-        self._compiled = ov.Core().compile_model(model, "CPU", options)
+        with float_state_kept():  # compiling turns denormals off for the calling thread too
+            self._compiled = ov.Core().compile_model(model, "CPU", options)
         self.inputs = tuple(one.get_any_name() for one in self._compiled.inputs)
         self.outputs = tuple(one.get_any_name() for one in self._compiled.outputs)
         self._idle: list[Any] = []  # requests that no thread uses

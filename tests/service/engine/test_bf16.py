@@ -93,6 +93,12 @@ def test_the_encoder_holds_its_weights_itself_and_computes_the_last_states_alone
     assert mappings_of(artifact.weights) == []
 
 
+def test_a_thread_that_opens_it_still_computes_with_denormals(artifact: Artifact) -> None:
+    encoder = OpenVinoEncoder(artifact.folder / LAYERS, all_layers=False, threads=1)
+    encoder.run([STATES], pack([text(5, "cls")], BF16_ROWS).feeds)
+    assert np.finfo(np.float64).tiny / np.float64(4) > 0
+
+
 def test_threads_at_once_get_the_answers_of_one(artifact: Artifact) -> None:
     encoder = OpenVinoEncoder(artifact.folder / LAYERS, all_layers=False, threads=1, streams=3)
     batches = [pack([text(length, "cls") for length in lengths], BF16_ROWS) for lengths in ([5], [9, 40], [140, 3, 3])]

@@ -90,10 +90,14 @@ def test_every_response_is_counted_once(server: httpx.Client, method: str, path:
 def test_a_refused_request_and_an_expired_one_have_latencies_of_their_own(server: httpx.Client) -> None:
     before = scrape(server)
     assert server.post("/embed", json={"inputs": ""}).status_code == 422
-    late = server.post("/embed", json={"inputs": ["cat " * 100] * 90}, headers={"x-request-timeout-ms": "1"})
-    assert late.json()["code"] == "deadline"
+    codes: list[str] = []
+    while "deadline" not in codes and len(codes) < 20:  # it is refused where other requests are still queued
+        late = server.post("/embed", json={"inputs": ["cat " * 100] * 90}, headers={"x-request-timeout-ms": "1"})
+        codes.append(late.json()["code"])
+    assert {*codes[:-1]} <= {"too_much_for_deadline"}
+    assert codes[-1] == "deadline"
     found = grown(server, before)
-    assert found['bert_error_seconds_count{outcome="refused"}'] == 1
+    assert found['bert_error_seconds_count{outcome="refused"}'] == len(codes)
     assert found['bert_error_seconds_count{outcome="expired"}'] == 1
     assert not [name for name in found if "bert_request_seconds" in name]
 
