@@ -45,7 +45,9 @@ def test_the_configuration_of_the_bundled_model_is_that_of_the_recipe(tmp_path: 
 
 
 def test_a_run_that_continues_warms_up_and_falls_linearly_to_nothing() -> None:
-    schedule = Schedule(total=1000, warm_up=100, decay_share=0.5, short_row=128, long_row=512, continues=True)
+    schedule = Schedule(
+        total=1000, warm_up=100, decay_share=0.5, short_row=128, long_row=512, continues=True, long_every=4
+    )
     assert schedule.factor(0) == pytest.approx(0.01)
     assert schedule.factor(99) == pytest.approx(1.0)
     assert schedule.factor(550) == pytest.approx(0.5)
@@ -89,3 +91,12 @@ def test_a_run_from_a_grown_model_has_its_sizes_and_a_constant_part(tmp_path: Pa
     assert not made.schedule.continues
     assert made.schedule.factor(150_000_000) == 1.0
     assert made.schedule.factor(250_000_000) == 0.0
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_third_loss_waits_for_the_decay_of_a_constant_run(tmp_path: Path, constant: bool) -> None:
+    run = Run(start=SAMPLE, teacher=tmp_path / "vectors.npz", constant=constant)
+    made = recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=2, run=run)
+    assert made.has_third_loss(0) is not constant
+    assert made.has_third_loss(900_000)
+    assert not replace(made, run=replace(run, teacher=None)).has_third_loss(900_000)

@@ -56,6 +56,7 @@ class SequenceSampler:
     def __init__(self, source: Source, *, random: np.random.Generator) -> None:
         self.source = source
         self.random = random
+        self.lone = source.lone_sentences
         self.inner = np.flatnonzero(source.article[1:] == source.article[:-1]) + 1  # sentences that follow another
         self.bounds = np.flatnonzero(np.diff(source.article, prepend=-1, append=-1))  # article starts, and the end
 
@@ -70,7 +71,7 @@ class SequenceSampler:
     def draw(self, left: int, *, fresh: bool) -> PackedSequence:
         """A sequence of at most `left` tokens; `fresh`: the first one of its row."""
         style = self.random.random()
-        if left < MIN_PAIR or self.source.lone_sentences:
+        if left < MIN_PAIR or self.lone:
             return self.draw_single(left)
         if style < LONG_SHARE:
             return self.draw_long_pair(left if fresh else int(self.random.integers(MIN_PAIR, left + 1)))
@@ -122,8 +123,7 @@ class SequenceSampler:
 
     def draw_single(self, left: int) -> PackedSequence:
         starts, tokens = self.source.starts, self.source.tokens
-        lone = self.source.lone_sentences
-        sentence = int(self.random.integers(len(self.source.article))) if lone else self.draw_boundary()
+        sentence = int(self.random.integers(len(self.source.article))) if self.lone else self.draw_boundary()
         text = tokens[starts[sentence] : starts[sentence + 1]][: left - 2]
         return PackedSequence(first=text, second=text[:0], label=IGNORE)
 

@@ -34,7 +34,10 @@ class Source:
 
     @property
     def lone_sentences(self) -> bool:
-        """Whether most articles are one sentence, as in Tatoeba: then no sentence has a next one."""
+        """Whether most articles are one sentence, as in Tatoeba: then no sentence has a next one.
+
+        Computed from all articles at each call.
+        """
         return bool(np.count_nonzero(np.diff(self.article)) + 1 > len(self.article) / 2)
 
 

@@ -23,6 +23,7 @@ LATE_SHARES = {  # in the decay, and in a run with a teacher: more everyday sent
     "zhtatoeba": 0.10,
 }
 
+TAUGHT_SHARE = 0.25  # of the tokens of a step with the third loss
 TOKENS_PER_STEP = {"cpu": 8192, "cuda": 65536}
 
 
@@ -36,7 +37,7 @@ class Run:
     constant: bool = False  # with `start`: the rate stays constant until the decay, as in a first run
     until: float | None = None  # seconds since the epoch: the schedule has ended then, however few tokens were seen
     pause: Path | None = None  # while this file exists, nothing is computed
-    teacher: Path | None = None  # file of sentence vectors: adds the third loss
+    teacher: Path | None = None  # file of sentence vectors: adds the third loss, in a constant run in the decay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,14 @@ class Recipe:
 
     def shares(self, names: list[str], *, tokens: int) -> list[float]:
         """The share of the rows for each source; raises KeyError for a source that the recipe does not name."""
-        late = self.run.teacher is not None or tokens >= self.schedule.decay_begins
+        late = self.has_third_loss(tokens) or tokens >= self.schedule.decay_begins
         by_name = self.late_shares if late else self.source_shares
         return [by_name[name] for name in names]
+
+    def has_third_loss(self, tokens: int) -> bool:
+        """Whether a part of the step's tokens, TAUGHT_SHARE, are sentences with a teacher's vectors."""
+        begun = not self.run.constant or tokens >= self.schedule.decay_begins
+        return self.run.teacher is not None and begun
 
 
 def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | None = None) -> Recipe:
@@ -88,9 +94,14 @@ def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | Non
 
 
 def plan_schedule(tokens: int, *, run: Run) -> Schedule:
-    """A run with a teacher is short and has no long rows."""
+    """A run that continues finished weights has fewer long rows; with a teacher and no constant part it has none."""
     if run.start is None or run.constant:
-        return Schedule(total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512)
+        every = 2 if run.start is None else 4
+        return Schedule(
+            total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512, long_every=every
+        )
     warm_up = min(3_000_000, tokens // 40)
     share = 0.0 if run.teacher else 0.5
-    return Schedule(total=tokens, warm_up=warm_up, decay_share=share, short_row=128, long_row=512, continues=True)
+    return Schedule(
+        total=tokens, warm_up=warm_up, decay_share=share, short_row=128, long_row=512, continues=True, long_every=4
+    )

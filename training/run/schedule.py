@@ -1,7 +1,7 @@
 """Learning-rate factor and row length by the number of tokens seen: warm-up, constant, decay. Knows no clock.
 
 A run from random weights decays as 1 - square root after a constant part. A run that continues finished weights decays
-linearly from the end of the warm-up, and its long rows are fewer.
+linearly from the end of the warm-up.
 """
 
 import math
@@ -17,7 +17,8 @@ class Schedule:
     decay_share: float
     short_row: int
     long_row: int
-    continues: bool = False  # the run starts from finished weights
+    continues: bool = False  # a short run from finished weights: no constant part
+    long_every: int = 2  # in the decay, one step in so many has long rows
 
     @property
     def decay_begins(self) -> int:
@@ -34,9 +35,8 @@ class Schedule:
         return min(1.0, (tokens + 1) / self.warm_up)
 
     def row_length(self, tokens: int, *, step: int) -> int:
-        """Short rows until the decay; then every other row is long, in a run that continues every fourth."""
-        turn = 4 if self.continues else 2
-        return self.long_row if self.has_long_rows(tokens) and step % turn == 1 else self.short_row
+        """Short rows until the decay; then the rows of one step in `long_every` are long."""
+        return self.long_row if self.has_long_rows(tokens) and step % self.long_every == 1 else self.short_row
 
     def has_long_rows(self, tokens: int) -> bool:
         return tokens >= self.decay_begins

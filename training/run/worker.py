@@ -23,7 +23,7 @@ from training.model.objective import as_tensors, losses, tally
 from training.model.positions import extrapolate
 from training.run.clock import place_in_schedule, wait_while_paused
 from training.run.optimizers import make_optimizers
-from training.run.recipe import Recipe
+from training.run.recipe import TAUGHT_SHARE, Recipe
 from training.run.state import Progress, find_latest, load, save
 
 CONTINUE, SAVE, STOP = 0, 1, 2
@@ -117,21 +117,23 @@ class Worker:
     def compute_gradients(self) -> Any:
         """One forward and backward pass; writes the gradients into the shared memory.
 
-        With a teacher, half of the step's tokens are the sentences of the third loss.
+        With the third loss, TAUGHT_SHARE of the step's tokens are its sentences.
         """
         progress, schedule = self.progress, self.recipe.schedule
         length = schedule.row_length(progress.planned, step=progress.step)
-        count = self.recipe.tokens_per_step // self.recipe.workers // length // (2 if self.sentences else 1)
+        count = self.recipe.tokens_per_step // self.recipe.workers // length
+        sentences = self.sentences if self.recipe.has_third_loss(progress.planned) else None
+        taught_rows = max(1, int(count * TAUGHT_SHARE)) if sentences is not None else 0
         if progress.planned >= schedule.decay_begins:
             self.packer.set_shares(self.late_shares)
         seed = (self.recipe.seed, self.number, progress.step)
-        rows = self.packer.make_rows(count=count, length=length, seed=seed)
+        rows = self.packer.make_rows(count=max(1, count - taught_rows), length=length, seed=seed)
         packed, targets, labels = as_tensors(rows, device=self.recipe.device)
         loss, by_token, pair_scores = self.losses(self.shared.model, packed, targets, labels)
         loss.backward()
-        if self.sentences is not None:
-            taught = self.sentences.make_rows(
-                count=count * length // schedule.short_row, length=schedule.short_row, seed=seed
+        if sentences is not None:
+            taught = sentences.make_rows(
+                count=taught_rows * length // schedule.short_row, length=schedule.short_row, seed=seed
             )
             third = self.agreement(self.shared.model, *sentence_tensors(taught, device=self.recipe.device))
             third.backward()
