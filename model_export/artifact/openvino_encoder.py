@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ MAX_SMALL_BYTES = 2**16  # of a weight that stays in fp32: biases and norms, whi
 # OpenVINO folds a conversion of a constant to fp32 unless it has this mark, and then holds the weights in fp32 too
 KEPT_NARROW = "decompression_0"
 CACHED_SHAPES = 256  # kernels kept for shapes, by OpenVINO (per stream) and by oneDNN; defaults: 5,000 and 1,024
+
+
+class Heads(Protocol):
+    """What runs the graph HEADS of the manifest."""
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        """The outputs `names`, computed from `feeds`."""
 
 
 class OpenVinoEncoder:
@@ -67,6 +74,16 @@ class OpenVinoEncoder:
             return {name: request.get_tensor(name).data.copy() for name in names}
         finally:
             self._idle.append(request)
+
+    def run_with_heads(self, heads: Heads, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        """The outputs `names` of the model: hidden states by this encoder, the others by `heads`."""
+        of_heads = [name for name in names if name not in self.outputs]
+        read = {name for name in names if name not in of_heads} | ({STATES} if of_heads else set())
+        found = self.run(sorted(read), feeds)
+        if of_heads:
+            values = heads.run(of_heads, {**feeds, STATES: found[STATES]})
+            found |= dict(zip(of_heads, values, strict=True))
+        return [found[name] for name in names]
 
 
 def _read(path: Path, *, all_layers: bool) -> Any:

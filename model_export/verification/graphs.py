@@ -9,12 +9,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model_export.artifact.cpu import BF16
-from model_export.artifact.feeds.layers import LAST, hidden_name
 from model_export.artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 from model_export.verification.cuda_on_cpu import write_portable
 
 Arrays = Mapping[str, NDArray[np.generic]]
-STATES = hidden_name(LAST)
 
 
 class Graph(Protocol):
@@ -26,9 +24,8 @@ class OrtGraph:
     def __init__(self, path: Path) -> None:
         options = ort.SessionOptions()
         options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
-        options.add_session_config_entry(
-            "session.intra_op.allow_spinning", "0"
-        )  # a small model waits more than it runs
+        # a small model waits more than it runs
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
 
@@ -48,11 +45,7 @@ class Bf16Graph:
         self._heads = OrtGraph(path.with_name(HEADS))
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        found = self._encoder.run(self._encoder.outputs, feeds)
-        of_heads = [name for name in names if name not in found]
-        values = self._heads.run(of_heads, {**feeds, STATES: found[STATES]}) if of_heads else []
-        found |= dict(zip(of_heads, values, strict=True))
-        return [found[name] for name in names]
+        return self._encoder.run_with_heads(self._heads, names, feeds)
 
 
 def open_graph(path: Path, layout: str, precision: str) -> Graph:

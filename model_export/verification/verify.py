@@ -19,12 +19,8 @@ from model_export.verification.graphs import Graph, OrtGraph, open_graph
 from model_export.verification.reference import Doubles, Reference, random_sequences
 from model_export.verification.sentence import sentence_vector
 
-TOLERANCE = {
-    "fp32": 1e-3,
-    "bf16": 0.2,
-    "fp16": 0.1,
-    "int8": 1.0,
-}  # absolute, of [CLS]; saturation or a wrong weight is far above
+# absolute, of [CLS]; saturation or a wrong weight is far above
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.1, "int8": 1.0}
 MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}
 TOP_K = 3
 VECTORS = ("cls", "mean", "sentence")  # outputs whose smallest cosine to the reference is recorded

@@ -36,10 +36,4 @@ class Bf16Session:
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
         """As `Session.run`."""
-        of_heads = [name for name in names if name not in self._encoder.outputs]
-        read = {name for name in names if name not in of_heads} | ({STATES} if of_heads else set())
-        found = self._encoder.run(sorted(read), feeds)
-        if of_heads:
-            values = self._heads.run(of_heads, {**feeds, STATES: found[STATES]})
-            found |= dict(zip(of_heads, values, strict=True))
-        return [found[name] for name in names]
+        return self._encoder.run_with_heads(self._heads, names, feeds)

@@ -18,6 +18,7 @@ from service.mapped_file import detach_from, mappings_of
 from service.scheduling.concurrency import Concurrency
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.engine.changed_files import CHANGES, change_file
 
 FAMILIES = sorted(file.stem for file in (GOLDEN / "attention").glob("*.npz"))
 TOLERANCE = {"fp32": 1e-5, "int8": 0.05}  # int8: twice its own error on random sequences, see `verification`
@@ -123,7 +124,7 @@ def test_weights_are_read_into_memory_or_mapped_where_services_share_them(
         assert np.array_equal(one(runner, tokens)["attention"], before)
 
 
-@pytest.mark.parametrize("change", ["weights", "graph", "removed", "short"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     bert_artifact: Path, tmp_path: Path, change: str
 ) -> None:
@@ -131,14 +132,7 @@ def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "attention.onnx"
     with opened(artifact) as runner:
         detach_from(weights)
-        if change == "weights":
-            weights.write_bytes(bytes(weights.stat().st_size))
-        elif change == "graph":
-            graph.write_bytes(graph.read_bytes() + b" ")
-        elif change == "removed":
-            graph.unlink()
-        else:
-            weights.write_bytes(b"")
+        change_file(change, weights=weights, graph=graph)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*restart it"):
             one(runner, asking(cases("bert")[0], 0))
 

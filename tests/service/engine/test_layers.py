@@ -13,6 +13,7 @@ from service.errors import InferenceFailed
 from service.mapped_file import detach_from, mappings_of
 from service.scheduling.concurrency import Concurrency
 from tests.export.goldens import Artifact
+from tests.service.engine.changed_files import CHANGES, change_file
 from tests.service.engine.test_attention import one, opened
 
 PLAIN = frozenset({"cls", "mean", "tokens", "top_logits", "log_sum_exp"})
@@ -67,7 +68,7 @@ def test_its_weights_are_copied_to_memory_or_mapped_where_services_share_them(
         assert np.array_equal(one(runner, text(9, "layer_tokens"))["layer_tokens"], before)
 
 
-@pytest.mark.parametrize("change", ["weights", "graph", "removed", "short"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     bert_artifact: Path, tmp_path: Path, change: str
 ) -> None:
@@ -75,14 +76,7 @@ def test_files_that_changed_since_the_start_are_an_error_and_not_a_wrong_answer(
     weights, graph = artifact / "cpu" / "model.onnx.data", artifact / "cpu" / "layers.onnx"
     with opened(artifact) as runner:
         detach_from(weights)
-        if change == "weights":
-            weights.write_bytes(bytes(weights.stat().st_size))
-        elif change == "graph":
-            graph.write_bytes(graph.read_bytes() + b" ")
-        elif change == "removed":
-            graph.unlink()
-        else:
-            weights.write_bytes(b"")
+        change_file(change, weights=weights, graph=graph)
         with pytest.raises(InferenceFailed, match=r"files have changed since the service started.*layers.*restart it"):
             one(runner, text(5, "layer_cls"))
         assert one(runner, text(5, "cls"))["cls"].shape == (1, 32)
