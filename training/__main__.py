@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from training.run.recipe import SHAPE, Recipe, Run, recipe
+from training.run.recipe import DECAY_SHARE, SHAPE, Recipe, Run, recipe
 
 STAGES = ("grow", "prepare", "teacher", "train", "publish", "card", "check")
 DEFAULT_STAGES = ("grow", "prepare", "teacher", "train", "publish")
@@ -61,11 +61,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--tokens",
         type=int,
         default=67_000_000,
-        help="tokens to train on in all; the learning rate decays over the last 35 %%, with --start over all of them",
+        help="tokens to train on in all; the learning rate decays over the last --decay of them, with --start over all",
     )
     parser.add_argument("--run", default="checkpoints", help="name of the run: its folder of checkpoints under --work")
     parser.add_argument("--start", type=Path, help="folder of a finished model to continue from")
-    parser.add_argument("--constant", action="store_true", help="with --start: no decay before the last 35 %% either")
+    parser.add_argument("--constant", action="store_true", help="with --start: no decay before the last --decay either")
+    parser.add_argument("--decay", type=float, default=DECAY_SHARE, help="share of the tokens with a falling rate")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument(
         "--until", type=float, help="seconds since the epoch at which the schedule ends, however few tokens were seen"
@@ -83,6 +84,7 @@ def plan(arguments: argparse.Namespace) -> Recipe:
         start=arguments.start,
         rate=arguments.rate,
         constant=arguments.constant,
+        decay=arguments.decay,
         until=arguments.until,
         pause=arguments.pause,
         teacher=arguments.teacher,
@@ -133,14 +135,13 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 def run_teacher(arguments: argparse.Namespace) -> None:
     if arguments.teacher_model is None or arguments.teacher is None or arguments.teacher.exists():
         return
-    from training.data.articles import find_corpus
+    from training.data.articles import find_corpus, language_of
     from training.run.teacher import write_vectors
 
-    corpus = next(path for path in find_corpus(arguments.corpus) if path.name.startswith("simplewiki"))
     write_vectors(
         teacher=arguments.teacher_model,
         work=arguments.work,
-        corpus=corpus,
+        corpora=[path for path in find_corpus(arguments.corpus) if language_of(path) == "en"],
         reserved=reserved_sentences(arguments),
         width=SHAPE.hidden,
         output=arguments.teacher,

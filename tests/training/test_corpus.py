@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from training.data.articles import find_corpus, is_held_out, language_of, read_articles, split_sentences
+from training.data.articles import (
+    PER_ARTICLE,
+    find_corpus,
+    is_held_out,
+    language_of,
+    read_articles,
+    sample_sentences,
+    split_sentences,
+)
 from training.data.corpus import Source, open_sources
 from training.data.prepare import prepare
 
@@ -50,6 +58,24 @@ def test_about_one_article_in_a_hundred_is_held_out_by_its_text() -> None:
     held_out = [number for number in range(20_000) if is_held_out([f"article {number}", "text"])]
     assert 150 < len(held_out) < 250
     assert is_held_out([f"article {held_out[0]}", "text"])
+
+
+def test_sampled_sentences_are_of_many_articles_and_none_is_held_out_or_reserved(tmp_path: Path) -> None:
+    articles = [[f"Here is sentence {place} of article {number}." for place in range(9)] for number in range(300)]
+    held_out = {sentence for article in articles if is_held_out(article) for sentence in article}
+    path = tmp_path / "en.txt"
+    path.write_text("\n\n".join("\n".join(article) for article in articles), encoding="utf-8")
+    reserved = articles[5][0]
+    found = sample_sentences([path], reserved=lambda text: text == reserved, count=10_000)
+    assert held_out
+    assert held_out.isdisjoint(found)
+    assert reserved not in found
+    by_article = [len(set(article) & set(found)) for article in articles if not is_held_out(article)]
+    assert set(by_article) <= {PER_ARTICLE - 1, PER_ARTICLE}
+    assert sample_sentences([path], reserved=lambda text: False, count=7) == sample_sentences(
+        [path], reserved=lambda text: False, count=7
+    )
+    assert len(sample_sentences([path], reserved=lambda text: False, count=7)) == 7
 
 
 def test_both_parts_together_hold_every_sentence_of_the_corpus(corpus: Path, work: Path) -> None:

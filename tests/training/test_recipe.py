@@ -91,6 +91,8 @@ def test_a_run_from_a_grown_model_has_its_sizes_and_a_constant_part(tmp_path: Pa
     assert not made.schedule.continues
     assert made.schedule.factor(150_000_000) == 1.0
     assert made.schedule.factor(250_000_000) == 0.0
+    longer_decay = recipe(work=tmp_path, tokens=250_000_000, device="cpu", workers=2, run=replace(run, decay=0.5))
+    assert longer_decay.schedule.factor(126_000_000) < 1.0
 
 
 @pytest.mark.parametrize("constant", [False, True])

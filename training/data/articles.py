@@ -6,8 +6,9 @@ start of its name: `zh` is Chinese, anything else English. Knows nothing of toke
 
 import hashlib
 import io
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TextIO
 
 SUFFIXES = (".txt", ".txt.zst")
 HELD_OUT_ONE_IN = 100
+MIN_WORDS, MAX_WORDS = 5, 30  # of a sampled sentence
+PER_ARTICLE = 3  # sampled sentences at most
 SENTENCE_END = re.compile(
     r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])|(?<=[。！？])(?![」』”’）》。！？])|(?<=[。！？][」』”’])"
 )
@@ -62,3 +65,17 @@ def is_held_out(paragraphs: list[str]) -> bool:
 def split_sentences(paragraphs: list[str]) -> list[str]:
     found = (sentence.strip() for paragraph in paragraphs for sentence in SENTENCE_END.split(paragraph))
     return [sentence for sentence in found if sentence]
+
+
+def sample_sentences(paths: Iterable[Path], *, reserved: Callable[[str], bool], count: int) -> list[str]:
+    """At most `count` English sentences of articles that are not held out, without those that are `reserved`.
+
+    Of one article at most PER_ARTICLE; the same files give the same sentences.
+    """
+    draw = random.Random(1)
+    chosen: list[str] = []
+    for article in (article for path in paths for article in read_articles(path)):
+        if not is_held_out(article):
+            fit = [one for one in split_sentences(article) if MIN_WORDS <= len(one.split()) <= MAX_WORDS]
+            chosen.extend(one for one in draw.sample(fit, min(PER_ARTICLE, len(fit))) if not reserved(one))
+    return draw.sample(chosen, min(count, len(chosen)))

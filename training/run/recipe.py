@@ -23,6 +23,7 @@ LATE_SHARES = {  # in the decay, and in a run with a teacher: more everyday sent
     "zhtatoeba": 0.10,
 }
 
+DECAY_SHARE = 0.355  # of the tokens
 TAUGHT_SHARE = 0.25  # of the tokens of a step with the third loss
 TOKENS_PER_STEP = {"cpu": 8192, "cuda": 65536}
 
@@ -35,6 +36,7 @@ class Run:
     start: Path | None = None  # folder of a finished model to continue from
     rate: float = 1.0  # factor on both learning rates
     constant: bool = False  # with `start`: the rate stays constant until the decay, as in a first run
+    decay: float = DECAY_SHARE  # of the tokens, of a first or constant run
     until: float | None = None  # seconds since the epoch: the schedule has ended then, however few tokens were seen
     pause: Path | None = None  # while this file exists, nothing is computed
     teacher: Path | None = None  # file of sentence vectors: adds the third loss, in a constant run in the decay
@@ -98,7 +100,7 @@ def plan_schedule(tokens: int, *, run: Run) -> Schedule:
     if run.start is None or run.constant:
         every = 2 if run.start is None else 4
         return Schedule(
-            total=tokens, warm_up=3_000_000, decay_share=0.355, short_row=128, long_row=512, long_every=every
+            total=tokens, warm_up=3_000_000, decay_share=run.decay, short_row=128, long_row=512, long_every=every
         )
     warm_up = min(3_000_000, tokens // 40)
     share = 0.0 if run.teacher else 0.5

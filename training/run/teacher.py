@@ -5,9 +5,7 @@ English translation. The vectors are centred and rotated to the network's width 
 """
 
 import logging
-import random
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +14,22 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import AutoTokenizer, BertModel
 
-from training.data.articles import is_held_out, read_articles, split_sentences
+from training.data.articles import sample_sentences
 from training.data.corpus import Array
 
 BATCH_TOKENS = 2048
 MAX_TOKENS = 64
-MIN_WORDS, MAX_WORDS = 5, 30  # of a sentence of the corpus
-ARTICLES_STEP, PER_ARTICLE = 3, 3  # every third article, at most three sentences of each
-CORPUS_SENTENCES = 35_000
+CORPUS_SENTENCES = 110_000
 SAMPLED = 4  # one vector in SAMPLED is enough for the directions
 log = logging.getLogger(__name__)
 
 
 def write_vectors(
-    *, teacher: Path, work: Path, corpus: Path, reserved: Callable[[str], bool], width: int, output: Path
+    *, teacher: Path, work: Path, corpora: Iterable[Path], reserved: Callable[[str], bool], width: int, output: Path
 ) -> None:
-    """Reads WORK/pairs-{en,zh}.txt and the English corpus file `corpus`; `reserved` sentences are left out."""
+    """Reads WORK/pairs-{en,zh}.txt and the English corpus files; `reserved` sentences are left out."""
     english, chinese = ((work / f"pairs-{one}.txt").read_text("utf-8").splitlines() for one in ("en", "zh"))
-    texts = list(dict.fromkeys([*english, *sample_corpus(corpus, reserved=reserved)]))
+    texts = list(dict.fromkeys([*english, *sample_sentences(corpora, reserved=reserved, count=CORPUS_SENTENCES)]))
     log.info("%d English sentences", len(texts))
     vectors = reduce_width(embed_sentences(teacher, texts), width=width)
     rows = {text: row for row, text in enumerate(texts)}
@@ -45,16 +41,6 @@ def write_vectors(
     starts = np.cumsum([0, *map(len, ids)])
     np.savez(output, tokens=np.concatenate(ids), starts=starts, group=group, vectors=vectors.astype(np.float16))
     log.info("%s: %d sentences, %d tokens", output, len(ids), starts[-1])
-
-
-def sample_corpus(path: Path, *, reserved: Callable[[str], bool]) -> list[str]:
-    """At most CORPUS_SENTENCES sentences of articles that are not held out."""
-    chosen: list[str] = []
-    for article in islice(read_articles(path), 0, None, ARTICLES_STEP):
-        if not is_held_out(article):
-            fit = (s for s in split_sentences(article) if MIN_WORDS <= len(s.split()) <= MAX_WORDS and not reserved(s))
-            chosen.extend(islice(fit, PER_ARTICLE))
-    return random.Random(1).sample(chosen, min(CORPUS_SENTENCES, len(chosen)))
 
 
 def embed_sentences(teacher: Path, texts: list[str]) -> Array:
