@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import SAMPLE
+from training.__main__ import parse_arguments
 from training.model.shape import read_config, write_config
 from training.run.recipe import SHAPE, Run, recipe
 from training.run.schedule import Schedule
@@ -37,9 +38,11 @@ def test_the_recipe_of_the_bundled_model(tmp_path: Path) -> None:
     assert made.encoded == tmp_path / "encoded"
 
 
-def test_the_configuration_of_the_bundled_model_is_that_of_the_recipe(tmp_path: Path) -> None:
-    write_config(SHAPE, path=tmp_path / "config.json")
-    assert read_config(tmp_path / "config.json") == SHAPE
+def test_the_configuration_of_the_bundled_model_is_that_of_the_recipe_as_grown(tmp_path: Path) -> None:
+    defaults = parse_arguments(["--corpus", "corpus", "--work", "work", "--output", "output"])
+    grown = replace(SHAPE, layers=defaults.layers, vocabulary_size=defaults.pieces)
+    write_config(grown, path=tmp_path / "config.json")
+    assert read_config(tmp_path / "config.json") == grown
     bundled = Path(__file__).parents[2] / "model_export" / "sample" / "config.json"
     assert json.loads((tmp_path / "config.json").read_text("utf-8")) == json.loads(bundled.read_text("utf-8"))
 
