@@ -56,10 +56,11 @@ def wait_for_two_scrapes(prometheus: httpx.Client, server: httpx.Client) -> None
         assert monotonic() < end
         server.post("/embed", json={"inputs": "the cat"}).raise_for_status()
         try:
-            if result(prometheus, 'sum(rate(bert_requests_total{status="200"}[1m])) > 0'):
+            ready = prometheus.get("/-/ready").is_success  # until then it answers 503 without JSON
+            if ready and result(prometheus, 'sum(rate(bert_requests_total{status="200"}[1m])) > 0'):
                 return
         except httpx.TransportError:
-            pass  # it has not started yet
+            pass  # it does not listen yet
         Event().wait(POLL_SECONDS)
 
 
