@@ -12,7 +12,7 @@ from pathlib import Path
 from training.run.recipe import DECAY_SHARE, SHAPE, Recipe, Run, recipe
 
 STAGES = ("grow", "prepare", "teacher", "train", "publish", "card", "check")
-DEFAULT_STAGES = ("grow", "prepare", "teacher", "train", "publish")
+DEFAULT_STAGES = ("prepare", "teacher", "train", "publish")
 log = logging.getLogger(__name__)
 
 

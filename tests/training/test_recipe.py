@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import SAMPLE
+from training import __main__ as command
 from training.__main__ import parse_arguments
 from training.model.shape import read_config, write_config
 from training.run.recipe import SHAPE, Run, recipe
@@ -105,3 +106,17 @@ def test_the_third_loss_waits_for_the_decay_of_a_constant_run(tmp_path: Path, co
     assert made.has_third_loss(0) is not constant
     assert made.has_third_loss(900_000)
     assert not replace(made, run=replace(run, teacher=None)).has_third_loss(900_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"), [([], ["prepare", "teacher", "train", "publish"]), (["--only", "grow"], ["grow"])]
+)
+def test_a_model_is_grown_only_by_its_own_stage(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], stages: list[str]
+) -> None:
+    ran: list[str] = []
+    for stage in command.STAGES:
+        monkeypatch.setattr(command, f"run_{stage}", lambda _, stage=stage: ran.append(stage))
+    monkeypatch.setattr("sys.argv", ["training", "--corpus", "a", "--work", "b", "--output", "c", *options])
+    command.main()
+    assert ran == stages
