@@ -8,7 +8,6 @@ import pytest
 
 from tests.paths import SAMPLE
 from training import __main__ as command
-from training.__main__ import parse_arguments
 from training.model.shape import read_config, write_config
 from training.run.recipe import SHAPE, Run, recipe
 from training.run.schedule import Schedule
@@ -40,7 +39,7 @@ def test_the_recipe_of_the_bundled_model(tmp_path: Path) -> None:
 
 
 def test_the_configuration_of_the_bundled_model_is_that_of_the_recipe_as_grown(tmp_path: Path) -> None:
-    defaults = parse_arguments(["--corpus", "corpus", "--work", "work", "--output", "output"])
+    defaults = command.parse_arguments(["--corpus", "corpus", "--work", "work", "--output", "output"])
     grown = replace(SHAPE, layers=defaults.layers, vocabulary_size=defaults.pieces)
     write_config(grown, path=tmp_path / "config.json")
     assert read_config(tmp_path / "config.json") == grown
