@@ -124,6 +124,8 @@ class Batcher:
     async def _step(self, share: Share) -> None:
         """Decides on a batch, runs it, delivers its rows. A failed run is repeated in halves, down to the culprit."""
         parts = [self._next_batch(share)]
+        if not parts[0]:  # all that was taken had expired: others get the event loop before the next try
+            await asyncio.sleep(0)
         self._in_flight += 1
         while parts:
             jobs = [job for job in parts.pop() if not job[0].future.done()]
@@ -155,7 +157,7 @@ class Batcher:
         batch = self.queue.next_batch(self.clock(), share)
         for request in batch.expired:
             self._admitted.expire(request)
-        self._uses_all_cores = not self._in_flight and (share.alone is not None or not self.queue.tokens)
+        self._uses_all_cores = not self._in_flight and (share.all_cores or not self.queue.tokens)
         return batch.jobs
 
     async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:

@@ -19,7 +19,6 @@ LONG_TOKENS = 2 * MIN_TOKENS_PER_CORE  # shorter sequences gain nothing by all c
 MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long one
 ALL_CORES_EFFICIENCY = 0.9  # of one sequence on all cores, against as many cores with a sequence each (BERT-base, int8)
 WORTH = 0.95  # long sequences get all cores where the queue is done within this share of the time
-ONLY_SHORT = LONG_TOKENS - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -35,8 +34,7 @@ class CoreSharing:
     def next(self, in_flight: int) -> Share | None:
         """What the next batch may take beside `in_flight` others; None: nothing, until these have ended."""
         if in_flight and self._decided_at == self.queue.last_number:
-            short = any(0 < one.next_length < LONG_TOKENS for one in self.queue.waiting)
-            return Share(room=self._short_room, longest=ONLY_SHORT) if short else None
+            return self._short_ones()
         tokens = self.queue.tokens
         quiet_since, self._last_arrival = self._last_arrival, next(reversed(self.queue.waiting)).arrived
         if tokens <= MIN_TOKENS_PER_CORE:  # so few are not shared
@@ -58,9 +56,15 @@ class CoreSharing:
         self._decided_at = self.queue.last_number
         if short := [length for length in lengths if length < LONG_TOKENS]:
             self._short_room = self.concurrency.share(sum(short), in_flight=0)
-            if any(0 < one.next_length < LONG_TOKENS for one in requests):
-                return Share(room=self._short_room, longest=ONLY_SHORT)
-        return next((Share(alone=one) for one in requests if one.next_length), None)
+            if share := self._short_ones():
+                return share
+        return next((Share(first=one, all_cores=True) for one in requests if one.next_length), None)
+
+    def _short_ones(self) -> Share | None:
+        """A batch that begins with a short sequence; None where no request has one next."""
+        short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
+        first = min(short, key=lambda one: (one.finish, one.number), default=None)
+        return first and Share(room=self._short_room, first=first)
 
 
 def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:

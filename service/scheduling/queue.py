@@ -133,13 +133,18 @@ class RequestQueue:
     def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
         """Late requests, then the others in their order, until the token budget or a smaller `share` is used up.
 
-        An exclusive request is first and alone; else one that is to be `share.alone`.
+        An exclusive request is first and alone. The first sequence of a batch is taken however long it is, so a batch
+        is empty only where nothing is queued or all that is queued has expired.
         """
-        batch = NextBatch(min(share.room or self.token_budget, self.token_budget), share.longest)
-        if (first := next(iter(self._exclusive.values()), share.alone)) is not None:
-            self._take(batch, first, batch.room if first.exclusive else 0)
+        batch = NextBatch(min(share.room or self.token_budget, self.token_budget))
+        if (exclusive := next(iter(self._exclusive.values()), None)) is not None:
+            self._take(batch, exclusive, batch.room)
             return batch
         reserved = batch.room // 2
+        if (first := share.first) is not None and not self._expire(batch, first, now):
+            self._take(batch, first, 0 if share.all_cores else batch.room)
+            if share.all_cores:
+                return batch
         if self._ageing:
             self._take_late(batch, now, reserved)
         self._take_in_order(batch, now, reserved)
@@ -157,9 +162,8 @@ class RequestQueue:
                 ageing.popleft()
             elif request.arrived + self.max_wait_seconds > now:
                 break
-            elif request.deadline <= now:
-                self.remove(request)
-                batch.expired.append(request)
+            elif self._expire(batch, request, now):
+                continue
             elif not request.queued_tokens:
                 idle.append(ageing.popleft())
             elif not self._take(batch, request, batch.room - reserved):
@@ -167,20 +171,17 @@ class RequestQueue:
         ageing.extendleft(reversed(idle))
 
     def _take_in_order(self, batch: NextBatch, now: float, reserved: int) -> None:
-        """The first sequence is always dispatched, however long.
+        """A request whose next sequence does not fit the rest keeps its place: it cannot starve, shorter ones pass it.
 
-        A request whose next sequence does not fit the rest keeps its place, so that it cannot starve and shorter ones
-        do not wait for it. For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may
-        use only half of each batch: the next small request neither waits for a full batch to end nor shares one.
+        For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may use only half of each
+        batch: the next small request neither waits for a full batch to end nor shares one.
         """
         skipped: list[QueuedRequest] = []
         while self._order and batch.room > 0 and len(skipped) < MAX_SKIPPED:
             if (request := self._waiting.get(heappop(self._order)[1])) is None:
                 continue
             request.in_order = False
-            if request.deadline <= now:
-                self.remove(request)
-                batch.expired.append(request)
+            if self._expire(batch, request, now):
                 continue
             bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
             kept_free = reserved if bulk and self._batches_since_small < RECENT_BATCHES else 0
@@ -192,10 +193,18 @@ class RequestQueue:
         for request in skipped:
             self._put_in_order(request)
 
+    def _expire(self, batch: NextBatch, request: QueuedRequest, now: float) -> bool:
+        """Removes the request where its deadline has passed."""
+        if request.deadline > now:
+            return False
+        self.remove(request)
+        batch.expired.append(request)
+        return True
+
     def _take(self, batch: NextBatch, request: QueuedRequest, room: int) -> int:
         """Moves the next sequences of the request that fit into `room` to the batch; how many tokens they have."""
         queued = request.queued_tokens
-        batch.jobs += request.dispatch(room, always_one=not batch.jobs and request.next_length <= batch.longest)
+        batch.jobs += request.dispatch(room, always_one=not batch.jobs)
         taken = queued - request.queued_tokens
         batch.room -= taken
         self.tokens -= taken

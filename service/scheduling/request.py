@@ -93,11 +93,11 @@ SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request an
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Share:
-    """What the next batch may take of the queue."""
+    """What the next batch takes of the queue: the next sequence of `first`, and then what fits the rest of `room`."""
 
     room: int = 0  # tokens; 0: as many as the token budget
-    longest: float = math.inf  # tokens of the first sequence; one that is longer keeps its place
-    alone: QueuedRequest | None = None  # only the next sequence of this request
+    first: QueuedRequest | None = None  # has a queued sequence; None: the first request in the queue's order
+    all_cores: bool = False  # the batch is `first`'s next sequence alone
 
 
 WHOLE_BUDGET = Share()
@@ -106,7 +106,6 @@ WHOLE_BUDGET = Share()
 @dataclass(slots=True, eq=False)
 class NextBatch:
     room: int  # tokens that still fit
-    longest: float = math.inf  # tokens of its first sequence
     jobs: list[SequenceJob] = field(default_factory=list)
     expired: list[QueuedRequest] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 
