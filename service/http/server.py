@@ -18,6 +18,7 @@ from service.backend import Backend
 from service.http.app import allow_origins, create_app
 from service.http.limits.connections import Acceptor, ConnectionLimits
 from service.http.limits.totals import BufferedBytes
+from service.http.loop_watchdog import watch_loop
 from service.http.protocol import LimitedHttpProtocol
 from service.listening import begin_no_connection
 from service.notify import notify_when_ready
@@ -54,6 +55,8 @@ class Server(uvicorn.Server):
             self.fail()
         if self.started:
             self._limit_connections()
+            if not self.backend.settings.api_processes:
+                watch_loop(self._loop)
             if address := self.backend.settings.notify_socket:
                 self._notifying = asyncio.create_task(notify_when_ready(address, self.backend.ready))
 

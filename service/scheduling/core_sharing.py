@@ -64,7 +64,7 @@ class CoreSharing:
         """A batch that begins with a short sequence; None where no request has one next."""
         short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
         first = min(short, key=lambda one: (one.finish, one.number), default=None)
-        return first and Share(room=self._short_room, first=first)
+        return None if first is None else Share(room=self._short_room, first=first)
 
 
 def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:

@@ -1,0 +1,43 @@
+"""Ends a process whose event loop hangs; with API processes the supervisor does that by the workers' heartbeats."""
+
+import asyncio
+import faulthandler
+import os
+import sys
+import threading
+
+CHECK_SECONDS = 1.0
+MAX_MISSED = 20  # checks in a row
+
+
+def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = CHECK_SECONDS) -> threading.Event:
+    """Starts a thread that ends the process with code 1 where the loop calls nothing back for MAX_MISSED checks.
+
+    Time is counted in checks of its own, so that a stopped process or a suspended machine does not count. The stack of
+    each thread goes to stderr. Set the event that is returned to end the watch.
+    """
+    stopped = threading.Event()
+    threading.Thread(target=_watch, args=(loop, check_seconds, stopped), daemon=True, name="loop-watchdog").start()
+    return stopped
+
+
+def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float, stopped: threading.Event) -> None:
+    while not stopped.wait(check_seconds):
+        turned, missed = threading.Event(), 0
+        try:
+            loop.call_soon_threadsafe(turned.set)
+        except RuntimeError:  # the loop is closed
+            return
+        while not turned.wait(check_seconds):
+            if stopped.is_set():
+                return
+            missed += 1
+            if missed == MAX_MISSED:
+                _end(missed * check_seconds)
+
+
+def _end(seconds: float) -> None:
+    """Without `logging`, whose lock the hanging thread may hold."""
+    sys.__stderr__.write(f"the event loop has hung for {seconds:g} s: the process ends\n")  # type: ignore[union-attr]
+    faulthandler.dump_traceback(sys.__stderr__)  # type: ignore[arg-type]
+    os._exit(1)

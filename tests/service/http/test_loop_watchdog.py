@@ -1,0 +1,56 @@
+"""A process whose event loop hangs is ended, one that was stopped for a while is not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+HANGS = """
+import asyncio
+from service.http.loop_watchdog import watch_loop
+
+async def spin_for_ever():
+    watch_loop(asyncio.get_running_loop(), check_seconds=0.01)
+    await asyncio.sleep(0.1)
+    while True:
+        pass
+
+asyncio.run(spin_for_ever())
+"""
+TURNS = """
+import asyncio
+from service.http.loop_watchdog import watch_loop
+
+async def turn():
+    stopped = watch_loop(asyncio.get_running_loop(), check_seconds=0.02)
+    print("watched", flush=True)
+    await asyncio.to_thread(input)
+    stopped.set()
+
+asyncio.run(turn())
+"""
+
+
+def test_a_process_whose_event_loop_hangs_ends_and_says_where() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "the event loop has hung for 0.2 s" in ended.stderr
+    assert "in spin_for_ever" in ended.stderr
+
+
+def test_a_process_that_was_stopped_goes_on() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TURNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "watched\n"
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        end = time.monotonic() + 1.0  # longer than the watchdog waits
+        while time.monotonic() < end:
+            subprocess.run(["true"], check=True)
+        process.send_signal(signal.SIGCONT)
+        process.communicate("\n")
+    assert process.returncode == 0
