@@ -11,15 +11,14 @@ from heapq import heappop, heappush
 
 from model_export.artifact.batch import Tokens
 from service.errors import Unavailable, suspension
-from service.scheduling.policy.estimate import WaitEstimate
 from service.scheduling.policy.fair_order import FairOrder
-from service.scheduling.policy.limits import Limits
 from service.scheduling.request import WHOLE_BUDGET, NextBatch, QueuedRequest, Share
+from service.scheduling.wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
 BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
-LATE_SHARE = 8  # requests of up to 1 / LATE_SHARE of the longest wait are served in time though smaller ones arrive
+LATE_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS go first when they are late
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -44,12 +43,11 @@ class RequestQueue:
     _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
     _ageing: deque[int] = field(default_factory=deque)  # numbers of those, and of former ones, in order of arrival
     _fair: FairOrder = field(init=False)
-    _limits: Limits = field(init=False)
+    _limit: WaitLimit = field(init=False)
 
     def __post_init__(self) -> None:
         self._fair = FairOrder(minimum_cost=self.token_budget)
-        estimate = WaitEstimate(fair=self._fair, max_wait_seconds=self.max_wait_seconds)
-        self._limits = Limits(max_wait_seconds=self.max_wait_seconds, estimate=estimate)
+        self._limit = WaitLimit(fair=self._fair, max_wait_seconds=self.max_wait_seconds)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,7 +79,7 @@ class RequestQueue:
 
     def wait_seconds(self, size: int, now: float) -> float:
         """Estimated wait of a new request of `size` tokens; larger ones that it comes before do not count."""
-        return self._limits.estimate.seconds(size, now, queued=self.expected, rate=self.tokens_per_second)
+        return self._limit.seconds(size, self._load(now))
 
     def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, also with an estimate before anything is tokenized.
@@ -93,9 +91,10 @@ class RequestQueue:
             raise Unavailable(self.closed)
         if self.suspended:
             raise suspension(self.suspended)
-        capacity, rate = self.capacity(size), self.tokens_per_second
-        sizes = {"queued": self.expected, "capacity": capacity, "budget": self.token_budget}
-        self._limits.check(size, now, patience, **sizes, rate=rate)
+        self._limit.check(size, patience, self.capacity(size), self._latest(size, now), self._load(now))
+
+    def _load(self, now: float) -> QueueLoad:
+        return QueueLoad(now=now, queued=self.expected, budget=self.token_budget, rate=self.tokens_per_second)
 
     def capacity(self, size: int) -> int:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""
@@ -107,10 +106,23 @@ class RequestQueue:
         self.check_admission(size, now, patience=max(0.0, request.deadline - now))
         self.last_number = number = request.number = self.last_number + 1
         request.finish = self._fair.join(number, size)
-        self._limits.estimate.recent.add(max(size, self._fair.minimum_cost), size, now)
-        if size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second:
+        self._limit.recent.add(self._fair.cost(size), size, now)
+        if self._ages(size):
             self._ageing.append(number)
         self._enter(request)
+
+    def _ages(self, size: int) -> bool:
+        """Whether a request of `size` is served first when it is late."""
+        return size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second
+
+    def _latest(self, size: int, now: float) -> float:
+        """About the longest wait of a new request of `size`, in seconds: that of the oldest one that is served late."""
+        if not self._ages(size):
+            return math.inf
+        while self._ageing and self._ageing[0] not in self._waiting:
+            self._ageing.popleft()
+        oldest = self._waiting[self._ageing[0]].arrived if self._ageing else now
+        return max(self.max_wait_seconds, now - oldest)
 
     def extend(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
         """Adds sequences that a request missed, as QueuedRequest.append. Its place stays."""
@@ -256,4 +268,3 @@ class RequestQueue:
             self._order.clear()
             self._ageing.clear()
             self._fair.clear()
-            self._limits.returns.backlog_until = -math.inf  # those who were to come back by now have not: there is room

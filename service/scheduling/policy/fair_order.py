@@ -81,6 +81,11 @@ class FairOrder:
             if tokens == before:
                 return max(least, tokens - wanted)
 
+    @property
+    def unfinished(self) -> int:
+        """How many requests share the device under equal sharing."""
+        return len(self._finishes)
+
     def _bucket(self, finish: float) -> int:
         return int(finish * BUCKETS_PER_MINIMUM / self.minimum_cost)
 

@@ -60,21 +60,27 @@ class Simulation:
             self.run_batch()
 
     def admit(self, one: Arrival) -> bool:
-        promised = self.queue.wait_seconds(one.size, one.at)
-        request = QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=one.at + one.patience)
-        if one.part:
-            expected = max(1, int(one.expected * one.size))
-            request = QueuedRequest(
-                [], arrived=one.at, deadline=request.deadline, missing=len(one.lengths), reserved=expected
-            )
+        return not self.admit_or_refuse(one)
+
+    def admit_or_refuse(self, one: Arrival) -> str:
+        """The message of the refusal; empty where the request was admitted."""
+        promised, request = self.queue.wait_seconds(one.size, one.at), request_of(one)
         try:
             self.queue.admit(request)
         except Overloaded as refusal:
             one.retry_at = one.at + (refusal.retry_after or 0.0)
-            return False
+            return refusal.message
         one.promised = promised
         self.requests[request] = one
-        return True
+        return ""
+
+    def admit_past_the_limit(self, one: Arrival) -> None:
+        """As if the longest wait were without end at this moment."""
+        request, limit = request_of(one), self.queue._limit.max_wait_seconds
+        self.queue._limit.max_wait_seconds = FOREVER
+        self.queue.admit(request)
+        self.queue._limit.max_wait_seconds = limit
+        self.requests[request] = one
 
     def run_batch(self) -> int:
         for request, one in self.requests.items():
@@ -96,6 +102,14 @@ class Simulation:
         part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
         expected = max(1, int(one.expected * sum(rest))) if rest else 0
         self.queue.extend(request, [tokens_of(n) for n in part], expected)
+
+
+def request_of(one: Arrival) -> QueuedRequest:
+    deadline = one.at + one.patience
+    if not one.part:
+        return QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=deadline)
+    expected = max(1, int(one.expected * one.size))
+    return QueuedRequest([], arrived=one.at, deadline=deadline, missing=len(one.lengths), reserved=expected)
 
 
 def tokens_of(length: int) -> Tokens:

@@ -1,15 +1,14 @@
 """The arithmetic of the queue's policy, without a queue."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.scheduling.policy.estimate import RecentLoad
 from service.scheduling.policy.fair_order import FairOrder
-from service.scheduling.policy.returns import MAX_BACKLOG_SECONDS, ReturnSchedule
+from service.scheduling.wait import RecentLoad
 
 MINIMUM = 8
 
@@ -96,31 +95,8 @@ def test_the_recent_load_is_that_of_smaller_requests_and_fades() -> None:
     for tenth in range(1000):
         recent.add(100, 500, tenth / 10)
         recent.add(5000, 5000, tenth / 10)
-    assert recent.smaller(5000, 100.0) == pytest.approx(5000, rel=0.05)
-    assert recent.smaller(100, 100.0) == 0
-    assert recent.smaller(5000, 130.0) < 1
+    np.testing.assert_allclose(recent.smaller(5000, 100.0), [(100, 5000)], rtol=0.05)
+    assert recent.smaller(99, 100.0) == []
+    assert recent.smaller(5000, 130.0)[0][1] < 1
     recent.add(100, 3000, 1000.0)  # long after: the old weights are decayed
-    assert recent.smaller(5000, 1000.0) == pytest.approx(1000)
-
-
-def test_each_return_has_a_time_of_its_own_at_nine_tenths_of_the_rate() -> None:
-    returns = ReturnSchedule()
-    assert [round(returns.reserve(0.0, 1.0, 0.9), 6) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
-    assert returns.reserve(3.0, 1.0, 0.9) == pytest.approx(2.0)
-
-
-def test_the_backlog_of_returns_expires_as_its_time_passes() -> None:
-    returns = ReturnSchedule()
-    for _ in range(50):
-        returns.reserve(0.0, 1.0, 0.9)
-    assert returns.reserve(49.0, 1.0, 0.9) == pytest.approx(2.0)
-    assert returns.reserve(100.0, 1.0, 0.9) == 1.0
-
-
-def test_beyond_the_longest_backlog_returns_are_spread_over_it() -> None:
-    returns = ReturnSchedule()
-    for _ in range(1000):
-        returns.reserve(0.0, 1.0, 0.9)
-    waits = sorted(returns.reserve(0.0, 1.0, 0.9) - 1.0 for _ in range(100))
-    assert waits[-1] <= MAX_BACKLOG_SECONDS
-    assert all(later - earlier < MAX_BACKLOG_SECONDS / 20 for earlier, later in pairwise(waits))
+    np.testing.assert_allclose(recent.smaller(5000, 1000.0), [(100, 1000)])

@@ -1,0 +1,140 @@
+"""Whether a new request would wait too long: its estimated wait, and the time after which a refused one may return."""
+
+import math
+from dataclasses import dataclass, field
+
+from service.errors import DeadlineTooShort, Overloaded, TooLarge
+from service.scheduling.policy.fair_order import FairOrder
+
+SURE_SHARE = 0.5  # of the longest wait: while all that is queued drains within it, no request is refused for its wait
+RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
+MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
+CLASSES = 4  # of costs, from one power of two to the next
+MIN_RETRY_SECONDS = 1.0
+LATE_MARGIN = 0.618  # of the longest wait x, so that x + x * x = 1: larger requests may be late before ours is served
+GOLDEN_RATIO = 0.618  # its multiples are spread evenly
+RETURN_DRAINS = 1.5  # with the batches in progress, the last of the refused returns within twice the time
+
+
+@dataclass(slots=True)
+class RecentLoad:
+    """The tokens that were admitted lately, by the cost of their requests: exponential averages."""
+
+    _classes: dict[int, tuple[float, float]] = field(default_factory=dict)  # tokens, tokens * cost; weighted by time
+    _origin: float = 0.0  # seconds; a weight is e**((time - origin) / RECENT_SECONDS)
+
+    def add(self, cost: int, tokens: int, now: float) -> None:
+        exponent = (now - self._origin) / RECENT_SECONDS
+        if exponent > MAX_EXPONENT:
+            decay = math.exp(-exponent)
+            self._classes = {key: (load * decay, costs * decay) for key, (load, costs) in self._classes.items()}
+            self._origin, exponent = now, 0.0
+        weighted = tokens * math.exp(exponent)
+        load, costs = self._classes.get(key := int(CLASSES * math.log2(cost)), (0.0, 0.0))
+        self._classes[key] = load + weighted, costs + weighted * cost
+
+    def smaller(self, cost: int, now: float) -> list[tuple[float, float]]:
+        """Mean cost and tokens a second of each class whose mean is below `cost`, the largest first."""
+        decay = math.exp((self._origin - now) / RECENT_SECONDS) / RECENT_SECONDS
+        means = [(costs / load, load * decay) for load, costs in self._classes.values() if load]
+        return sorted([one for one in means if one[0] < cost], reverse=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLoad:
+    """What the queue holds when a request arrives."""
+
+    now: float  # seconds of the queue's clock
+    queued: int  # tokens, with those that are expected
+    budget: int  # tokens of a batch
+    rate: float  # tokens a second, measured
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WaitLimit:
+    """Sizes in tokens, times in seconds."""
+
+    fair: FairOrder
+    max_wait_seconds: float
+    recent: RecentLoad = field(default_factory=RecentLoad)
+    _returns_until: float = -math.inf  # seconds of the clock: by then all that were refused may have returned
+    _refused: int = 0
+
+    def check(self, size: int, patience: float, capacity: int, latest: float, load: QueueLoad) -> None:
+        """Raises as RequestQueue.check_admission for the size and the wait.
+
+        No request is refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an
+        estimate counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue
+        serves late ones first: no error names a longer one.
+        """
+        if size > capacity:
+            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
+            raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
+        over, longest = load.queued + size - capacity, min(patience, self.max_wait_seconds)
+        if over <= 0 and (not load.queued or load.queued + size <= SURE_SHARE * longest * load.rate):
+            return
+        wait = self.seconds(size, load)
+        if over <= 0 and wait <= longest:
+            return
+        if over <= 0 and wait <= self.max_wait_seconds:
+            retry = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, load)
+            message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
+            raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry} s", retry_after=retry)
+        least = max(self._return_seconds(size, load) * load.rate, over)
+        retry = self._seconds_until(size, self.max_wait_seconds, least, load)
+        limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
+        if over > 0:
+            limit = f"the queue holds {load.queued} of at most {capacity} tokens (BERT_MAX_WAITING_TOKENS)"
+        message = f"the request would wait about {min(wait, latest):.1f} s, {limit}; retry in {retry} s"
+        raise Overloaded(message, retry_after=retry)
+
+    def seconds(self, size: int, load: QueueLoad) -> float:
+        """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately.
+
+        Of the larger ones behind it, so many count as are late by then, if they arrived evenly.
+        """
+        if not (ahead := self.fair.ahead(size)):
+            return 0.0
+        late = min(ahead, load.queued - ahead) * min(1.0, ahead / load.rate / self.max_wait_seconds)
+        arriving = self._arriving(size, load)
+        tokens, left = ahead + late, load.rate - sum([rate for rate, _ in arriving])
+        for rate, ends in arriving:
+            if tokens <= left * ends:
+                break
+            tokens, left = tokens + rate * ends, left + rate
+        return tokens / left
+
+    def _arriving(self, size: int, load: QueueLoad) -> list[tuple[float, float]]:
+        """The rates at which smaller requests arrive, and for how long each of them comes before a new one.
+
+        Where n requests share the device equally, a smaller one comes first only if it arrives before the new one has
+        been served the difference of their costs: within n * difference / rate. In the order of these times.
+        """
+        cost, sharing = self.fair.cost(size), 1 + self.fair.unfinished
+        smaller = self.recent.smaller(cost, load.now)
+        return [(rate, sharing * (cost - mean) / load.rate) for mean, rate in smaller]
+
+    def _seconds_until(self, size: int, longest: float, least: float, load: QueueLoad) -> int:
+        """Whole seconds until a request of `size` is admitted if no other arrives, after `least` tokens or more.
+
+        That is when it would wait for `longest` at most, or when all that is queued drains soon enough.
+        """
+        arriving = sum([rate * min(longest, ends) for rate, ends in self._arriving(size, load)])
+        share = 1.0 if self.fair.ahead(size) == load.queued else LATE_MARGIN
+        wanted = int(max(0.0, longest * load.rate - arriving) * share)
+        drained = load.queued + size - SURE_SHARE * longest * load.rate
+        tokens = min(self.fair.tokens_until(size, wanted, least), max(least, drained))
+        return math.ceil((tokens + load.budget) / load.rate)
+
+    def _return_seconds(self, size: int, load: QueueLoad) -> float:
+        """When a refused request may return: after the others that were refused, as fast as the device serves them.
+
+        Within RETURN_DRAINS times the time in which the queue drains: where more are refused, they are spread over it.
+        """
+        self._refused += 1
+        longest = RETURN_DRAINS * load.queued / load.rate
+        seconds = max(MIN_RETRY_SECONDS, self._returns_until - load.now)
+        if seconds > longest:
+            return longest * (self._refused * GOLDEN_RATIO % 1.0)
+        self._returns_until = load.now + seconds + size / load.rate
+        return seconds
