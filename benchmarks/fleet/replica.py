@@ -97,7 +97,7 @@ class Replica:
             self.ended(request, False)
         if not batch.jobs:
             return
-        self._uses_all_cores = not self._in_flight and (share.alone is not None or not self.queue.tokens)
+        self._uses_all_cores = not self._in_flight and (share.all_cores or not self.queue.tokens)
         tokens = sum(request.lengths[index] for request, index in batch.jobs)
         seconds = self.machine.run_seconds(tokens, all_cores=self._uses_all_cores)
         if self._refusing_seconds:
