@@ -49,8 +49,10 @@ class Client:
         self._http.close()
 
     def info(self) -> dict[str, Any]:
-        """The content of /info."""
-        response = self._http.get("/info").raise_for_status()
+        """The content of /info. Raises RequestFailed."""
+        response = self._sender.send("/info", None, accept=JSON)
+        if isinstance(response, RequestFailed):
+            raise response
         content: dict[str, Any] = response.json()
         return content
 

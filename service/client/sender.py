@@ -81,14 +81,15 @@ class Sender:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def send(self, path: str, body: dict[str, Any], *, accept: str) -> httpx.Response | RequestFailed:
-        """Returns the failure instead of raising it, so that an iteration over responses can go on."""
+    def send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:
+        """GET if `body` is None. Returns the failure instead of raising it, so that an iteration can go on."""
+        method = "GET" if body is None else "POST"
         ends = time.monotonic() + self._patience
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
                 with self.concurrency:
-                    response = self._http.post(path, json=body, headers={"accept": accept})
+                    response = self._http.request(method, path, json=body, headers={"accept": accept})
             except httpx.TransportError as error:
                 seconds, problem = pause, RequestFailed(f"{self._http.base_url}{path}: {error or type(error).__name__}")
             else:
