@@ -6,7 +6,6 @@ job that was killed repeats at most one part, and no row is missing or double.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -88,7 +87,7 @@ def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = 
         for start, answers in _answer_parts(job, engine, set(missing), on_rows):
             check_note(folder, job.fingerprint(engine.info()))  # the server may be another one by now, or the file
             missing[start] = sum(one is None for one in answers)
-            write_whole(part_path(folder, start, missing[start]), partial(write, answers=answers))
+            write_whole(part_path(folder, start, missing[start]), write, answers)
         joined = job.output.with_name(job.output.name + ".joining")
         join([part_path(folder, start, missing[start]) for start in sorted(missing)], joined)
         joined.replace(job.output)

@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from service.bulk.files import FileError
 
+Content = TypeVar("Content")
 LOCK, NOTE, WRITING = "lock", "job.json", "writing"
 SHOWN_CHARACTERS = 80  # of a value, in an error
 
@@ -35,8 +36,7 @@ def lock_parts(folder: Path) -> Iterator[None]:
 
 
 def write_note(folder: Path, fingerprint: dict[str, Any]) -> None:
-    content = json.dumps(fingerprint)
-    write_whole(folder / NOTE, lambda path: path.write_text(content, "utf-8"))
+    write_whole(folder / NOTE, Path.write_text, json.dumps(fingerprint))
 
 
 def check_note(folder: Path, fingerprint: dict[str, Any]) -> None:
@@ -56,10 +56,10 @@ def _show(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path, Content], object], content: Content) -> None:
     """A run that is killed leaves the file whole or not at all."""
     writing = path.with_name(WRITING)
-    write(writing)
+    write(writing, content)
     writing.rename(path)
 
 
