@@ -14,7 +14,8 @@ from typing import Any
 from service.bulk.chunks import Input
 from service.bulk.files import FORMATS, FileError, read_inputs
 from service.bulk.parts import check_note, finished_parts, lock_parts, part_path, remove_parts, write_note, write_whole
-from service.bulk.tasks import TASKS, Answers, BulkEngine, RequestFailed
+from service.bulk.tasks import TASKS, Answers, BulkEngine, place
+from service.errors import ServiceError
 
 PART_ROWS = 4096
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs; the others end a job, with --skip-errors too
@@ -76,7 +77,7 @@ def deciding(info: dict[str, Any]) -> dict[str, Any]:
 def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = lambda _: None) -> int:
     """Writes the output; returns the number of inputs without an answer. `on_rows` gets the rows that are done.
 
-    Raises FileError, or RequestFailed with the row as its index.
+    Raises FileError, or ServiceError with the row as its index.
     """
     job.check()
     folder = job.output.with_name(job.output.name + ".parts")
@@ -122,25 +123,14 @@ def _answer_parts(
             answers = []
 
 
-def answer_inputs(job: Job, engine: BulkEngine, inputs: Sequence[Input]) -> list[Any]:
-    """The answer to each of the inputs, None for one that was refused and may be left out.
-
-    Raises RequestFailed with the place of a refused input among them.
-    """
-    answers: list[Any] = []
-    for found, sent in engine.run_chunks(job.task, engine.chunk(inputs), **job.fields):
-        answers += _resolve(job, engine, found, sent, len(answers))
-    return answers
-
-
 def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
     """The answers to a request's inputs; where it failed, those to its halves, until each refused input is alone."""
-    if not isinstance(found, RequestFailed):
+    if not isinstance(found, ServiceError):
         return found
-    if found.status not in INPUT_ERRORS or (len(sent) == 1 and not job.skip_errors):
-        raise RequestFailed(f"row {first}: {found}", status=found.status, index=first)
-    if not job.skip_errors and found.index is not None:
-        raise RequestFailed(f"row {first + found.index}: {found}", status=found.status, index=first + found.index)
+    named = found.index is not None or len(sent) == 1
+    if found.status not in INPUT_ERRORS or (named and not job.skip_errors):
+        found.index = found.index or 0
+        raise place(found, first, "row")
     if len(sent) == 1:
         return [None]
     half = len(sent) // 2
