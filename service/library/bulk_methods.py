@@ -4,13 +4,12 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from service.bulk.chunks import Input, estimate_tokens
 from service.bulk.tasks import Answers, BulkEngine, in_order
 from service.errors import Overloaded, ServiceError
 from service.library.methods import TaskMethods, Vector
-from service.library.options import EmbedOptions
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
@@ -29,13 +28,13 @@ class BulkMethods(TaskMethods, BulkEngine):
     def tokens_ahead(self) -> int:
         """The most tokens that bulk requests under way should have: less than what the queue would refuse."""
 
-    def embed_all(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
+    def embed_all(self, texts: Iterable[str], **fields: Any) -> Iterator[Vector]:
         """A vector [dimensions] float32 for each text, in order, as `embed` gives it.
 
         Reads the texts as it goes, and holds no more of them and of their vectors than those of a few requests. Raises
         ServiceError for a text that the model refuses; `index` is its place among `texts`.
         """
-        return self.run_all("embed", texts, **options)
+        return self.run_all("embed", texts, **fields)
 
     def run_chunks(
         self, task: str, chunks: Iterable[list[Input]], **fields: Any
