@@ -37,9 +37,8 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "onnx_ir": ("model_export.graph", "model_export.verification"),
     "onnx": ("model_export.graph.heads", "model_export.verification"),
     "httpx": ("service.client",),
-    "pyarrow": ("service.bulk.files", "service.library.ray_data"),
+    "pyarrow": ("service.bulk.files",),
     "tqdm": ("model_export", "service.client.__main__", "service.library.command"),
-    "ray": ("service.library.ray_data",),
     "numpy": PACKAGES,
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10

@@ -23,7 +23,6 @@ from benchmarks.harness.mixes import STS_B
 from benchmarks.server.scenarios.findings import random_text
 from service.bulk.job import Job, run_job
 from service.library.engine import Engine
-from service.library.job_engine import JobEngine
 from service.tasks.vectors.embed import OPTIONS
 
 Run = Callable[[Sequence[str]], tuple[float, float]]  # gives seconds, and seconds of CPU
@@ -109,7 +108,7 @@ def run_file(engine: Engine, texts: Sequence[str], folder: Path) -> tuple[float,
     source = folder / "in.txt"
     source.write_text("".join(text + "\n" for text in texts), "utf-8")
     job = Job(task="embed", source=source, output=folder / "out.npy")
-    return timed(lambda: run_job(job, JobEngine(engine)))
+    return timed(lambda: run_job(job, engine))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from service.bulk.files import FileError
-from service.bulk.tasks import RequestFailed
+from service.errors import ServiceError
 
 
 def run_command(program: str, answer: Callable[[], int], *wrong: type[Exception]) -> int:
@@ -19,7 +19,7 @@ def run_command(program: str, answer: Callable[[], int], *wrong: type[Exception]
     except faults as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    except RequestFailed as error:
+    except ServiceError as error:
         print(f"{program}: {error}; the same command continues", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
 """The service for Python programs: `Client(url).embed(texts)` gives an array."""
 
 import io
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,15 +9,15 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bulk.chunks import ChunkLimits, Input, read_limits, split_into_chunks
-from service.bulk.tasks import TASKS, Answers, RequestFailed, Task, as_json
+from service.bulk.chunks import Input
+from service.bulk.tasks import TASKS, Answers, BulkEngine, RequestFailed, Task, as_json
 from service.client.sender import Sender
 
 JSON, NPY = "application/json", "application/x-npy"
 TIMEOUT_SECONDS = 120.0
 
 
-class Client:
+class Client(BulkEngine):
     """A client of one server, for use in one thread. Each call sends several requests at a time.
 
     Raises RequestFailed where the server refuses an input (`index` is its place among the inputs of the call), or where
@@ -37,7 +36,6 @@ class Client:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False)
         self._sender = Sender(self._http, max_requests=max_requests, patience_seconds=patience_seconds)
-        self._limits: ChunkLimits | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -49,64 +47,46 @@ class Client:
         self._http.close()
 
     def info(self) -> dict[str, Any]:
-        """The content of /info."""
-        response = self._http.get("/info").raise_for_status()
+        """The content of /info. Raises RequestFailed."""
+        response = self._sender.send("/info", None, accept=JSON)
+        if isinstance(response, RequestFailed):
+            raise response
         content: dict[str, Any] = response.json()
         return content
 
     def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
         """[texts, dimensions] float32. `fields` are those of /embed: pooling, normalize, dimensions, truncate, ..."""
-        rows = list(self.run("embed", texts, **fields))
+        rows = list(self.run_all("embed", texts, **fields))
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
     def fill_mask(self, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text the candidates of its mask, or a list for each of its masks."""
-        return list(self.run("fill-mask", texts, **fields))
+        return list(self.run_all("fill-mask", texts, **fields))
 
     def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[Any]:
         """For each pair whether its second text follows the first."""
-        return list(self.run("nsp", pairs, **fields))
+        return list(self.run_all("nsp", pairs, **fields))
 
     def predict(self, inputs: Sequence[Input], **fields: Any) -> list[Any]:
         """For each text or pair its labels with scores, best first."""
-        return list(self.run("predict", inputs, **fields))
+        return list(self.run_all("predict", inputs, **fields))
 
     def tag(self, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text its tags."""
-        return list(self.run("tag", texts, **fields))
-
-    def run(self, task: str, inputs: Iterable[Input], **fields: Any) -> Iterator[Any]:
-        """The answer to each input, in their order. Inputs are read only as far ahead as requests are sent."""
-        chunks = self.chunk(inputs)
-        first = 0
-        for answers, sent in self.run_chunks(task, chunks, **fields):
-            if isinstance(answers, RequestFailed):
-                index = None if answers.index is None else first + answers.index
-                where = "" if index is None else f"input {index}: "
-                raise RequestFailed(f"{where}{answers}", status=answers.status, index=index)
-            first += len(sent)
-            yield from answers
-
-    def chunk(self, inputs: Iterable[Input]) -> Iterator[list[Input]]:
-        """The inputs of each request, within the limits of the server."""
-        if self._limits is None:
-            self._limits = read_limits(self.info())
-        return split_into_chunks(inputs, self._limits)
+        return list(self.run_all("tag", texts, **fields))
 
     def run_chunks(
         self, task: str, chunks: Iterable[list[Input]], **fields: Any
     ) -> Iterator[tuple[Answers, list[Input]]]:
         """The answers to each chunk, or why it failed, with the chunk itself."""
-        spec, sent = TASKS[task], deque[list[Input]]()
+        spec = TASKS[task]
 
-        def bodies() -> Iterator[dict[str, Any]]:
-            for chunk in chunks:
-                sent.append(chunk)
-                yield {"inputs": [as_json(item, spec) for item in chunk], **fields}
+        def answer(chunk: list[Input]) -> Answers:
+            body = {"inputs": [as_json(item, spec) for item in chunk], **fields}
+            response = self._sender.send(spec.path, body, accept=NPY if spec.arrays else JSON)
+            return response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk))
 
-        for response in self._sender.send_all(spec.path, bodies(), accept=NPY if spec.arrays else JSON):
-            chunk = sent.popleft()
-            yield response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk)), chunk
+        return self._sender.run_in_order(chunks, answer)
 
 
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[Any]:

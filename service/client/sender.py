@@ -7,14 +7,15 @@ answer adds a little, each refusal halves it.
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
 
-from service.bulk.tasks import RequestFailed
+from service.bulk.chunks import Input
+from service.bulk.tasks import Answers, RequestFailed, in_order
 
 FIRST_REQUESTS = 2  # at a time, before the server has answered
 RETRIED_STATUSES = {429, 502, 503, 504}
@@ -65,30 +66,23 @@ class Sender:
         self._http, self._patience, self._max_requests = http, patience_seconds, max_requests
         self.concurrency = Concurrency(max_requests)
 
-    def send_all(
-        self, path: str, bodies: Iterable[dict[str, Any]], *, accept: str
-    ) -> Iterator[httpx.Response | RequestFailed]:
-        """The response to each body, in their order; at most twice `max_requests` bodies are taken ahead."""
-        pending: deque[Future[httpx.Response | RequestFailed]] = deque()
+    def run_in_order(
+        self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
+        most = 2 * self._max_requests - 1  # and the one that was read
         with ThreadPoolExecutor(self._max_requests, "bert-client") as pool:
-            try:
-                for body in bodies:
-                    pending.append(pool.submit(self.send, path, body, accept=accept))
-                    if len(pending) >= 2 * self._max_requests:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+            yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
 
-    def send(self, path: str, body: dict[str, Any], *, accept: str) -> httpx.Response | RequestFailed:
-        """Returns the failure instead of raising it, so that an iteration over responses can go on."""
+    def send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:
+        """GET if `body` is None. Returns the failure instead of raising it, so that an iteration can go on."""
+        method = "GET" if body is None else "POST"
         ends = time.monotonic() + self._patience
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                with self.concurrency:
-                    response = self._http.post(path, json=body, headers={"accept": accept})
+                with self.concurrency if body is not None else nullcontext():  # GET runs no model
+                    response = self._http.request(method, path, json=body, headers={"accept": accept})
             except httpx.TransportError as error:
                 seconds, problem = pause, RequestFailed(f"{self._http.base_url}{path}: {error or type(error).__name__}")
             else:
@@ -114,7 +108,8 @@ def read_failure(response: httpx.Response) -> RequestFailed:
     """The service's error of a response, or its first characters if another server sent it."""
     try:
         content = response.json()
-        message, index = content["error"], content.get("index")
-    except (ValueError, KeyError, TypeError):
-        message, index = f"HTTP {response.status_code}: {response.text[:200]}", None
-    return RequestFailed(str(message), status=response.status_code, index=index if isinstance(index, int) else None)
+        message, code, index = content["error"], content.get("code"), content.get("index")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, code, index = f"HTTP {response.status_code}: {response.text[:200]}", None, None
+    index = index if isinstance(index, int) else None
+    return RequestFailed(str(message), status=response.status_code, code=code, index=index)

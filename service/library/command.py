@@ -16,10 +16,7 @@ from service.bulk.job import Job, run_job
 from service.bulk.tasks import TASKS
 from service.errors import DeviceError
 from service.library.engine import Engine
-from service.library.job_engine import JobEngine
 from service.settings import Settings, SettingsError, variables_with
-
-PACKAGES = {"tqdm": "client", "pyarrow": "client", "ray": "ray"}  # the extra of each that a job may need
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -29,9 +26,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--task", choices=TASKS, default="embed", help="(default: %(default)s)")
     parser.add_argument("--artifact", type=Path, help="folder written by bert-export (default: BERT_ARTIFACT)")
     add_job_arguments(parser)
-    parser.add_argument(
-        "--ray", action="store_true", help="on all nodes of a Ray cluster, which share the folders of both files"
-    )
     return parser.parse_args(arguments)
 
 
@@ -48,26 +42,18 @@ def _answer(asked: argparse.Namespace) -> int:
     job.check()
     named = {} if asked.artifact is None else {"BERT_ARTIFACT": str(asked.artifact)}
     settings = Settings.from_environment(variables_with(**named))
-    return (_run_on_ray if asked.ray else _run_here)(job, settings)
+    return _run(job, settings)
 
 
 def _check_packages(asked: argparse.Namespace) -> None:
     """Raises SettingsError where a package is missing that this job needs."""
-    parquet = asked.ray or ".parquet" in (asked.file.suffix, asked.output.suffix)
-    needed = ["tqdm", *(["pyarrow"] if parquet else []), *(["ray"] if asked.ray else [])]
-    if missing := [name for name in needed if find_spec(name) is None]:
-        extras = ",".join(sorted({PACKAGES[name] for name in missing}))
-        raise SettingsError(f"this needs {', '.join(missing)}: pip install 'bert-service[service,{extras}]'")
+    parquet = ".parquet" in (asked.file.suffix, asked.output.suffix)
+    if missing := [name for name in ("tqdm", *(["pyarrow"] if parquet else [])) if find_spec(name) is None]:
+        raise SettingsError(f"this needs {', '.join(missing)}: pip install 'bert-service[service,client]'")
 
 
-def _run_here(job: Job, settings: Settings) -> int:
+def _run(job: Job, settings: Settings) -> int:
     from tqdm import tqdm
 
     with Engine(settings) as engine, tqdm(unit=" rows", desc=job.task) as bar:
-        return run_job(job, JobEngine(engine), on_rows=bar.update)
-
-
-def _run_on_ray(job: Job, settings: Settings) -> int:
-    from service.library.ray_data import run_on_ray
-
-    return run_on_ray(job, settings)
+        return run_job(job, engine, on_rows=bar.update)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar
 
 from service.engine.device import ArtifactChoice, select_artifact
 from service.engine.local_backend import LocalBackend
@@ -17,9 +17,8 @@ from service.http.dialects import native, rerank, tei, tokens
 from service.http.validation import validate
 from service.library.bulk_methods import BulkMethods
 from service.library.loop_thread import LoopThread
-from service.library.options import EngineOptions, make_settings
 from service.metrics import Metrics
-from service.settings import Settings, SettingsError
+from service.settings import PREFIX, Settings, SettingsError
 from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
 
@@ -58,9 +57,15 @@ class Engine(BulkMethods):
         self._status = LOADING
 
     @classmethod
-    def from_artifact(cls, path: Path | str, **options: Unpack[EngineOptions]) -> Self:
-        """An engine that is not open yet. Raises SettingsError for an option that cannot work."""
-        return cls(make_settings(path, options))
+    def from_artifact(cls, path: Path | str, **options: object) -> Self:
+        """An engine that is not open yet. `options` are settings by their names in lower case (README), such as
+        `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot work."""
+        given = {"artifact": path, **options}
+        return cls(
+            Settings.from_environment(
+                {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
+            )
+        )
 
     async def open(self) -> None:
         """Loads the model on this event loop and runs its self-test.

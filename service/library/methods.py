@@ -1,24 +1,14 @@
-"""The tasks as methods, one answer for each input. What they return is the route's own response."""
+"""The tasks as methods, one answer for each input; `fields` are those of the route, and `timeout_seconds`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.bulk.chunks import Input
 from service.bulk.tasks import TASKS, as_json
-from service.library.options import (
-    EmbedOptions,
-    FillMaskOptions,
-    PredictOptions,
-    RerankOptions,
-    SparseOptions,
-    TagOptions,
-    TokenVectorOptions,
-    TruncationOptions,
-)
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
@@ -46,7 +36,8 @@ class Ranked(TypedDict):
 
 
 class TaskMethods(ABC):
-    """Base class of `Engine`. Each method raises ServiceError as its route does; `index` is the place of the input."""
+    """Base class of `Engine`. Each method returns the route's own response and raises ServiceError as the route does;
+    `index` is the place of the input."""
 
     @abstractmethod
     async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any: ...
@@ -57,45 +48,41 @@ class TaskMethods(ABC):
         found = await self.run(spec.path, inputs=[as_json(one, spec) for one in inputs], **fields)
         return [found] if spec.unwraps and len(inputs) == 1 else list(found)
 
-    async def embed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Vectors:
+    async def embed(self, texts: str | Sequence[str], **fields: Any) -> Vectors:
         """[texts, dimensions] float32, as /embed: pooling, normalize and prompt by default as the checkpoint says."""
-        vectors: Vectors = await self.run("/embed", inputs=as_texts(texts), **options)
+        vectors: Vectors = await self.run("/embed", inputs=as_texts(texts), **fields)
         return vectors
 
-    async def embed_tokens(self, texts: str | Sequence[str], **options: Unpack[TokenVectorOptions]) -> list[Vectors]:
+    async def embed_tokens(self, texts: str | Sequence[str], **fields: Any) -> list[Vectors]:
         """A float32 array [tokens, dimensions] for each text, as /embed with `pooling: "none"`."""
-        return list(await self.run("/embed", inputs=as_texts(texts), pooling="none", **options))
+        return list(await self.run("/embed", inputs=as_texts(texts), pooling="none", **fields))
 
-    async def embed_sparse(
-        self, texts: str | Sequence[str], **options: Unpack[SparseOptions]
-    ) -> list[list[dict[str, Any]]]:
+    async def embed_sparse(self, texts: str | Sequence[str], **fields: Any) -> list[list[dict[str, Any]]]:
         """For each text its words' weights, `{"index", "value"}`, as /embed_sparse."""
-        return list(await self.run("/embed_sparse", inputs=as_texts(texts), **options))
+        return list(await self.run("/embed_sparse", inputs=as_texts(texts), **fields))
 
     async def fill_mask(
-        self, texts: str | Sequence[str], **options: Unpack[FillMaskOptions]
+        self, texts: str | Sequence[str], **fields: Any
     ) -> list[list[Candidate] | list[list[Candidate]]]:
         """For each text its candidates, best first; for a text of several masks a list for each, as /fill-mask."""
-        return list(await self.answer("fill-mask", as_texts(texts), **options))
+        return list(await self.answer("fill-mask", as_texts(texts), **fields))
 
-    async def nsp(
-        self, pairs: Sequence[tuple[str, str]], **options: Unpack[TruncationOptions]
-    ) -> list[dict[str, str | float]]:
+    async def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[dict[str, str | float]]:
         """For each pair its label and the probabilities of both labels, as /nsp."""
-        return list(await self.answer("nsp", pairs, **options))
+        return list(await self.answer("nsp", pairs, **fields))
 
-    async def predict(self, inputs: str | Sequence[Input], **options: Unpack[PredictOptions]) -> list[list[Label]]:
+    async def predict(self, inputs: str | Sequence[Input], **fields: Any) -> list[list[Label]]:
         """For each text or pair its labels, best first, as /predict."""
         inputs = [inputs] if isinstance(inputs, str) else inputs
-        return list(await self.answer("predict", inputs, **options))
+        return list(await self.answer("predict", inputs, **fields))
 
-    async def tag(self, texts: str | Sequence[str], **options: Unpack[TagOptions]) -> list[list[dict[str, Any]]]:
+    async def tag(self, texts: str | Sequence[str], **fields: Any) -> list[list[dict[str, Any]]]:
         """For each text its tags, as /tag."""
-        return list(await self.answer("tag", as_texts(texts), **options))
+        return list(await self.answer("tag", as_texts(texts), **fields))
 
-    async def rerank(self, query: str, texts: Sequence[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+    async def rerank(self, query: str, texts: Sequence[str], **fields: Any) -> list[Ranked]:
         """The texts' places and scores, best first, as /rerank with `texts`."""
-        return list(await self.run("/rerank", query=query, texts=as_texts(texts), **options))
+        return list(await self.run("/rerank", query=query, texts=as_texts(texts), **fields))
 
 
 def as_texts(texts: str | Sequence[str]) -> list[str]:

@@ -89,6 +89,20 @@ def test_a_container_of_compose_can_write_only_its_volumes(name: str) -> None:
     assert {volume for volume, *_ in named} <= set(COMPOSE["volumes"])
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_a_container_of_compose_has_a_bound_on_its_memory_swap_included(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["mem_limit"] == service["memswap_limit"] == "${MEMORY:-4g}"
+
+
+@pytest.mark.parametrize("name", ["service", "serve"])
+def test_compose_passes_the_variables_of_traces_that_the_service_and_its_documents_name(name: str) -> None:
+    texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "OPERATING.md", "README.md")]
+    named = set(re.findall(r"OTEL_\w+[A-Z]", " ".join(texts)))
+    assert len(named) > 5
+    assert named <= set(COMPOSE["services"][name]["environment"])
+
+
 def test_compose_publishes_on_this_machine_unless_bert_host_says_otherwise() -> None:
     published = {
         name: service["ports"] for name, service in COMPOSE["services"].items() if name in ("service", "serve")

@@ -117,6 +117,7 @@ def test_a_replica_answers_reports_its_load_and_its_health(
 def test_only_public_names_are_used(module: ModuleType) -> None:
     used = {name for name in bert_service.__all__ if name in vars(module)}
     assert used == {"Engine", "make_app"}
-    text = (FOLDER / "bert_serve.py").read_text("utf-8")
-    assert "from service" not in text
-    assert "serve run bert_serve:app artifact=" in (FOLDER / "README.md").read_text("utf-8")
+    assert all("from service" not in path.read_text("utf-8") for path in FOLDER.glob("*.py"))
+    readme = (FOLDER / "README.md").read_text("utf-8")
+    assert "serve run bert_serve:app artifact=" in readme
+    assert "python deploy/ray/bert_bulk.py in.parquet out.parquet --artifact" in readme

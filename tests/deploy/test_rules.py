@@ -1,5 +1,6 @@
 """The alerts have what an operator needs, a unit test each, and thresholds that follow the settings."""
 
+import re
 from typing import Any
 
 import pytest
@@ -45,4 +46,14 @@ def test_prometheus_reads_these_rules_and_names_the_job_that_they_expect() -> No
     assert config["rule_files"] == [RULES.name]
     (job,) = config["scrape_configs"]
     (rule,) = (rule for rule in ALERTS if rule["alert"] == "BertDown")
-    assert rule["expr"] == f'up{{job="{job["job_name"]}"}} == 0'
+    assert rule["expr"].startswith(f'up{{job="{job["job_name"]}"}} == 0 ')
+
+
+def test_every_alert_that_counts_requests_has_a_floor_and_a_share_and_lasts_longer_than_its_window() -> None:
+    counting = [rule for rule in ALERTS if "increase(" in rule["expr"] or "bert_errors_total" in rule["expr"]]
+    assert len(counting) == 7
+    for rule in counting:
+        assert "rate(" not in rule["expr"]
+        assert re.search(r"\) > \d+ > .*0\.0\d \* sum by \(job, instance\)", rule["expr"])
+        if "[5m]" in rule["expr"]:
+            assert rule["for"] == "5m"

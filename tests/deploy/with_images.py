@@ -25,13 +25,13 @@ IMAGES = {"export": "bert-export:cpu", "serve": "bert-serve:cpu", "service": "be
 HOST_NETWORK = ROOT / "tests" / "deploy" / "host_network.yml"
 ALONE = ("run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL")
 # Imports all that the image serves with, and what that imports when it is first used; lists the packages that are left.
-# The client and bulk jobs on Ray have packages of their own, which no image holds.
+# The client has packages of its own, which no image holds.
 UNUSED = """
 import importlib, importlib.metadata as metadata, pkgutil, sys
 from bert_service import service
 for module in pkgutil.walk_packages(service.__path__, "bert_service.service."):
     name = module.name.removeprefix("bert_service.service.")
-    if not name.startswith(("client", "library.ray_data")) and not name.endswith("__main__"):
+    if not name.startswith("client") and not name.endswith("__main__"):
         importlib.import_module(module.name)
 import uvloop  # by the API workers' entry
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

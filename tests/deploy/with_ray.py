@@ -20,7 +20,6 @@ from ray.cluster_utils import Cluster
 from ray.serve.config import HTTPOptions
 
 from benchmarks.harness.process import free_port
-from service.library import command
 from tests import paths
 from tests.export.goldens import Artifact
 
@@ -132,17 +131,18 @@ def kill_node_when_rows_are_written(cluster: Cluster, folder: Path) -> None:
 
 
 def test_a_bulk_job_has_every_row_once_although_a_node_is_killed(
-    cluster: Cluster, exported: Callable[..., Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, exported: Callable[..., Artifact], tmp_path: Path
 ) -> None:
     serve.shutdown()  # its replicas take the CPUs
     source, output = tmp_path / "in.jsonl", tmp_path / "out.parquet"
     with source.open("w", encoding="utf-8") as file:
         for number in range(ROWS):
             file.write(json.dumps({"id": number, "text": f"dog {number % 977}"}) + "\n")
-    monkeypatch.setenv("BERT_ARTIFACT", str(exported("bert").root))
+    sys.path.append(str(DEPLOY))
+    bert_bulk = import_module("bert_bulk")
     killer = threading.Thread(target=kill_node_when_rows_are_written, args=(cluster, tmp_path / "out.parquet.writing"))
     killer.start()
-    assert command.main([str(source), str(output), "--ray"]) == 0
+    assert bert_bulk.main([str(source), str(output), "--artifact", str(exported("bert").root)]) == 0
     killer.join()
     assert len(cluster.worker_nodes) == 1
     table = parquet.read_table(output)

@@ -128,6 +128,7 @@ def test_parts_of_another_job_are_refused(client: Client, texts_file: Path) -> N
     parts = texts_file.with_name("out.npy.parts")
     parts.mkdir()
     (parts / "job.json").write_text("{}", "utf-8")
+    (parts / "000000000000.0").touch()
     with pytest.raises(FileError, match="parts of another job"):
         run_job(Job(task="embed", source=texts_file, output=output), client)
     shutil.rmtree(parts)

@@ -1,12 +1,13 @@
 """Requests are answered in order, repeated while the server is busy, and their number follows what the server takes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import httpx
 import pytest
 
-from service.bulk.tasks import RequestFailed
+from service.bulk.chunks import Input
+from service.bulk.tasks import Answers, RequestFailed
 from service.client.sender import Concurrency, Sender
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -22,7 +23,15 @@ def number_of(request: httpx.Request) -> int:
     return number
 
 
-def test_answers_come_in_the_order_of_the_bodies_although_some_are_refused_first() -> None:
+def run(sender: Sender, chunks: Iterable[list[Input]]) -> Iterator[tuple[Answers, list[Input]]]:
+    def answer(chunk: list[Input]) -> Answers:
+        response = sender.send("/embed", {"number": int(str(chunk[0]))}, accept="application/json")
+        return response if isinstance(response, RequestFailed) else [response.json()]
+
+    return sender.run_in_order(chunks, answer)
+
+
+def test_answers_come_in_the_order_of_the_chunks_although_some_are_refused_first() -> None:
     refused: set[int] = set()
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -32,26 +41,33 @@ def test_answers_come_in_the_order_of_the_bodies_although_some_are_refused_first
             return httpx.Response(429, headers={"retry-after": "0"}, json={"error": "the queue is full"})
         return httpx.Response(200, json=number)
 
-    bodies = ({"number": number} for number in range(50))
-    found = list(make_sender(handle).send_all("/embed", bodies, accept="application/json"))
-    assert [one.json() for one in found if isinstance(one, httpx.Response)] == list(range(50))
+    chunks: list[list[Input]] = [[str(number)] for number in range(50)]
+    assert list(run(make_sender(handle), chunks)) == [([number], chunk) for number, chunk in enumerate(chunks)]
     assert refused == set(range(0, 50, 3))
 
 
-def test_few_bodies_are_read_ahead() -> None:
+def test_few_chunks_are_read_ahead() -> None:
     read = 0
 
-    def bodies() -> object:
+    def chunks() -> Iterator[list[Input]]:
         nonlocal read
         for number in range(1000):
             read += 1
-            yield {"number": number}
+            yield [str(number)]
 
     sender = make_sender(lambda request: httpx.Response(200, json=number_of(request)), max_requests=4)
-    iterator = sender.send_all("/embed", bodies(), accept="application/json")  # type: ignore[arg-type]
-    next(iterator)
+    found = run(sender, chunks())
+    next(found)
     assert read <= 8
-    iterator.close()  # type: ignore[attr-defined]
+    found.close()  # type: ignore[attr-defined]
+
+
+def test_a_get_waits_for_no_request() -> None:
+    sender = make_sender(lambda request: httpx.Response(200, json=request.method))
+    sender.concurrency.on_refusal(3600.0)
+    response = sender.send("/info", None, accept="application/json")
+    assert isinstance(response, httpx.Response)
+    assert response.json() == "GET"
 
 
 @pytest.mark.parametrize("status", [400, 401, 413, 422, 501])

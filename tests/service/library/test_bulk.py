@@ -1,11 +1,7 @@
-"""Any number of texts through an engine in bounded memory; and `bert-service bulk`, also where it is killed."""
+"""Any number of texts through an engine in bounded memory; and `bert-service bulk`."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +17,6 @@ from service.library.command import main
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
 LONG = "dog " * 400
-ROWS = 40_000  # ten parts, of which the first is written long before the last
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +115,6 @@ def test_refused_rows_are_named_or_left_empty(
     command = [str(source), str(output), "--artifact", str(bert_artifact), "--column", "a", "--pair-column", "b"]
     assert main([*command, "--task", "nsp"]) == 1
     assert "row 1: input has no tokens" in capsys.readouterr().err
-    (tmp_path / "out.jsonl.parts" / "job.json").unlink()
     assert main([*command, "--task", "nsp", "--skip-errors"]) == 3
     first, empty, third = (json.loads(line) for line in output.read_text("utf-8").splitlines())
     assert empty is None
@@ -152,24 +146,3 @@ def test_the_command_says_what_is_wrong(
         Path(name).write_text(content, "utf-8")
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_job_that_was_killed_goes_on_with_every_row_once(bert_artifact: Path, tmp_path: Path, engine: Engine) -> None:
-    source, output, parts = tmp_path / "in.txt", tmp_path / "out.npy", tmp_path / "out.npy.parts"
-    source.write_text("".join(f"dog {number % 977}\n" for number in range(ROWS)), "utf-8")
-    command = [sys.executable, "-m", "service", "bulk", str(source), str(output), "--artifact", str(bert_artifact)]
-    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not list(parts.glob("0*")) and killed.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            killed.wait(0.02)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("0*")}
-    assert kept
-    assert not output.exists()
-    subprocess.run(command, check=True, capture_output=True)
-    vectors = np.load(output)
-    assert vectors.shape[0] == ROWS
-    own = np.asarray(list(engine.embed_all([f"dog {number}" for number in range(977)])))
-    assert np.array_equal(vectors, own[np.arange(ROWS) % 977])
-    assert not parts.exists()
