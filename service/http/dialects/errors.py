@@ -21,7 +21,7 @@ OPENAI_TYPES: dict[int, OpenAIErrorType] = {
 TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
 TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 
-MAX_CHARACTERS = 4000  # of a message; our own longest sentence, of a 404, has 1,100
+MAX_CHARACTERS = 2000  # of a message; our own longest sentence, of a 404, has 1,100
 
 
 class OpenAIError(BaseModel):
