@@ -185,6 +185,9 @@ BODIES: dict[str, Callable[[bytes, int], bytes]] = {  # of the main field's name
     ),
     "a huge shape": lambda _, size: tensor(repeat(b"9", size), b'"data":["a"]'),
     "a shape of long numbers": lambda _, size: tensor(b"[%s]" % (b"9" * 4000), b'"data":["a"]')[: size + 5000],
+    "a long timeout": lambda _, __: (
+        tensor(b"[1]", b'"data":["a"]')[:-1] + b',"parameters":{"timeout":1%s}}' % (b"0" * 400)
+    ),
     "not JSON": lambda _, size: b"\x00" * size,
 }
 
