@@ -26,7 +26,7 @@ from service.http.dialects.table import GET_ROUTES, GET_ROUTES_WITH_KEY, error_s
 from service.http.endpoints import make_endpoint
 from service.http.fast_path import PortSplit, TaskFastPath
 from service.http.headers.api_keys import ApiKeys
-from service.http.limits.large_body import start_thread
+from service.http.limits.body import start_thread
 from service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
 from service.http.responses import JSON
 from service.metrics import OPENMETRICS

@@ -1,8 +1,8 @@
 """The endpoint of a task: it takes a request from its bytes to its response."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from service.backend import Backend
-from service.errors import UNEXPECTED, ServiceError, Unavailable
+from service.errors import UNEXPECTED, DeadlineExceeded, ServiceError, Unavailable
 from service.http.dialects.spec import Content, TaskSpec
 from service.http.headers.accept import accepts_coding, choose_media_type
 from service.http.headers.api_keys import ApiKeys
 from service.http.headers.coding import decode_body, encode_response
-from service.http.limits.large_body import INLINE_BYTES, parse_in_pieces, parse_large
-from service.http.limits.structure import BodyLimits
+from service.http.limits.body import INLINE_BYTES, on_thread
 from service.http.request import TaskRequest
 from service.http.responses import (
     JSON,
@@ -28,7 +27,6 @@ from service.http.responses import (
     npy_bytes,
     stages_of,
 )
-from service.http.validation import parse
 from service.logs import Fields, log_access
 from service.metrics import PROCESS, RECEIVE
 from service.settings import Settings
@@ -65,17 +63,14 @@ class TaskEndpoint:
             spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
-            if coding := request.headers.get(b"content-encoding"):
-                body = await decode_body(body, coding, settings.max_body_bytes)
-                request.hold_body(len(body))
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
             with request.connection.cancel_on_disconnect():
-                parser, body_bytes = self._find_parser(request, body), len(body)
-                if body_bytes <= INLINE_BYTES:
-                    parsed = parser()
+                body_bytes = len(body)
+                if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:
+                    parsed = spec.read(request.headers, body, settings)
                 else:
-                    parsed, timeout_seconds = await parse_large(parser, body_bytes, timeout_seconds)
-                del body, parser  # the texts that were parsed from it take as much
+                    parsed, body_bytes, timeout_seconds = await self._read_on_thread(request, body, timeout_seconds)
+                del body  # the texts that were parsed from it take as much
                 result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
                 content, media_type, headers = await self._write_content(request, result)
         except Exception as error:
@@ -94,13 +89,22 @@ class TaskEndpoint:
             cells[stage] -= 1
             request.release_body()
 
-    def _find_parser(self, request: TaskRequest, body: bytes) -> Callable[[], Body]:
-        spec = self.spec
-        if spec.read_binary is not None and spec.binary_header in request.headers:
-            return partial(spec.read_binary, request.headers, body)
-        if len(body) <= INLINE_BYTES:
-            return partial(parse, spec.request_model, body)
-        return partial(parse_in_pieces, spec.request_model, body, BodyLimits.of(self.backend.settings))
+    async def _read_on_thread(self, request: TaskRequest, body: bytes, seconds: float) -> tuple[Body, int, float]:
+        """The request in a large or coded body, the bytes without coding, and the seconds that are left of `seconds`.
+
+        Raises also DeadlineExceeded.
+        """
+        settings, loop = self.backend.settings, asyncio.get_running_loop()
+        started, size = loop.time(), len(body)
+        try:
+            async with asyncio.timeout(seconds):
+                body = await decode_body(body, request.headers.get(b"content-encoding", b""), settings.max_body_bytes)
+                request.hold_body(len(body))
+                parsed = await on_thread(partial(self.spec.read, request.headers, body, settings))
+        except TimeoutError:
+            fault = f"the deadline passed after {seconds:.3f} s, while the body of {size} bytes was read"
+            raise DeadlineExceeded(fault) from None
+        return parsed, len(body), seconds - (loop.time() - started)
 
     async def _write_content(
         self, request: TaskRequest, result: TaskResult

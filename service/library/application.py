@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.http.app import create_app
-from service.http.limits.large_body import start_thread
+from service.http.limits.body import start_thread
 from service.library.engine import Engine
 
 

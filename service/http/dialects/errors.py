@@ -21,6 +21,8 @@ OPENAI_TYPES: dict[int, OpenAIErrorType] = {
 TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
 TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 
+MAX_CHARACTERS = 2000  # of a message; our own longest sentence, of a 404, has 1,100
+
 
 class OpenAIError(BaseModel):
     message: str = Field(examples=[TOO_LONG])
@@ -38,8 +40,14 @@ class OpenAIErrorBody(BaseModel):
 class ErrorShape:
     """How a dialect writes an error."""
 
-    write: Callable[[str, int, str, str, int | None], bytes]  # request id, status, message, code, index of the input
+    form: Callable[[str, int, str, str, int | None], bytes]  # request id, status, message, code, index of the input
     model: type[BaseModel]  # documents what `write` returns
+
+    def write(self, request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+        """A message with a long value of the client's is cut in the middle: its end names the way out."""
+        if len(message) > MAX_CHARACTERS:
+            message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
+        return self.form(request_id, status, message, code, index)
 
 
 def service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:

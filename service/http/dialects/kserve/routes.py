@@ -20,8 +20,8 @@ from service.http.dialects.kserve.tensors import (
     InferParameters,
     InferRequest,
     InferResponse,
+    attach_texts,
     build_response,
-    read_request,
     read_texts,
 )
 from service.http.dialects.spec import TaskSpec
@@ -74,8 +74,8 @@ async def _infer(tasks: Tasks, request: InferRequest, *, timeout_seconds: float)
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
     texts = _find_inputs(request)
-    if parameters.timeout:
-        timeout_seconds = min(timeout_seconds, parameters.timeout / 1e6)
+    if parameters.timeout and parameters.timeout < 1e6 * timeout_seconds:
+        timeout_seconds = parameters.timeout / 1e6
     if names == VECTORS:
         result = await _embed(tasks, texts, parameters, timeout_seconds=timeout_seconds)
         outputs = {"embedding": result.value}
@@ -132,7 +132,7 @@ INFER = TaskSpec(
     InferResponse,
     "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
     binary_header=JSON_LENGTH,
-    read_binary=read_request,
+    attach=attach_texts,
 )
 
 

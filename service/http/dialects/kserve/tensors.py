@@ -1,6 +1,5 @@
 """The protocol's requests and responses: tensors as JSON, or as bytes after the JSON. Does not know the tasks."""
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +9,9 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid
+from service.errors import Invalid, TooLarge
 from service.http.dialects.spec import Content
 from service.http.responses import Floats, json_bytes
-from service.http.validation import parse
 from service.tasks.schemas import Body, EmbeddingFields, FailFastList
 
 JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
@@ -77,28 +75,25 @@ class InferResponse(BaseModel):
     outputs: list[OutputTensor]
 
 
-def read_request(headers: Mapping[bytes, bytes], body: bytes) -> InferRequest:
-    """Of a body with the header JSON_LENGTH: JSON, then binary tensors, which are in `data` as texts.
+def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
+    """The request with the texts of its binary tensors in `data`; `content` has them.
 
-    Raises BadRequest and Invalid.
+    Raises Invalid, and TooLarge for more than `max_inputs` texts and as many of pairs.
     """
-    stated = headers[JSON_LENGTH]
-    if not stated.isdigit() or len(stated) > 12 or int(stated) > len(body):
-        shown = stated[:20].decode("latin-1")
-        raise Invalid(f"inference-header-content-length is {shown!r}; the body has {len(body)} bytes", code="tensor")
-    request = parse(InferRequest, body[: int(stated)])
-    at, inputs = int(stated), []
+    inputs: list[InputTensor] = []
+    at, left = 0, 2 * max_inputs
     for tensor in request.inputs:
         size = tensor.parameters.binary_data_size
         if size is not None:
-            if at + size > len(body):
-                message = f"{tensor.name}: binary_data_size is {size}; {len(body) - at} bytes are left of the body"
+            if at + size > len(content):
+                message = f"{tensor.name}: binary_data_size is {size}; {len(content) - at} bytes are left of the body"
                 raise Invalid(message, code="tensor")
-            tensor = tensor.model_copy(update={"data": _read_texts(tensor.name, memoryview(body)[at : at + size])})
-            at += size
+            texts = _read_texts(tensor.name, memoryview(content)[at : at + size], left)
+            tensor = tensor.model_copy(update={"data": texts})
+            at, left = at + size, left - len(texts)
         inputs.append(tensor)
-    if at != len(body):
-        raise Invalid(f"the body has {len(body) - at} bytes after the last binary tensor", code="tensor")
+    if at != len(content):
+        raise Invalid(f"the body has {len(content) - at} bytes after the last binary tensor", code="tensor")
     return request.model_copy(update={"inputs": inputs})
 
 
@@ -113,8 +108,8 @@ def read_texts(request: InferRequest, name: str) -> list[str] | None:
         raise Invalid(f"{name} has neither data nor binary_data_size; shared memory is not supported", code="tensor")
     texts = [text for row in tensor.data for text in ([row] if isinstance(row, str) else row)]
     shape = tensor.shape
-    if not 1 <= len(shape) <= 2 or shape[1:] not in ([], [1]) or min(shape) < 0 or math.prod(shape) != len(texts):
-        message = f"{name} has the shape {shape} and {len(texts)} texts; send one text a row, [{len(texts)}]"
+    if shape != [len(texts)] and shape != [len(texts), 1]:
+        message = f"{name} has the shape {shape[:3]} and {len(texts)} texts; send one text a row, [{len(texts)}]"
         raise Invalid(message, code="tensor")
     return texts
 
@@ -154,11 +149,13 @@ def _to_bytes(value: Value) -> bytes:
     return b"".join(SIZE.pack(len(text)) + text for text in (one.encode() for one in value))
 
 
-def _read_texts(name: str, content: memoryview) -> list[str]:
-    """The elements of a binary BYTES tensor. Raises Invalid."""
+def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
+    """The elements of a binary BYTES tensor. Raises Invalid, and TooLarge for more than `most`."""
     texts: list[str] = []
     at = 0
     while at < len(content):
+        if len(texts) == most:
+            raise TooLarge(f"{name} has more elements than a request has inputs (BERT_MAX_INPUTS): split it")
         end = at + SIZE.size + (SIZE.unpack_from(content, at)[0] if at + SIZE.size <= len(content) else 0)
         if end > len(content) or end < at + SIZE.size:
             message = f"{name}: element {len(texts)} ends after the tensor's {len(content)} bytes"

@@ -57,6 +57,13 @@ def test_a_body_that_inflates_over_the_limit_is_refused(limit: int) -> None:
         asyncio.run(decode_body(packed, b"gzip", limit))
 
 
+def test_a_body_of_very_many_members_is_refused() -> None:
+    body = gzip.compress(b"{}") + gzip.compress(b"") * 255
+    assert asyncio.run(decode_body(body, b"gzip", 1000)) == b"{}"
+    with pytest.raises(TooLarge, match="more than 256 gzip members: send it as one"):
+        asyncio.run(decode_body(body + gzip.compress(b"") * 100_000, b"gzip", 1000))
+
+
 @pytest.mark.parametrize(
     ("body", "coding", "error"),
     [
