@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
@@ -143,7 +143,7 @@ class Tasks:
             async with asyncio.timeout(None) as tokenizing:
                 stop = partial(_stop, tokenizing)
                 request.ended.add_done_callback(stop)
-                async with aclosing(self.tokenizer.run_job(job)) as parts:
+                async with aclosing(self.tokenizer.run_job(job, queued=True)) as parts:
                     async for part in parts:
                         check_tokens(part, job.owners[len(sequences) : len(sequences) + len(part)])
                         check(part, len(sequences))
@@ -174,6 +174,10 @@ class Tasks:
             raise DeadlineExceeded(message) from None
         return result, timeout_seconds - (time.perf_counter() - started)
 
+    def allowing(self, inputs: int) -> "Tasks":
+        """For a request that makes so many texts of inputs whose number it has checked."""
+        return replace(self, limits=replace(self.limits, max_inputs=inputs))
+
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
             raise Invalid("inputs is empty: send at least one", code="empty")
@@ -188,11 +192,40 @@ class Tasks:
 
 
 class LongList(list[Any]):
-    """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+    """Answers that are long together: HTTP writes one after another, so that other requests get a turn."""
+
+
+class MadeList(Sequence[Any]):
+    """As LongList, but each answer is made when it is read: memory holds the bytes of all, and the values of one."""
+
+    def __init__(self, make: Callable[..., Any], *columns: Any) -> None:  # sequences or arrays
+        self._make, self._columns = make, columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return MadeList(self._make, *(column[at] for column in self._columns))
+        return self._make(*(column[at] for column in self._columns))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, *self._columns)
+
+
+def made(value: Any) -> Any:
+    """The value with all of its answers made: lists in the place of MadeList."""
+    return [made(one) for one in value] if isinstance(value, MadeList) else value
 
 
 class LongObject(dict[str, Any]):
-    """An object with long values: HTTP writes it in chunks, and as NPY its one array."""
+    """An object with long values: HTTP writes each in chunks, and as NPY its one array."""
 
 
 def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> None:

@@ -45,5 +45,5 @@ def _gunzip(body: bytes, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def encode_response(content: bytes) -> bytes:
+async def encode_response(content: bytes | bytearray) -> bytes:
     return await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)

@@ -33,7 +33,7 @@ class Scene:
         self.scheduler = TokenizingScheduler(self.thread, lambda *sums: self.sums.append(sums))
 
     async def request(self, name: str, characters: int, steps: int) -> None:
-        turns = self.scheduler.enter(characters * steps)
+        turns = self.scheduler.enter(characters * steps, queued=True)
         try:
             for left in range(steps, 0, -1):
                 await self.scheduler.run(turns, characters * left, lambda: self.done.append(name))
