@@ -17,7 +17,7 @@ from service.tokenization.encoding import PromptedTexts, Text, Texts
 from service.tokenization.token_details import TokenDetails, count_tokens, describe_tokens
 from service.turns import in_turns
 
-MAX_TOKENS = 500_000  # in a response that shows them: about 40 MB
+MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 
 
 class TokenizeRequest(Body):

@@ -20,7 +20,7 @@ from service.turns import in_turns
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
-MAX_ANSWER_TOKENS = 8_000_000  # in the sequences of a response: about 60 MB
+MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
 MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
 MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
 

@@ -17,7 +17,7 @@ from service.tasks.vectors.embed import prepend_prompt
 from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
-MAX_WEIGHTS = 2_000_000  # in a response: about 70 MB
+MAX_WEIGHTS = 1_000_000  # in a response: about 35 MB
 
 
 class EmbedSparseRequest(TextsWithPrompt):

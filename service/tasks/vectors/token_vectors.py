@@ -19,7 +19,7 @@ from service.tokenization.token_details import TokenDetails, describe_tokens
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
 OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
 VECTOR = [[[0.1, -0.2]]]
-MAX_NUMBERS = 6_000_000  # in a response: about 65 MB of JSON, 24 MB as NPY
+MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
 
 
 class EmbedAllRequest(TextsWithPrompt):
