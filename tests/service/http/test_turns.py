@@ -100,7 +100,13 @@ async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
         sent.append(message)
 
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+    }
     scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "state": {}}
     await app(scope, receive, send)
     return sent[0]["status"], sent[1]["body"]
