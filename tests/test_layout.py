@@ -41,8 +41,8 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "tqdm": ("model_export", "service.client.__main__", "service.library.command"),
     "numpy": PACKAGES,
 }
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10
-MAY_HOLD_MORE = ("service/http/dialects",)  # one file per dialect: ARCHITECTURE.md
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 450, 60, 10
+MAY_HOLD_MORE = ("service", "service/http/dialects")  # what all layers use; one file per dialect: ARCHITECTURE.md
 SOURCES = {path: path.read_text("utf-8") for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 TREES = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text) for path, text in SOURCES.items()}
 

@@ -20,7 +20,7 @@ from service.http.request import TaskRequest
 from service.http.responses import (
     JSON,
     NPY,
-    as_one_array,
+    Json,
     build_timing_headers,
     describe_result,
     json_bytes,
@@ -108,11 +108,11 @@ class TaskEndpoint:
 
     async def _write_content(
         self, request: TaskRequest, result: TaskResult
-    ) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+    ) -> tuple[Json, str, list[tuple[bytes, bytes]]]:
         """The bytes of the response, their media type, and headers."""
         value, settings = result.value, self.backend.settings
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-            value = _encode_array(value)
+            value = await _encode_array(value)
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
         headers = [*build_timing_headers(result), *more]
@@ -176,15 +176,17 @@ def _prefers_npy(accept: bytes) -> bool:
     )
 
 
-def _encode_array(value: Any) -> Any:
+async def _encode_array(value: Any) -> Any:
     """The value in NPY; as it is where it is no array."""
-    array, headers = as_one_array(value)
-    return value if array is None else Content(npy_bytes(array), NPY, tuple(headers))
+    if (encoded := await npy_bytes(value)) is None:
+        return value
+    data, headers = encoded
+    return Content(data, NPY, tuple(headers))
 
 
 async def compress(
-    request: TaskRequest, content: bytes, headers: list[tuple[bytes, bytes]], settings: Settings
-) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    request: TaskRequest, content: Json, headers: list[tuple[bytes, bytes]], settings: Settings
+) -> tuple[Json, list[tuple[bytes, bytes]]]:
     """The content and the headers of a response, with gzip where the settings and the client want it."""
     if not 0 < settings.compress_bytes <= len(content):
         return content, headers

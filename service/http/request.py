@@ -79,7 +79,9 @@ class TaskRequest:
             self.connection.buffered.release(self._held)
             self._held = 0
 
-    async def respond(self, status: int, content: bytes, media_type: str, *more: tuple[bytes, bytes]) -> None:
+    async def respond(
+        self, status: int, content: bytes | bytearray, media_type: str, *more: tuple[bytes, bytes]
+    ) -> None:
         headers = [
             (b"content-length", b"%d" % len(content)),
             (b"content-type", media_type.encode()),

@@ -1,7 +1,7 @@
 """Response bodies and headers as bytes: JSON directly from NumPy arrays, NPY, base64. Pydantic validates nothing."""
 
-import asyncio
 import io
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,57 +9,96 @@ import orjson
 from numpy.typing import NDArray
 
 from service.logs import Fields
-from service.tasks.base import LongList, LongObject, TaskResult
+from service.tasks.base import LongList, LongObject, MadeList, TaskResult
+from service.turns import in_turns
 
 Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"
-ROWS_PER_CHUNK = 64  # about 1 ms at 768 numbers a row: orjson holds the GIL, so the event loop runs between chunks
+ITEMS_PER_PIECE, NUMBERS_PER_PIECE = 64, 2**15  # written at once, which takes up to 1 ms: orjson holds the GIL
+Json = bytes | bytearray
 
 
-async def json_bytes(value: Any) -> bytes:
-    """Compact JSON; large arrays and long lists in chunks."""
-    if isinstance(value, LongList) or (isinstance(value, np.ndarray) and value.ndim > 2):
-        return b"[" + b",".join([await _long_json(one) for one in value]) + b"]"
-    if isinstance(value, LongObject):
-        return await _long_json(value)
-    if not isinstance(value, np.ndarray | list) or len(value) <= ROWS_PER_CHUNK:
+async def json_bytes(value: Any) -> Json:
+    """Compact JSON; a long value in pieces, in turns with other requests, and in one buffer: no piece is kept."""
+    if not _is_long(value):
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    chunks = []
-    for start in range(0, len(value), ROWS_PER_CHUNK):
-        chunks.append(orjson.dumps(value[start : start + ROWS_PER_CHUNK], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
-        await asyncio.sleep(0)
-    return b"[" + b",".join(chunks) + b"]"
+    written = bytearray()
+    async for piece in in_turns(_pieces(value)):
+        written += piece
+    return written
 
 
-async def _long_json(value: Any) -> bytes:
-    """The JSON of one item of several; of an object, each of its values in chunks."""
-    if not isinstance(value, dict):
-        await asyncio.sleep(0)
-        return await json_bytes(value)
-    fields = [orjson.dumps(name) + b":" + await json_bytes(one) for name, one in value.items()]
-    return b"{" + b",".join(fields) + b"}"
+def _is_long(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.size > NUMBERS_PER_PIECE
+    return isinstance(value, LongList | MadeList | LongObject) or (
+        isinstance(value, list) and len(value) > ITEMS_PER_PIECE
+    )
 
 
-def npy_bytes(value: NDArray[np.generic]) -> bytes:
-    """NumPy's file format, version 1.0."""
-    buffer = io.BytesIO()
-    np.save(buffer, value, allow_pickle=False)
-    return buffer.getvalue()
+def _pieces(value: Any) -> Iterator[bytes]:
+    if not _is_long(value):
+        yield orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    elif isinstance(value, LongObject):
+        yield from _join(b"{", (_field(name, one) for name, one in value.items()), b"}")
+    elif isinstance(value, LongList | MadeList) or (isinstance(value, np.ndarray) and value.ndim > 2):
+        yield from _join(b"[", map(_pieces, value), b"]")
+    else:
+        yield from _join(b"[", _parts(value), b"]")
 
 
-def as_one_array(value: Any) -> tuple[NDArray[np.generic] | None, list[tuple[bytes, bytes]]]:
-    """The array of a response in NPY, and its headers. None where the value is no array.
+def _join(before: bytes, items: Iterable[Iterable[bytes]], after: bytes) -> Iterator[bytes]:
+    separator = before
+    for item in items:
+        yield separator
+        yield from item
+        separator = b","
+    yield after if separator == b"," else before + after
 
-    The arrays of a LongList are joined along their tokens, the last axis but one; x-npy-rows has the tokens of each.
+
+def _field(name: str, value: Any) -> Iterator[bytes]:
+    yield orjson.dumps(name) + b":"
+    yield from _pieces(value)
+
+
+def _parts(value: Any) -> Iterator[Iterable[bytes]]:
+    """The items of an array or a list without its brackets, some at a time."""
+    some = ITEMS_PER_PIECE
+    if isinstance(value, np.ndarray):
+        some = max(1, NUMBERS_PER_PIECE * len(value) // value.size)
+    for start in range(0, len(value), some):
+        yield (orjson.dumps(value[start : start + some], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1],)
+
+
+async def npy_bytes(value: Any) -> tuple[Json, list[tuple[bytes, bytes]]] | None:
+    """NumPy's file format, version 1.0, of the array of a response, and headers. None where the value is no array.
+
+    The arrays of a list are joined along their tokens, the last axis but one; x-npy-rows has the tokens of each.
     """
     if isinstance(value, LongObject):
-        (array,) = [one for one in value.values() if isinstance(one, np.ndarray)]
-        return array, []
+        (value,) = [one for one in value.values() if isinstance(one, np.ndarray)]
     if isinstance(value, np.ndarray):
-        return value, []
-    if not all(isinstance(one, np.ndarray) for one in value):
-        return None, []
-    return np.concatenate(value, axis=-2), [(b"x-npy-rows", b",".join(b"%d" % one.shape[-2] for one in value))]
+        return await _npy([value], value.shape), []
+    arrays = []
+    async for one in in_turns(value):
+        if not isinstance(one, np.ndarray):
+            return None
+        arrays.append(one)
+    sizes, shape = [one.shape[-2] for one in arrays], arrays[0].shape
+    joined = await _npy(arrays, (*shape[:-2], sum(sizes), shape[-1]))
+    return joined, [(b"x-npy-rows", b",".join(map(b"%d".__mod__, sizes)))]
+
+
+async def _npy(arrays: Sequence[NDArray[np.generic]], shape: tuple[int, ...]) -> bytearray:
+    head = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    written = bytearray(head.getvalue())
+    # one after another for each index of the axes before the one that they are joined along
+    for index in np.ndindex(shape[:-2]):
+        async for array in in_turns(arrays):
+            written += np.ascontiguousarray(array[index]).reshape(-1).view(np.uint8).data
+    return written
 
 
 def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:

@@ -19,6 +19,7 @@ from service.library.bulk_methods import BulkMethods
 from service.library.loop_thread import LoopThread
 from service.metrics import Metrics
 from service.settings import PREFIX, Settings, SettingsError
+from service.tasks.base import made
 from service.tasks.defaults import describe_defaults
 from service.tokenization.tokenizer_check import StartedCheck
 
@@ -177,7 +178,7 @@ class Engine(BulkMethods):
         spec.check_head(tasks)
         request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
         seconds = self.settings.timeout_ms / 1000 if timeout_seconds is None else timeout_seconds
-        return (await spec.run(tasks, request, timeout_seconds=seconds)).value
+        return made((await spec.run(tasks, request, timeout_seconds=seconds)).value)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.

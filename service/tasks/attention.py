@@ -1,6 +1,7 @@
 """/attention: how much each token of a text or pair attends to each other, by layer and head."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,13 +9,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from service.errors import Invalid, TooLarge
-from service.tasks.base import LongObject, TaskResult, Tasks
-from service.tasks.schemas import Body, FailFastList, Pair, TruncationFields
+from service.tasks.base import LongObject, TaskResult, Tasks, check_tokens
+from service.tasks.schemas import Body, FailFastList, Pair
 from service.tasks.vectors.token_vectors import Piece, show_pieces
 from service.tokenization.encoding import EncodedText, EncodeOptions, Text
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
-CUT = TruncationFields(truncate=True)  # a text that is too long is refused by its tokens, however many they are
+OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled model does so many (AMD Zen 3, fp32)
 
 Matrix = list[list[float]]
 
@@ -58,14 +59,18 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
     averaged = request.reduce is not None and request.heads is None  # by the engine
     each = len(layers) * (1 if averaged else sizes["heads"])
 
-    def check(sequences: Sequence[EncodedText], _: int) -> None:
-        for one in sequences:
-            check_size(one, tasks.limits.max_attention, each)
-
     output = "attention_mean" if averaged else "attention"
     options = EncodeOptions(outputs=frozenset({output}), layers=tuple(layers), spans=True)
-    result = await tasks.run([_text(request.inputs)], CUT, options, check=check, timeout_seconds=timeout_seconds)
-    (tokens,), (row,) = result.sequences, result.rows
+    started = time.perf_counter()
+    # a text that is too long is refused by its tokens, however many they are
+    read = tasks.tokenizer.encode([_text(request.inputs)], options, "right")
+    (tokens,), left = await tasks.prepare(read, timeout_seconds)
+    check_tokens([tokens], [0])
+    check_size(tokens, tasks.limits.max_attention, each)
+    tokenize_seconds = time.perf_counter() - started
+    cost = expected_cost(len(tokens), each * len(tokens) ** 2, sizes)
+    result = await tasks.run_alone([tokens], cost=cost, timeout_seconds=left)
+    result.tokenize_seconds, (row,) = tokenize_seconds, result.rows
     shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
     array = row[output].reshape(shape)
     if not averaged and request.heads is not None:
@@ -77,6 +82,12 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
     found = np.ascontiguousarray(array, np.float32)
     pieces = _describe(tasks, tokens)
     return result.finish(LongObject(pieces=pieces, layers=layers, heads=heads, attention=found))
+
+
+def expected_cost(tokens: int, numbers: int, sizes: Mapping[str, int]) -> int:
+    """The tokens that take as long as an answer of so many numbers, and the run of its own tokens."""
+    operations = 24 * sizes["layers"] * sizes["hidden"] ** 2  # of a token: four products of h x h, two of h x 4h
+    return tokens + -(-numbers * OPERATIONS_PER_NUMBER // operations)
 
 
 def check_size(tokens: EncodedText, most: int, each: int) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from model_export.artifact.batch import Row, Tokens
 from service.artifact import Manifest
@@ -80,6 +80,7 @@ class Tasks:
     embedding: EmbeddingDefaults
     rerank_by_cosine: bool = False  # of a model that is no cross-encoder
     root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)  # of `run_alone`
 
     def require_head(self, head: str) -> None:
         """Raises NoSuchHead."""
@@ -139,29 +140,31 @@ class Tasks:
         started = time.perf_counter()
         request = self.queue.begin(job.expected_sequences, job.expected_tokens, timeout_seconds=timeout_seconds)
         sequences: list[EncodedText] = []
-        try:
-            async with asyncio.timeout(None) as tokenizing:
-                stop = partial(_stop, tokenizing)
-                request.ended.add_done_callback(stop)
-                async with aclosing(self.tokenizer.run_job(job)) as parts:
-                    async for part in parts:
-                        check_tokens(part, job.owners[len(sequences) : len(sequences) + len(part)])
-                        check(part, len(sequences))
-                        sequences += part
-                        request.append(part, job.expected_tokens)
-        except TimeoutError:
-            pass  # `finish` says how the request has ended
-        except BaseException:
-            request.withdraw()
-            raise
-        finally:
-            request.ended.remove_done_callback(stop)
+        async with until_ended(request), aclosing(self.tokenizer.run_job(job, queued=True)) as parts:
+            async for part in parts:
+                check_tokens(part, job.owners[len(sequences) : len(sequences) + len(part)])
+                check(part, len(sequences))
+                sequences += part
+                request.append(part, job.expected_tokens)
         tokenize_seconds = time.perf_counter() - started
         with indexes_of_texts(job.owners):
             result = await request.finish()
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
         waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
         return task_result(sequences, job.owners, waited, tokenize_seconds)
+
+    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
+        """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
+        request = self.queue.begin(len(sequences), cost, timeout_seconds=timeout_seconds)
+        held = False
+        try:
+            async with until_ended(request):
+                held = await self.alone.acquire()
+                request.append(sequences, 0)
+            return task_result(sequences, range(len(sequences)), await request.finish(), 0.0)
+        finally:
+            if held:
+                self.alone.release()
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -173,6 +176,10 @@ class Tasks:
             message = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
             raise DeadlineExceeded(message) from None
         return result, timeout_seconds - (time.perf_counter() - started)
+
+    def allowing(self, inputs: int) -> "Tasks":
+        """For a request that makes so many texts of inputs whose number it has checked."""
+        return replace(self, limits=replace(self.limits, max_inputs=inputs))
 
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
@@ -188,11 +195,40 @@ class Tasks:
 
 
 class LongList(list[Any]):
-    """Answers of which each may be long: HTTP writes one after another, so that other requests get a turn."""
+    """Answers that are long together: HTTP writes one after another, so that other requests get a turn."""
+
+
+class MadeList(Sequence[Any]):
+    """As LongList, but each answer is made when it is read: memory holds the bytes of all, and the values of one."""
+
+    def __init__(self, make: Callable[..., Any], *columns: Any) -> None:  # sequences or arrays
+        self._make, self._columns = make, columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return MadeList(self._make, *(column[at] for column in self._columns))
+        return self._make(*(column[at] for column in self._columns))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, *self._columns)
+
+
+def made(value: Any) -> Any:
+    """The value with all of its answers made: lists in the place of MadeList."""
+    return [made(one) for one in value] if isinstance(value, MadeList) else value
 
 
 class LongObject(dict[str, Any]):
-    """An object with long values: HTTP writes it in chunks, and as NPY its one array."""
+    """An object with long values: HTTP writes each in chunks, and as NPY its one array."""
 
 
 def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> None:
@@ -235,9 +271,30 @@ def task_result(
     )
 
 
-def _stop(tokenizing: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
+@asynccontextmanager
+async def until_ended(request: RequestInParts) -> AsyncIterator[None]:
+    """What is inside ends as soon as the request has ended in the queue: then `finish` says how.
+
+    Withdraws the request where what is inside raises.
+    """
+    try:
+        async with asyncio.timeout(None) as working:
+            stop = partial(_stop, working)
+            request.ended.add_done_callback(stop)
+            try:
+                yield
+            finally:
+                request.ended.remove_done_callback(stop)
+    except TimeoutError:
+        pass
+    except BaseException:
+        request.withdraw()
+        raise
+
+
+def _stop(working: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
     with suppress(RuntimeError):  # tokenizing ended in the same turn of the loop
-        tokenizing.reschedule(asyncio.get_running_loop().time())
+        working.reschedule(asyncio.get_running_loop().time())
 
 
 def as_list(inputs: str | list[str]) -> list[str]:

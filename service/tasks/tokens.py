@@ -4,18 +4,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, cast
 
+import numpy as np
 from pydantic import BaseModel, Field
 
 from service.errors import DeadlineExceeded, Invalid, TooLarge
-from service.tasks.base import LongList, TaskResult, Tasks
+from service.tasks.base import MadeList, TaskResult, Tasks
 from service.tasks.schemas import Body, FailFastList, Pair
-from service.tokenization.encoding import Text
+from service.tokenization.encoding import PromptedTexts, Text, Texts
 from service.tokenization.token_details import TokenDetails, count_tokens, describe_tokens
+from service.turns import in_turns
 
-MAX_TOKENS = 500_000  # in a response that shows them: about 40 MB
-TOKENS_PER_TURN = 1000  # number of tokens formatted before the event loop gets a turn
+MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 
 
 class TokenizeRequest(Body):
@@ -66,22 +68,18 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: f
     async with deadline(timeout_seconds):
         if request.count:
             return _result(started, await count_tokens(tasks.tokenizer, texts, **how))
-        found = await describe_tokens(tasks.tokenizer, texts, **how)
-        check_answer_size(sum(len(tokens.ids) for tokens in found))
-        value = LongList()
-        for text, tokens in zip(texts, found, strict=True):
-            value.append(await _show(text, tokens, tasks.manifest.special_tokens.get("unk"), request.details))
-    return _result(started, value)
+        found = await describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
+    show = partial(_show, tasks, details=request.details)
+    return _result(started, MadeList(show, texts, found))
 
 
 async def decode(tasks: Tasks, request: DecodeRequest, *, timeout_seconds: float) -> TaskResult:
     """The text of each list of ids."""
     started = time.perf_counter()
-    rows: list[list[int]] = [[one] if isinstance(one, int) else one for one in request.ids]
-    if request.ids and isinstance(request.ids[0], int):
-        rows = [[token_id for row in rows for token_id in row]]
+    single = bool(request.ids) and isinstance(request.ids[0], int)
+    rows = cast(list[list[int]], [request.ids] if single else request.ids)
     tasks.check_count(rows)
-    _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
+    await _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
     async with deadline(timeout_seconds):
         texts = await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
     return _result(started, texts)
@@ -98,12 +96,10 @@ async def deadline(seconds: float) -> AsyncIterator[None]:
         raise DeadlineExceeded(message) from None
 
 
-def _texts(tasks: Tasks, request: TokenizeRequest) -> list[Text]:
+def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
     inputs, prompt = request.inputs, _prompt(tasks, request.prompt_name)
     texts = [_text(one, i) for i, one in enumerate(inputs if isinstance(inputs, list) else [inputs])]
-    if not prompt:
-        return texts
-    return [prompt + one if isinstance(one, str) else (prompt + one[0], one[1]) for one in texts]
+    return PromptedTexts(prompt, texts) if prompt else texts
 
 
 def _text(one: str | Pair | list[str], index: int) -> Text:
@@ -126,13 +122,14 @@ def _prompt(tasks: Tasks, name: str | None) -> str:
 
 
 def check_answer_size(tokens: int) -> None:
+    """Raises TooLarge for an answer with so many tokens, or more."""
     if tokens > MAX_TOKENS:
         way_out = "split the request, or send count: true for their number alone"
-        raise TooLarge(f"the inputs have {tokens} tokens; at most {MAX_TOKENS} are shown: {way_out}")
+        raise TooLarge(f"the inputs have {tokens} tokens or more; at most {MAX_TOKENS} are shown: {way_out}")
 
 
-def _check_ids(rows: Sequence[Sequence[int]], vocabulary: int, most: int) -> None:
-    for index, ids in enumerate(rows):
+async def _check_ids(rows: Sequence[Sequence[int]], vocabulary: int, most: int) -> None:
+    async for index, ids in in_turns(enumerate(rows)):
         if len(ids) > most:
             message = f"a list of {len(ids)} ids; at most {most} are allowed (BERT_MAX_CHARACTERS): split it"
             raise Invalid(message, code="too_long", index=index)
@@ -142,26 +139,27 @@ def _check_ids(rows: Sequence[Sequence[int]], vocabulary: int, most: int) -> Non
             raise Invalid(message, code="ids", index=index)
 
 
-async def _show(text: Text, tokens: TokenDetails, unknown: int | None, details: bool) -> list[dict[str, Any]]:
-    """The tokens of one input, as in the response."""
-    sides = (text,) if isinstance(text, str) else text
-    shown: list[dict[str, Any]] = []
-    columns = (tokens.ids, tokens.pieces, tokens.spans, tokens.special, tokens.words, tokens.sides, tokens.types)
-    for position, (token_id, piece, (start, stop), special, word, side, segment) in enumerate(
-        zip(*columns, strict=True)
-    ):
+def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> MadeList:
+    """The tokens of one input, as in the response: each is made when it is written, since a text may have 100,000."""
+    sides, tokenizer = (text,) if isinstance(text, str) else text, tasks.tokenizer
+    unknown = tasks.manifest.special_tokens.get("unk")
+
+    def show(at: int, token_id: int, start: int, stop: int, special: int, word: int, side: int, segment: int) -> Any:
         if special:
+            piece = tokens.piece(at, tokenizer)
             token = {"id": token_id, "text": piece, "special": True, "start": None, "stop": None}
         else:
-            characters = sides[side or 0][start:stop]
+            characters = sides[max(0, side)][start:stop]
             token = {"id": token_id, "text": characters, "special": False, "start": start, "stop": stop}
         if details:
-            token |= {"piece": piece, "unknown": token_id == unknown, "word": word}
-            token |= {"side": side, "segment": segment, "position": position}
-        shown.append(token)
-        if len(shown) % TOKENS_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return shown
+            token |= {"piece": tokens.piece(at, tokenizer), "unknown": token_id == unknown}
+            token |= {"word": word if word >= 0 else None, "side": side if side >= 0 else None}
+            token |= {"segment": segment, "position": at}
+        return token
+
+    starts, stops = map(np.ascontiguousarray, tokens.spans.T)
+    columns = (tokens.ids, starts, stops, tokens.special, tokens.words, tokens.sides, tokens.types)
+    return MadeList(show, range(len(tokens)), *(column.data for column in columns))  # of Python's own integers
 
 
 def _result(started: float, value: Any) -> TaskResult:

@@ -5,7 +5,7 @@ Plain functions around the tokenizers library; knows no threads, no requests and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,38 @@ class EncodedText(Tokens):
     spans: Ints  # [length, 2] first and end character of each token, -1 for special tokens; NO_SPANS if not asked for
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptedTexts(Sequence[Text]):
+    """Texts with a prompt before each, put together one at a time: 2,048 times a long prompt would be 200 MB."""
+
+    prompt: str
+    texts: Texts  # of a pair, before the first text
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, at: int) -> Text: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "PromptedTexts": ...
+
+    def __getitem__(self, at: int | slice) -> "Text | PromptedTexts":
+        if isinstance(at, slice):
+            return PromptedTexts(self.prompt, self.texts[at])
+        text = self.texts[at]
+        return self.prompt + text if isinstance(text, str) else (self.prompt + text[0], text[1])
+
+
 def count_characters(text: Text) -> int:
     return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+
+
+def count_each(texts: Texts) -> list[int]:
+    """The characters of each text."""
+    if isinstance(texts, PromptedTexts):
+        return [len(texts.prompt) + count_characters(text) for text in texts.texts]
+    return [count_characters(text) for text in texts]
 
 
 def encode_texts(

@@ -10,7 +10,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from service.errors import Overloaded
+
 T = TypeVar("T")
+SECONDS_PER_CHARACTER = 1e-6  # English text, measured
+MAX_UNQUEUED = 2**24  # characters of requests that the queue has not admitted: two of the largest bodies, 10 to 30 s
 OLDEST_EVERY = 4  # every fourth step is of the request that came first, so that smaller ones cannot hold it up for ever
 
 
@@ -19,6 +23,7 @@ class Turns:
     """A request's place among those that are tokenized."""
 
     characters: int  # left
+    queued: bool  # admitted by the queue, which counts its tokens
     granted: "asyncio.Future[None] | None" = None  # it waits for its next step
 
 
@@ -30,6 +35,7 @@ class TokenizingScheduler:
     report: Callable[[int, int], None] = lambda requests, characters: None  # called with both sums when they change
     _requests: dict[Turns, None] = field(default_factory=dict)  # in the order of their arrival
     _characters: int = 0
+    _unqueued: int = 0  # of those, of requests that the queue has not admitted
     _busy: bool = False
     _steps: int = 0
 
@@ -42,8 +48,17 @@ class TokenizingScheduler:
         """Of the texts in all requests that have not been read."""
         return self._characters
 
-    def enter(self, characters: int) -> Turns:
-        turns = Turns(0)
+    def enter(self, characters: int, *, queued: bool) -> Turns:
+        """Raises Overloaded where too much is waiting that no queue counts; a request alone is always admitted."""
+        if not queued and self._unqueued and self._unqueued + characters > MAX_UNQUEUED:
+            waiting = (
+                f"{self._unqueued} characters of other requests wait for the tokenizer, and this one has {characters}"
+            )
+            raise Overloaded(
+                f"{waiting}; at most {MAX_UNQUEUED} may wait: send it again later",
+                retry_after=self._unqueued * SECONDS_PER_CHARACTER,
+            )
+        turns = Turns(0, queued)
         self._requests[turns] = None
         self._set(turns, characters)
         return turns
@@ -77,6 +92,7 @@ class TokenizingScheduler:
 
     def _set(self, turns: Turns, characters: int) -> None:
         self._characters += characters - turns.characters
+        self._unqueued += 0 if turns.queued else characters - turns.characters
         turns.characters = characters
         self.report(len(self._requests), self._characters)
 

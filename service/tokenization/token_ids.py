@@ -9,6 +9,7 @@ from model_export.artifact.placement import Ints
 from service.errors import Invalid
 from service.tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, too_long
 from service.tokenization.tokenizer import Tokenizer
+from service.turns import in_turns
 
 Ids = NDArray[np.int64]
 FRAME = EncodeOptions(outputs=frozenset(), spans=True)
@@ -29,7 +30,7 @@ async def encode_ids(
     manifest = tokenizer.artifact.manifest
     limit, special = manifest.max_tokens, len(before) + len(after)
     encoded = []
-    for index, sequence in enumerate(sequences):
+    async for index, sequence in in_turns(enumerate(sequences)):
         ids = _without_frame(_check_vocabulary(sequence, manifest.sizes["vocabulary"], index), before, after)
         _check_special_tokens(ids, manifest.special_tokens, index)
         cut = max(0, len(ids) + special - limit)

@@ -20,7 +20,7 @@ from service.tokenization.encoding import (
     EncodedText,
     EncodeOptions,
     Texts,
-    count_characters,
+    count_each,
     encode_texts,
 )
 from service.tokenization.jobs.hypotheses import HypothesesJob, PairFrame
@@ -72,7 +72,7 @@ class Tokenizer:
 
     def measure(self, texts: Texts) -> list[int]:
         """The characters of each text. Raises Invalid with the index of one that has too many."""
-        sizes, most = [count_characters(text) for text in texts], self.max_characters
+        sizes, most = count_each(texts), self.max_characters
         for index, size in enumerate(sizes):
             if size > most:
                 message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
@@ -103,9 +103,12 @@ class Tokenizer:
         )
         return _sampled(job)
 
-    async def run_job(self, job: EncodingJob) -> AsyncGenerator[list[EncodedText]]:
-        """The next texts of the job, as they become ready, in turns with other requests. Raises as `encode_sync`."""
-        turns = self.scheduler.enter(job.left)
+    async def run_job(self, job: EncodingJob, *, queued: bool) -> AsyncGenerator[list[EncodedText]]:
+        """The next texts of the job, as they become ready, in turns with other requests.
+
+        `queued`: the queue has admitted the request. Raises as `encode_sync`, and Overloaded.
+        """
+        turns = self.scheduler.enter(job.left, queued=queued)
         try:
             while not job.done:
                 if encoded := await self.scheduler.run(turns, job.left, job.step):
@@ -119,7 +122,7 @@ class Tokenizer:
         if sum(sizes) <= INLINE_CHARACTERS:
             return self.encode_sync(texts, options, truncate)
         job = self.start_job(texts, sizes, options, truncate)
-        return [one async for part in self.run_job(job) for one in part]
+        return [one async for part in self.run_job(job, queued=False) for one in part]
 
     def start_windows(
         self, texts: Texts, options: EncodeOptions, *, stride: int | None, prompt: int, most: int
@@ -194,18 +197,27 @@ class Tokenizer:
 
         return await self._run_in_chunks([len(ids) for ids in sequences], INLINE_TOKENS, decode_chunk)
 
-    async def read(self, texts: Texts, masks: bool, work: Callable[[HFTokenizer, Texts], list[T]]) -> list[T]:
-        """What `work` makes of the texts, with the tokenizer that parses the mask token or not. Raises as `measure`."""
-        encoder, sizes = self._masking if masks else self._plain, self.measure(texts)
-        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]))
+    async def read(
+        self, texts: Texts, masks: bool, work: Callable[[HFTokenizer, Texts], list[T]], *, queued: bool = False
+    ) -> list[T]:
+        """What `work` makes of the texts, with the tokenizer that parses the mask token or not.
 
-    async def _run_in_chunks(self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]]) -> list[T]:
+        `queued`: the queue has admitted them. Raises as `measure`, and Overloaded.
+        """
+        encoder, sizes = self._masking if masks else self._plain, self.measure(texts)
+        return await self._run_in_chunks(
+            sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]), queued=queued
+        )
+
+    async def _run_in_chunks(
+        self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]], *, queued: bool = False
+    ) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
         if sum(sizes) <= inline:
             return guard(lambda: work(slice(0, len(sizes))))
         results: list[T] = []
         left = sum(sizes)
-        turns = self.scheduler.enter(left)
+        turns = self.scheduler.enter(left, queued=queued)
         try:
             for chunk in chunk_by_size(sizes):
                 results += await self.scheduler.run(turns, left, partial(guard, partial(work, chunk)))

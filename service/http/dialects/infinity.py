@@ -1,6 +1,7 @@
 """infinity's routes beside /embeddings: its list of models, and /classify, which vLLM has in another shape."""
 
 import time
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
 from service.http.responses import JSON
-from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
 from service.tasks.labels.label_schemas import Label
 from service.tasks.labels.predict import Floats
 from service.tasks.pairs.score import score_labels
@@ -78,9 +79,9 @@ async def _classify(tasks: Tasks, request: ClassifyRequest, *, timeout_seconds: 
     raw = request.raw_scores or request.use_activation is False
     result = await score_labels(tasks, as_list(request.input), fields, raw=raw, timeout_seconds=timeout_seconds)
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
-    data = [(_vllm_labels if as_vllm else _rank)(tasks, index, scores) for index, scores in enumerate(result.value)]
+    data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(result.value)), result.value)
     kind = {"object": "list" if as_vllm else "classify"}
-    result.value = (
+    result.value = LongObject(
         new_id("classify") | kind | {"model": tasks.manifest.name, "data": data, "usage": usage(result.tokens)}
     )
     return result

@@ -15,8 +15,8 @@ from service.backend import Backend
 from service.errors import Invalid, NotFound
 from service.http.dialects.errors import OPENAI_ERROR
 from service.http.dialects.spec import TaskSpec
-from service.http.responses import JSON, Floats, json_bytes
-from service.tasks.base import TaskResult, Tasks, as_list
+from service.http.responses import JSON, Floats
+from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
 from service.tasks.schemas import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
 from service.tasks.vectors import embed
 from service.tokenization.encoding import Direction
@@ -107,7 +107,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_secon
         sequences = _token_ids(tasks, request)
         result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)
     as_base64 = request.encoding_format == "base64"
-    result.value = await build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
+    result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
 
 
@@ -168,11 +168,18 @@ def _token_ids(tasks: Tasks, request: EmbeddingsRequest) -> list[list[int]]:
     return typing.cast(list[list[int]], [inputs] if single else inputs)
 
 
-async def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
-    """OpenAI's response for [inputs, dimensions], for `json_bytes`; base64 holds little-endian float32."""
-    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors] if as_base64 else list(vectors)
-    data = await json_bytes([{"object": "embedding", "embedding": row, "index": i} for i, row in enumerate(rows)])
-    return {"object": "list", "data": orjson.Fragment(data), "model": model, "usage": usage(tokens)}
+def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
+    """OpenAI's response for [inputs, dimensions]; base64 holds little-endian float32."""
+
+    def show(row: Floats, index: int) -> dict[str, Any]:
+        return {"object": "embedding", "embedding": as_base64_text(row) if as_base64 else row, "index": index}
+
+    data = MadeList(show, vectors, range(len(vectors)))
+    return LongObject(object="list", data=data, model=model, usage=usage(tokens))
+
+
+def as_base64_text(row: Floats) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
 def new_id(kind: str) -> dict[str, Any]:

@@ -50,6 +50,6 @@ class TaskSpec:
 class Content(NamedTuple):
     """The value of a TaskResult that is no JSON: the bytes of the response."""
 
-    data: bytes
+    data: bytes | bytearray
     media_type: str
     headers: tuple[tuple[bytes, bytes], ...] = ()

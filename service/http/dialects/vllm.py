@@ -5,7 +5,6 @@ is not of vLLM: it asks how likely its texts are (`tasks/masks/likelihood`). The
 the fields `index` and `request_id` of this service's own errors.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,9 +13,10 @@ from pydantic import BaseModel, Field
 
 from service.errors import Invalid
 from service.http.dialects.errors import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, openai_error
-from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
+from service.http.dialects.openai import Usage, VllmFields, as_base64_text, new_id, truncation_fields, usage
 from service.http.dialects.spec import TaskSpec
-from service.tasks.base import TaskResult, Tasks, as_list
+from service.http.responses import Floats
+from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
 from service.tasks.masks.likelihood import LikelihoodResponse, Variant, score_sentences
 from service.tasks.pairs.score import score_labels, score_pairs
 from service.tasks.schemas import NO_EFFECT, EmbeddingFields, StringOrList
@@ -156,10 +156,12 @@ async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: fl
     else:
         raw = request.use_activation is False
         result = await score_labels(tasks, texts, fields, raw=raw, timeout_seconds=timeout_seconds)
-    rows: Sequence[Any] = result.value.astype("<f4")
-    if request.encoding_format == "base64":
-        rows = [base64.b64encode(row.tobytes()).decode() for row in rows]
-    data = [{"index": i, "object": "pooling", "data": row} for i, row in enumerate(rows)]
+    as_base64, rows = request.encoding_format == "base64", result.value.astype("<f4")
+
+    def show(index: int, row: Floats) -> dict[str, Any]:
+        return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
+
+    data = MadeList(show, range(len(rows)), rows)
     return _finish(tasks, result, "pooling", data)
 
 
@@ -170,8 +172,8 @@ def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
     return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
 
 
-def _finish(tasks: Tasks, result: TaskResult, kind: str, data: list[dict[str, Any]]) -> TaskResult:
-    result.value = new_id(kind) | {"object": "list", "model": tasks.manifest.name, "data": data}
+def _finish(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[dict[str, Any]]) -> TaskResult:
+    result.value = LongObject(new_id(kind), object="list", model=tasks.manifest.name, data=data)
     result.value["usage"] = usage(result.tokens)
     return result
 

@@ -56,5 +56,5 @@ def _gunzip(body: bytes, limit: int) -> Iterator[bytes]:
         raise Invalid("the body is not complete gzip, as content-encoding says", code="encoding")
 
 
-async def encode_response(content: bytes) -> bytes:
+async def encode_response(content: bytes | bytearray) -> bytes:
     return await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Invalid
-from service.tasks.base import TaskResult, Tasks
+from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.labels.label_schemas import PredictRequest
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair
 from service.tasks.vectors.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
 from service.tokenization.encoding import EncodeOptions, Text
+from service.turns import in_turns
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 Floats = NDArray[np.float64]
@@ -32,10 +33,9 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
         result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     else:
         result = await run_windows(tasks, texts, request, OPTIONS, timeout_seconds=timeout_seconds)
-    scores = [score(row["labels"][0].astype(np.float64)) for row in result.rows]
-    scores = scores if combine is None else combine_windows(result, scores, combine)
-    ranked = [_rank(tasks.manifest.labels, one) for one in scores]
-    ranked = ranked if request.top_k is None else [labels[: request.top_k] for labels in ranked]
+    scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
+    scores = scores if combine is None else await combine_windows(result, scores, combine)
+    ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
     return result.finish(ranked[0] if single else ranked)
 
 
@@ -98,6 +98,6 @@ def _text(one: str | Pair | list[str], index: int) -> Text:
     raise Invalid(f"an input is a text or a pair, this one has {len(one)} texts", code="pair", index=index)
 
 
-def _rank(labels: Sequence[str], scores: Floats) -> list[dict[str, Any]]:
-    order = np.argsort(-scores, kind="stable").tolist()
+def _rank(labels: Sequence[str], scores: Floats, most: int | None) -> list[dict[str, Any]]:
+    order = np.argsort(-scores, kind="stable")[:most].tolist()
     return [{"label": labels[i], "score": float(scores[i])} for i in order]

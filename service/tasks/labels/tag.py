@@ -1,6 +1,5 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -9,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from service.errors import Invalid
-from service.tasks.base import TaskResult, Tasks, as_list
+from service.tasks.base import LongList, TaskResult, Tasks, as_list
 from service.tasks.labels.label_schemas import TagParameters, TagRequest
 from service.tasks.labels.predict import Floats, softmax
 from service.tasks.schemas import WindowFields
 from service.tasks.vectors.windows import asks_for_windows, run_windows
 from service.tokenization.encoding import EncodedText, EncodeOptions
+from service.turns import in_turns
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
 OUTSIDE = ("O",)  # the tag of tokens that belong to no entity; left out of the response by default
@@ -36,12 +36,12 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
         result = await run_windows(tasks, texts, asked.windows, OPTIONS, timeout_seconds=timeout_seconds)
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
-    for count, (index, tokens, row) in enumerate(zip(result.owners, result.sequences, result.rows, strict=True)):
-        if count:
-            await asyncio.sleep(0)  # a long text takes milliseconds
+    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
         value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), asked)
-    value = [_join_windows(found) if windows[index] > 1 else found for index, found in enumerate(value)]
-    return result.finish(value if isinstance(request.inputs, list) else value[0])
+    async for index, found in in_turns(enumerate(value)):
+        if windows[index] > 1:
+            value[index] = _join_windows(found)
+    return result.finish(LongList(value) if isinstance(request.inputs, list) else value[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

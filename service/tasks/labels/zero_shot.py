@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from model_export.artifact.placement import Ints
 from service.errors import Invalid, NoSuchHead, TooLarge
-from service.tasks.base import TaskResult, Tasks
+from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.labels.label_schemas import PredictRequest, ZeroShotFields
 from service.tasks.labels.predict import OPTIONS, Floats, predict, softmax
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import Pair
+from service.turns import in_turns
 
 TEMPLATE = "This example is {}."
 UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "stride")  # they say nothing of labels
@@ -45,7 +46,7 @@ async def zero_shot(tasks: Tasks, request: PredictRequest, *, timeout_seconds: f
     result = await tasks.run_job(job, timeout_seconds=left)
     logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
     scores = score_labels(logits.reshape(len(texts), len(labels), -1), entailment, alone=bool(request.multi_label))
-    found = [_rank(text, labels, row) for text, row in zip(texts, scores, strict=True)]
+    found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
     return result.finish(found if isinstance(request.inputs, list) else found[0])
 
 

@@ -1,6 +1,5 @@
 """/fill-mask: candidates for each mask with their probabilities, as transformers' FillMaskPipeline gives them."""
 
-import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +10,19 @@ import numpy as np
 
 from model_export.artifact.batch import Row
 from service.errors import Invalid, TooLarge
-from service.tasks.base import TaskResult, Tasks, as_list, check_tokens
+from service.tasks.base import LongList, TaskResult, Tasks, as_list, check_tokens
 from service.tasks.masks.joint_masks import choose_beam, fill_together
 from service.tasks.masks.mask_schemas import FillMaskRequest
 from service.tasks.masks.whole_words import Ids, describe_word, score_words, word_score
 from service.tasks.parameters import merge_parameters
 from service.tokenization.encoding import EncodedText, EncodeOptions
+from service.turns import in_turns
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
-MAX_ANSWER_TOKENS = 8_000_000  # in the sequences of a response: about 60 MB
+MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
 MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
 MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
-INPUTS_PER_TURN = 8  # number of inputs formatted before the event loop gets a turn
 
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
@@ -40,11 +39,9 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
         if any(len(ids) > 1 for ids in words):
             return await _fill_words(tasks, asked, words, top_k, timeout_seconds)
     result = await _run(tasks, asked, top_k, words, timeout_seconds)
-    value = []
-    for tokens, row in zip(result.sequences, result.rows, strict=True):
+    value = LongList()
+    async for tokens, row in in_turns(zip(result.sequences, result.rows, strict=True)):
         value.append(await _fill(tasks, tokens, row, top_k, words))
-        if len(value) % INPUTS_PER_TURN == 0:
-            await asyncio.sleep(0)
     return result.finish(value if len(value) > 1 else value[0])
 
 
@@ -72,10 +69,10 @@ async def _fill_words(
     tokenize_seconds = time.perf_counter() - started
     result, scores = await score_words(tasks, texts, list(words), timeout_seconds=left)
     result.tokenize_seconds = tokenize_seconds
-    value = []
-    for text, logs in zip(texts, scores, strict=True):
-        per_mask = []
-        for mask, position in enumerate(text.masks):
+    value = LongList()
+    async for text, logs in in_turns(zip(texts, scores, strict=True)):
+        per_mask = LongList()
+        async for mask, position in in_turns(enumerate(text.masks)):
             order = sorted(words, key=lambda ids: -word_score(ids, logs[mask, ids]))[:top_k]
             candidates = await _describe(
                 tasks, text, position, order, [word_score(ids, logs[mask, ids]) for ids in order]
@@ -87,7 +84,6 @@ async def _fill_words(
                 ]
             )
         value.append(per_mask if len(per_mask) > 1 else per_mask[0])
-        await asyncio.sleep(0)
     return result.finish(value if len(value) > 1 else value[0])
 
 
@@ -198,8 +194,8 @@ def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
 
 async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> list[Any]:
     """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
-    per_mask = []
-    for n, position in enumerate(tokens.masks):
+    per_mask = LongList()
+    async for n, position in in_turns(enumerate(tokens.masks)):
         if tokens.targets:
             logits = row["target_logits"].reshape(len(tokens.masks), -1)[n]
             order = np.argsort(-logits, kind="stable")[:top_k]

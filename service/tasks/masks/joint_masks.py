@@ -7,10 +7,9 @@ with the same pieces are one, with the higher sum. A round of all inputs is one 
 under one deadline.
 """
 
-import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +20,7 @@ from service.errors import DeadlineExceeded, Invalid
 from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.masks.passes import check_cost, run_passes
 from service.tokenization.encoding import NO_SPANS, EncodedText
+from service.turns import in_turns
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_BEAM, MAX_BEAM = 10, 64
@@ -63,9 +63,9 @@ class Search:
     def done(self) -> bool:
         return not self.states[0].open_masks()
 
-    def passes(self) -> list[EncodedText]:
+    def passes(self) -> Iterator[EncodedText]:
         """A pass for each partly filled text, which scores all of its open masks."""
-        return [self._pass(state) for state in self.states]
+        return map(self._pass, self.states)
 
     def advance(self, rows: Sequence[Row]) -> None:
         """Fills a mask of each partly filled text; `rows` are those of `passes`."""
@@ -133,22 +133,22 @@ async def fill_together(
     searches = [Search(text, beam) for text in texts]
     deadline, total = time.perf_counter() + timeout_seconds, None
     while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
-        round_passes = [(index, one) for index, search in left for one in search.passes()]
-        tokens = sum(len(one) for _, one in round_passes)
+        count = sum(len(search.states) for _, search in left)
+        tokens = sum(len(search.states) * len(search.text) for _, search in left)
+        round_passes = ((index, one) for index, search in left for one in search.passes())
         seconds = deadline - time.perf_counter()
         if seconds <= 0:
             filled = len(left[0][1].states[0].order)
             raise DeadlineExceeded(f"the deadline passed after {timeout_seconds:.3f} s, with {filled} masks filled")
-        result = await run_passes(tasks, round_passes, count=len(round_passes), tokens=tokens, timeout_seconds=seconds)
+        result = await run_passes(tasks, round_passes, count=count, tokens=tokens, timeout_seconds=seconds)
         rows = iter(result.rows)
-        for _, search in left:
+        async for _, search in in_turns(left):
             search.advance([next(rows) for _ in search.states])
-            await asyncio.sleep(0)
         total = result if total is None else _add(total, result)
     assert total is not None, "texts without masks are refused before"
     total.truncated = sum(text.truncated for text in texts)
     value = LongList()
-    for search in searches:
+    async for search in in_turns(searches):
         value.append(await _describe(tasks, search, top_k))
     return total.finish(value)
 

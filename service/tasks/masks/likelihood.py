@@ -6,12 +6,12 @@ pieces, whose other pieces give the masked one away. So by default the later tok
 (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). Every token is a pass of the model.
 """
 
-import asyncio
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +20,14 @@ from pydantic import BaseModel, Field
 
 from model_export.artifact.batch import Row
 from model_export.artifact.placement import Ints
-from service.errors import Invalid, NoSuchHead
+from service.errors import Invalid, NoSuchHead, TooLarge
 from service.tasks.base import LongList, TaskResult, Tasks
-from service.tasks.masks.passes import PASSES_PER_TURN, check_cost, run_passes
+from service.tasks.masks.passes import check_cost, run_passes
 from service.tasks.schemas import TruncationFields
 from service.tokenization.encoding import NO_SPANS, Direction, EncodedText, too_long
 from service.tokenization.token_details import TokenDetails, describe_tokens
+from service.tokenization.tokenizer import Tokenizer
+from service.turns import in_turns
 
 Variant = Literal["within_word", "original"]
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
@@ -74,7 +76,7 @@ class Sentence:
     @property
     def words(self) -> list[int | None]:
         """[scored] The index of each token's word."""
-        return [self.details.words[at] for at in self.details_at]
+        return [word if word >= 0 else None for word in self.details.words[self.details_at].tolist()]
 
 
 async def score_sentences(
@@ -89,10 +91,11 @@ async def score_sentences(
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
     started = time.perf_counter()
-    reading = describe_tokens(tasks.tokenizer, texts, special_tokens=True, masks=False)
-    found, left = await tasks.prepare(reading, timeout_seconds)
     limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
-    sentences = [_sentence(details, limit, direction, index) for index, details in enumerate(found)]
+    check = partial(_check_tokens, tasks.limits.max_tokens)
+    reading = describe_tokens(tasks.tokenizer, texts, special_tokens=True, masks=False, check=check)
+    found, left = await tasks.prepare(reading, timeout_seconds)
+    sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)
     check_cost(tasks, count, tokens, WAY_OUT)
     tokenize_seconds = time.perf_counter() - started
@@ -105,18 +108,23 @@ async def score_sentences(
     result.tokenize_seconds = tokenize_seconds
     result.truncated = sum(one.truncated for one in sentences)
     value, read = LongList(), 0
-    for sentence in sentences:
-        if read // PASSES_PER_TURN < (read + len(sentence.positions)) // PASSES_PER_TURN:
-            await asyncio.sleep(0)
-        value.append(_describe(sentence, result.rows[read : read + len(sentence.positions)], variant))
-        read += len(sentence.positions)
+    async for sentence in in_turns(sentences):
+        rows = result.rows[read : read + len(sentence.positions)]
+        value.append(_describe(tasks.tokenizer, sentence, rows, variant))
+        read += len(rows)
     return result.finish(value)
+
+
+def _check_tokens(most: int, tokens: int) -> None:
+    if tokens > most:
+        message = f"the texts have {tokens} tokens or more, each of them a pass of the model; at most {most} are read"
+        raise TooLarge(f"{message} (nine tenths of BERT_MAX_WAITING_TOKENS): {WAY_OUT}")
 
 
 def _sentence(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> Sentence:
     """Raises Invalid for a text without tokens, and for one with more than `limit` where nothing may be cut."""
-    own = [at for at, special in enumerate(details.special) if not special]
-    if not own:
+    own = np.flatnonzero(details.special == 0)
+    if not len(own):
         message = "input has no tokens: it is empty, or holds only spaces and control characters"
         raise Invalid(message, code="empty", index=index)
     over = max(0, len(details.ids) - limit)
@@ -126,12 +134,15 @@ def _sentence(details: TokenDetails, limit: int, direction: Direction | None, in
         message = f"this model takes at most {limit} tokens: there is no room for a text, truncated or not"
         raise Invalid(message, code="too_long", index=index)
     kept = own[over:] if direction == "left" else own[: len(own) - over]
-    cut = {*own}.difference(kept)
-    places = [at for at in range(len(details.ids)) if at not in cut]
-    ids = np.array([details.ids[at] for at in places], np.int32)
-    types = np.array([details.types[at] for at in places], np.int32)
-    positions = np.array([position for position, at in enumerate(places) if not details.special[at]])
-    return Sentence(ids=ids, types=types, details=details, details_at=kept, positions=positions, truncated=over > 0)
+    places = np.sort(np.concatenate([np.flatnonzero(details.special), kept]))
+    return Sentence(
+        ids=details.ids[places],
+        types=details.types[places],
+        details=details,
+        details_at=kept.tolist(),
+        positions=np.flatnonzero(details.special[places] == 0),
+        truncated=over > 0,
+    )
 
 
 def _passes(sentence: Sentence, variant: Variant, mask_id: int) -> Iterator[EncodedText]:
@@ -162,15 +173,13 @@ def _word_ends(words: Sequence[int | None]) -> list[int]:
     return ends
 
 
-def _describe(sentence: Sentence, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
+def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
     """One text as in the response."""
-    details = sentence.details
+    details, spans = sentence.details, sentence.details.spans[sentence.details_at].tolist()
     scored: list[dict[str, Any]] = []
-    for at, word, row in zip(sentence.details_at, sentence.words, rows, strict=True):
-        (start, stop), score = details.spans[at], log_probability(row)
-        scored.append(
-            {"piece": details.pieces[at], "start": start, "stop": stop, "word": word, "log_probability": score}
-        )
+    for at, word, (start, stop), row in zip(sentence.details_at, sentence.words, spans, rows, strict=True):
+        piece, score = details.piece(at, tokenizer), log_probability(row)
+        scored.append({"piece": piece, "start": start, "stop": stop, "word": word, "log_probability": score})
     total = sum(one["log_probability"] for one in scored)
     per_token = total / len(scored)
     return {

@@ -3,15 +3,15 @@
 Knows the queue; does not know what a pass is for.
 """
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from service.errors import TooLarge, TooMuchForDeadline
 from service.tasks.base import TaskResult, Tasks, indexes_of_texts, task_result
 from service.tokenization.encoding import EncodedText
+from service.turns import in_turns
 
-PASSES_PER_TURN = 256  # made, or read, before the event loop gets a turn: about 1 ms
+PASSES_AT_ONCE = 64  # appended to the request together
 WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
 Pass = tuple[int, EncodedText]  # the index of the input, and the sequence that the model gets
 
@@ -24,6 +24,12 @@ def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
         raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")
 
 
+def batched(passes: Iterable[Pass], count: int) -> Iterator[Sequence[Pass]]:
+    remaining = iter(passes)
+    while part := list(islice(remaining, count)):
+        yield part
+
+
 async def run_passes(
     tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int, timeout_seconds: float
 ) -> TaskResult:
@@ -34,18 +40,18 @@ async def run_passes(
     """
     sequences: list[EncodedText] = []
     owners: list[int] = []
-    left, remaining = tokens, iter(passes)
+    left = tokens
     try:
         request = tasks.queue.begin(count, tokens, timeout_seconds=timeout_seconds)
         try:
-            while (part := list(islice(remaining, PASSES_PER_TURN))) and not request.ended.done():
+            async for part in in_turns(batched(passes, PASSES_AT_ONCE)):
+                if request.ended.done():
+                    break
                 owners += [owner for owner, _ in part]
                 made = [sequence for _, sequence in part]
                 sequences += made
                 left -= sum(map(len, made))
                 request.append(made, left)
-                if left:
-                    await asyncio.sleep(0)
         except BaseException:
             request.withdraw()
             raise

@@ -9,7 +9,6 @@ All passes are known before the model runs, so they are one request. Targets tha
 as many, share passes.
 """
 
-import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.masks.passes import check_cost, run_passes
 from service.tokenization.encoding import NO_SPANS, EncodedText
+from service.turns import in_turns
 
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
 WAY_OUT = "send fewer or shorter targets, or fewer texts at once"
@@ -64,7 +64,7 @@ async def score_words(
     plan, longest = Plan.of(targets), max(map(len, targets))
     for index, text in enumerate(texts):
         check_fit(tasks, len(text), longest, index)
-    costs = [plan.cost(text) for text in texts]
+    costs = [plan.cost(text) async for text in in_turns(texts)]
     count, tokens = sum(passes for passes, _ in costs), sum(each for _, each in costs)
     check_cost(tasks, count, tokens, WAY_OUT)
     mask_id = tasks.tokenizer.mask_id
@@ -72,10 +72,9 @@ async def score_words(
     result = await run_passes(tasks, passes, count=count, tokens=tokens, timeout_seconds=timeout_seconds)
     result.truncated = sum(text.truncated for text in texts)
     scores, first = [], 0
-    for text, (passed, _) in zip(texts, costs, strict=True):
-        scores.append(_scores(plan, len(text.masks), result.rows[first : first + passed]))
+    async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
+        scores.append(await _scores(plan, len(text.masks), result.rows[first : first + passed]))
         first += passed
-        await asyncio.sleep(0)
     return result, scores
 
 
@@ -128,14 +127,14 @@ def _pass(text: EncodedText, ids: Any, types: Any, masks: Ids, targets: Ids) -> 
     )
 
 
-def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
+async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
     """From the rows of one text's passes, in the order of `_passes`."""
     remaining, scores = iter(rows), Scores()
     if plan.single:
         row = next(remaining)
         for mask, logs in enumerate(_log_probabilities(row)):
             scores |= {(mask, (token_id,)): log for token_id, log in zip(plan.single, logs, strict=True)}
-    for mask in range(masks):
+    async for mask in in_turns(range(masks)):
         steps: dict[tuple[Step, int], float] = {}
         for (step, targets), row in zip(plan.steps.items(), remaining, strict=False):
             (logs,) = _log_probabilities(row)

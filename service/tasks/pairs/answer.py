@@ -1,6 +1,5 @@
 """/answer: the parts of a context that answer a question, as transformers' question-answering pipeline finds them."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -11,12 +10,13 @@ from pydantic_core import PydanticCustomError
 
 from model_export.artifact.batch import Row
 from service.errors import Invalid
-from service.tasks.base import TaskResult, Tasks
+from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.labels.predict import Floats, softmax
 from service.tasks.parameters import merge_parameters
 from service.tasks.schemas import PARAMETERS, Body, ClientFields, FailFastList
 from service.tokenization.encoding import EncodedText
 from service.tokenization.jobs.questions import DEFAULT_MAX_TOKENS, WindowOptions
+from service.turns import in_turns
 
 OUTPUTS = frozenset({"spans"})
 DEFAULT_ANSWER_TOKENS = 15  # of the pipeline, as the other defaults
@@ -95,11 +95,9 @@ async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float
     job = tasks.tokenizer.start_questions(pairs, OUTPUTS, _window_options(tasks, request), tasks.limits.max_inputs)
     result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
     found = [_Candidates(context, asked) for _, context in pairs]
-    for count, (index, tokens, row) in enumerate(zip(result.owners, result.sequences, result.rows, strict=True)):
-        if count:
-            await asyncio.sleep(0)  # a window takes up to a millisecond
+    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
         found[index].add(tokens, row)
-    value = [one.best() for one in found]
+    value = LongList([one.best() async for one in in_turns(found)])
     return result.finish(value if isinstance(request.inputs, list) else value[0])
 
 

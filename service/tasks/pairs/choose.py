@@ -8,10 +8,11 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.errors import Invalid, ServiceError
-from service.tasks.base import TaskResult, Tasks
+from service.tasks.base import LongList, TaskResult, Tasks
 from service.tasks.labels.predict import Floats, softmax
 from service.tasks.schemas import Body, ClientFields, FailFastList, TruncationFields
 from service.tokenization.encoding import EncodeOptions
+from service.turns import in_turns
 
 OPTIONS = EncodeOptions(outputs=frozenset({"choices"}))
 EXAMPLE_CHOICES = ["It is eaten with a fork.", "It is eaten while held in the hand."]
@@ -62,7 +63,8 @@ async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float
         raise
     logits = np.array([row["choices"][0, 0] for row in result.rows], np.float64)
     ends = np.cumsum([len(one.choices) for one in inputs])[:-1]
-    value = [_rank(one.choices, softmax(part)) for one, part in zip(inputs, np.split(logits, ends), strict=True)]
+    parts = zip(inputs, np.split(logits, ends), strict=True)
+    value = LongList([_rank(one.choices, softmax(part)) async for one, part in in_turns(parts)])
     return result.finish(value if isinstance(request.inputs, list) else value[0])
 
 

@@ -11,6 +11,7 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import NspRequest, Pair
 from service.tokenization.encoding import EncodeOptions, Text
+from service.turns import in_turns
 
 OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 
@@ -20,7 +21,7 @@ async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> T
     tasks.require_head("pair")
     pairs, single = _pairs(request.inputs)
     result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
-    scores = [_score(row["pair"][0], tasks.manifest.pair_labels) for row in result.rows]
+    scores = [_score(row["pair"][0], tasks.manifest.pair_labels) async for row in in_turns(result.rows)]
     return result.finish(scores[0] if single else scores)
 
 

@@ -42,6 +42,8 @@ async def score_pairs(
         raise Invalid(f"{counts}: send at least one second text, and one first text or as many", code="pair")
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
+        tasks.check_count(second)
+        tasks = tasks.allowing(len(first) + len(second))
         return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)
     pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
     result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from model_export.artifact.feeds.layers import LAST
 from service.errors import Invalid
-from service.tasks.base import LongList, TaskResult, Tasks, as_list
+from service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbedRequest, LayerPooling
-from service.tasks.vectors.embed import check_dimensions, cut_and_scale, prepend_prompt
+from service.tasks.vectors.embed import check_dimensions, prepend_prompt, stack_vectors
 from service.tasks.vectors.token_vectors import check_answer_size, show_tokens
 from service.tasks.vectors.windows import asks_for_windows, run_vectors
 from service.tokenization.encoding import EncodedText, EncodeOptions
+from service.turns import in_turns
 
 OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling
 Floats = NDArray[np.float32]
@@ -52,12 +53,15 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
     else:
         result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
-    by_layer = [row[OUTPUTS[pooling]].reshape(len(layers), -1, hidden) for row in result.rows]
-    joined = [join_layers(states, request.layer_pooling) for states in by_layer]
+    rows = [row[OUTPUTS[pooling]] for row in result.rows]
+
+    def join(row: NDArray[np.generic]) -> Floats:
+        return join_layers(row.reshape(len(layers), -1, hidden), request.layer_pooling)
+
     if pooling == "none":
-        return result.finish(await show_tokens(tasks, texts, result.sequences, LongList(joined), request))
-    vectors = np.stack([states[..., 0, :] for states in joined])
-    return result.finish(cut_and_scale(vectors, request, normalize=tasks.embedding.normalize))
+        return result.finish(await show_tokens(tasks, texts, result.sequences, MadeList(join, rows), request))
+    joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
+    return result.finish(await stack_vectors(joined, request, normalize=tasks.embedding.normalize))
 
 
 def choose_layers(asked: Sequence[int], count: int) -> list[int]:

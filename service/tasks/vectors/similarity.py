@@ -31,7 +31,7 @@ async def cosines(
     shared = {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
     request = EmbedRequest.model_validate(shared | {"inputs": [text, *others], "normalize": True})
     try:
-        result = await embed(tasks, request, timeout_seconds=timeout_seconds)
+        result = await embed(tasks.allowing(1 + len(others)), request, timeout_seconds=timeout_seconds)
     except ServiceError as error:
         if error.index == 0:
             error.message, error.index = f"{name}: {error.message}", None

@@ -3,7 +3,7 @@
 SPLADE (Formal et al. 2021): log(1 + relu(logit)) of the masked-LM head, the maximum over the tokens of a text.
 """
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -11,14 +11,13 @@ from pydantic import BaseModel, Field
 from model_export.artifact.batch import Row
 from model_export.artifact.feeds.sparse import word_weights
 from service.errors import NoSuchHead, TooLarge
-from service.tasks.base import LongList, TaskResult, Tasks, as_list
+from service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from service.tasks.schemas import TextsWithPrompt, VectorFields
 from service.tasks.vectors.embed import prepend_prompt
 from service.tokenization.encoding import EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
-MAX_WEIGHTS = 2_000_000  # in a response: about 70 MB
-TEXTS_PER_TURN = 8  # number of texts formatted before the event loop gets a turn
+MAX_WEIGHTS = 1_000_000  # in a response: about 35 MB
 
 
 class EmbedSparseRequest(TextsWithPrompt):
@@ -45,12 +44,7 @@ async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_sec
     texts, _ = prepend_prompt(tasks, as_list(request.inputs), VectorFields(prompt_name=request.prompt_name))
     result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
-    value = LongList()
-    for row in result.rows:
-        value.append(_weights(row, tasks.manifest.sparse))
-        if len(value) % TEXTS_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return result.finish(value)
+    return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
 
 
 def check_answer_size(weights: int) -> None:
@@ -71,7 +65,7 @@ def _require(tasks: Tasks, force: bool) -> None:
         raise NoSuchHead(f'{why} (SPLADE); send "force": true to make them of its masked-language-model head')
 
 
-def _weights(row: Row, activation: str) -> list[dict[str, Any]]:
+def _weights(activation: str, row: Row) -> list[dict[str, Any]]:
     """The weights of one text, as in the response."""
     weights = word_weights(row["sparse_logits"], activation).tolist()
     pairs = zip(row["sparse_places"][:, 1].tolist(), weights, strict=True)

@@ -4,19 +4,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from service.errors import TooLarge
-from service.tasks.base import LongList, TaskResult, Tasks, as_list
+from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
 from service.tasks.schemas import EmbedRequest, TextsWithPrompt, Vectors
 from service.tasks.vectors.embed import check_dimensions, cut_and_scale, prepend_prompt
 from service.tasks.vectors.words import average_words, find_words
 from service.tokenization.encoding import EncodedText, EncodeOptions
+from service.tokenization.token_details import TokenDetails, describe_tokens
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
 OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
 VECTOR = [[[0.1, -0.2]]]
-MAX_NUMBERS = 6_000_000  # in a response: about 65 MB of JSON, 24 MB as NPY
+MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
 
 
 class EmbedAllRequest(TextsWithPrompt):
@@ -70,30 +73,32 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
     options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
-    states = LongList(row["tokens"] for row in result.rows)
+    states = [row["tokens"] for row in result.rows]
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
 
 async def show_tokens(
-    tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: LongList, request: EmbedRequest
-) -> LongList:
+    tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: Sequence[Any], request: EmbedRequest
+) -> Sequence[Any]:
     """For each text its vectors, [tokens, dimensions] or [layers, tokens, dimensions], of states of that shape.
 
     With `words`, [words, dimensions]. With `pieces`, the pieces or words beside the vectors.
     """
     shape = partial(cut_and_scale, request=request, normalize=False)
     if not request.words:
-        vectors = LongList(map(shape, states))
         if not request.pieces:
-            return vectors
-        pairs = zip(sequences, vectors, strict=True)
-        return LongList({"pieces": show_pieces(tasks, one), "vectors": array} for one, array in pairs)
-    words = await find_words(tasks, texts, sequences)
-    vectors = LongList(shape(average_words(one, own)) for one, own in zip(states, words, strict=True))
-    if not request.pieces:
-        return vectors
-    shown = map(partial(_words, tasks), texts, sequences, words)
-    return LongList({"words": one, "vectors": array} for one, array in zip(shown, vectors, strict=True))
+            return MadeList(shape, states)
+        return MadeList(
+            lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)), sequences, states
+        )
+    details = await describe_tokens(tasks.tokenizer, texts, special_tokens=False, masks=False, queued=True)
+
+    def show(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
+        words = find_words(tokens, own)
+        vectors = shape(average_words(array, words))
+        return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
+
+    return MadeList(show, texts, sequences, details, states)
 
 
 def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
@@ -117,9 +122,9 @@ def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
 
 def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice]) -> list[dict[str, Any]]:
     """The words of one text, as in the response."""
-    shown = []
+    spans, ids, shown = tokens.spans.tolist(), tokens.ids.tolist(), []
     for word in words:
-        (start, _), (_, stop) = tokens.spans[word][[0, -1]].tolist()
-        pieces = [tasks.tokenizer.piece(token_id) for token_id in tokens.ids[word].tolist()]
+        start, stop = spans[word.start][0], spans[word.stop - 1][1]
+        pieces = [tasks.tokenizer.piece(token_id) for token_id in ids[word]]
         shown.append({"text": text[start:stop], "start": start, "stop": stop, "pieces": pieces})
     return shown

@@ -17,6 +17,7 @@ from service.errors import Invalid
 from service.tasks.base import TaskResult, Tasks
 from service.tasks.schemas import TruncationFields, WindowFields
 from service.tokenization.encoding import EncodeOptions, Text
+from service.turns import in_turns
 
 PROMPT = EncodeOptions(outputs=frozenset(), spans=True)
 Answer = NDArray[Any]
@@ -69,7 +70,7 @@ async def run_vectors(
         size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt), timeout_seconds)
     result = await run_windows(tasks, texts, fields, options, prompt=size, timeout_seconds=timeout_seconds)
     names = list(result.rows[0])
-    columns = [combine_windows(result, [row[name] for row in result.rows], mean) for name in names]
+    columns = [await combine_windows(result, [row[name] for row in result.rows], mean) for name in names]
     result.rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return result
 
@@ -80,12 +81,12 @@ def windows_of_texts(result: TaskResult) -> list[slice]:
     return list(map(slice, [0, *ends[:-1]], ends))
 
 
-def combine_windows(result: TaskResult, answers: Sequence[Answer], combine: Combine) -> list[Answer]:
+async def combine_windows(result: TaskResult, answers: Sequence[Answer], combine: Combine) -> list[Answer]:
     """The answer of each text, from those of all windows; that of a text of one window is untouched."""
     added = np.array(result.added, np.int64)
     return [
         answers[own.start] if own.stop - own.start == 1 else combine(np.stack(answers[own]), added[own])
-        for own in windows_of_texts(result)
+        async for own in in_turns(windows_of_texts(result))
     ]
 
 

@@ -133,7 +133,7 @@ def test_words_of_a_text_that_is_cut_are_those_of_its_tokens(exported: Callable[
         (
             {"layers": [0, 1, 2, 3], "pooling": "none", "inputs": ["the cat sat on the mat " * 20] * 400},
             TooLarge,
-            "for each of 4[0-9]{4} tokens make a response of .* at most 6000000 are allowed, 46875 tokens",
+            "for each of 3[0-9]{4} tokens make a response of .* at most 4000000 are allowed, 31250 tokens",
         ),
     ],
 )

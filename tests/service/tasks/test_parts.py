@@ -19,8 +19,9 @@ from service.tasks.masks.mask_schemas import FillMaskRequest
 from service.tasks.schemas import EmbedRequest
 from service.tasks.vectors.embed import OPTIONS
 from service.tasks.vectors.windows import run_windows
+from service.tokenization.encoding import PromptedTexts
 from service.tokenization.tokenizer import Tokenizer
-from tests.service.fakes import FakeRunner, adds_up, make_queue
+from tests.service.fakes import FakeRunner, adds_up, make_queue, settle
 
 Story = Callable[[Tasks, Batcher, FakeRunner], Coroutine[Any, Any, None]]
 LONG_TEXT = "The dog walked to the river, and it was a cold day. " * 600  # about 60 windows of 144
@@ -191,3 +192,33 @@ def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) ->
             await fill_mask(tasks, request, timeout_seconds=0.001)
 
     assert play(tokenizer, story) == RequestCounts()
+
+
+def test_requests_that_run_alone_wait_for_each_other_and_count_what_they_cost(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
+        serving = asyncio.create_task(batcher.serve())
+        texts = tokenizer.encode_sync(["cat"], OPTIONS["cls"], None)
+        running = [asyncio.create_task(tasks.run_alone(texts, cost=400, timeout_seconds=60.0)) for _ in range(3)]
+        late = asyncio.create_task(tasks.run_alone(texts, cost=400, timeout_seconds=0.01))
+        await settle()
+        assert (len(runner.batches), batcher.queue.reserved) == (1, 3 * 400)
+        with pytest.raises(Overloaded):
+            await tasks.run_alone(texts, cost=400, timeout_seconds=60.0)
+        with pytest.raises(DeadlineExceeded):
+            await late
+        running.pop().cancel()
+        runner.release()
+        assert [len((await one).rows) for one in running] == [1, 1]
+        assert [len(batch) for batch in runner.batches] == [1, 1]
+        assert not tasks.alone.locked()
+        batcher.close("closed")
+        await serving
+
+    counts = play(tokenizer, story, max_tokens=1500, held=True)
+    assert counts == RequestCounts(received=5, answered=2, refused=1, expired=1, cancelled=1)
+
+
+def test_a_prompt_counts_with_each_text_and_is_put_before_them_one_at_a_time(tokenizer: Tokenizer) -> None:
+    texts = PromptedTexts("the cat " * 10, ["sat", ("a", "b")] * 1000)
+    assert tokenizer.measure(texts) == [83, 82] * 1000
+    assert (texts[0], texts[1], len(texts[2:4])) == ("the cat " * 10 + "sat", ("the cat " * 10 + "a", "b"), 2)

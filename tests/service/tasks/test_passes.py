@@ -21,7 +21,7 @@ from service.tasks.defaults import embedding_defaults
 from service.tasks.masks.fill_mask import fill_mask
 from service.tasks.masks.likelihood import score_sentences
 from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.masks.passes import PASSES_PER_TURN
+from service.tasks.masks.passes import PASSES_AT_ONCE
 from service.tasks.schemas import TruncationFields
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import adds_up, make_queue
@@ -138,7 +138,7 @@ def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None
         assert batcher.queue.expected == 5 * 100 * 102 - runner.ran[0]
         runner.free.set()
         result = await asking
-        assert len(result.sequences) == 500 > PASSES_PER_TURN
+        assert len(result.sequences) == 500 > PASSES_AT_ONCE
         assert (result.tokens, sum(runner.ran)) == (5 * 100 * 102, 5 * 100 * 102)
         assert [one["pseudo_log_likelihood"] for one in result.value] == [-100.0] * 5
 

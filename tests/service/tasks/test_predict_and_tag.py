@@ -108,19 +108,6 @@ def open_tasks(exported: Artifact, queue: InferenceQueue) -> Iterator[Tasks]:
     tokenizer.close()
 
 
-def test_tag_yields_to_the_event_loop_between_two_texts(exported: Callable[..., Artifact]) -> None:
-    async def count_turns(tasks: Tasks) -> int:
-        task, turns = asyncio.create_task(tag(tasks, TagRequest(inputs=["cat"] * 100), timeout_seconds=1.0)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert len((await task).value) == 100
-        return turns
-
-    with open_tasks(exported("bert-tags"), ImmediateQueue()) as tasks:
-        assert asyncio.run(count_turns(tasks)) >= 99
-
-
 def test_an_unknown_aggregation_strategy_is_an_error(tagger: httpx.Client) -> None:
     response = tagger.post("/tag", json={"inputs": "a", "aggregation_strategy": "last"})
     assert response.status_code == 422

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from service.tokenization.scheduler import OLDEST_EVERY, TokenizingScheduler
+import pytest
+
+from service.errors import Overloaded
+from service.tokenization.scheduler import MAX_UNQUEUED, OLDEST_EVERY, TokenizingScheduler
 from tests.service.fakes import FakeTime, play, settle
 
 
@@ -33,7 +36,7 @@ class Scene:
         self.scheduler = TokenizingScheduler(self.thread, lambda *sums: self.sums.append(sums))
 
     async def request(self, name: str, characters: int, steps: int) -> None:
-        turns = self.scheduler.enter(characters * steps)
+        turns = self.scheduler.enter(characters * steps, queued=True)
         try:
             for left in range(steps, 0, -1):
                 await self.scheduler.run(turns, characters * left, lambda: self.done.append(name))
@@ -116,5 +119,20 @@ def test_a_request_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
             await scene.thread.finish()
         assert scene.done == ["first", "next"]
         assert scene.sums[-1] == (0, 0)
+
+    play(story)
+
+
+def test_what_no_queue_counts_is_refused_beyond_a_limit_unless_it_is_alone() -> None:
+    async def story(_: FakeTime) -> None:
+        scheduler = Scene().scheduler
+        alone = scheduler.enter(2 * MAX_UNQUEUED, queued=False)
+        with pytest.raises(Overloaded, match=f"{2 * MAX_UNQUEUED} characters of other requests wait for the tokenizer"):
+            scheduler.enter(1, queued=False)
+        admitted = scheduler.enter(MAX_UNQUEUED, queued=True)
+        scheduler.leave(alone)
+        scheduler.leave(scheduler.enter(MAX_UNQUEUED, queued=False))
+        scheduler.leave(admitted)
+        assert (scheduler.requests, scheduler.characters) == (0, 0)
 
     play(story)

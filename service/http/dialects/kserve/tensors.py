@@ -140,7 +140,7 @@ async def build_response(name: str, version: str, request: InferRequest, outputs
 
 async def _flat_json(value: NDArray[np.generic]) -> bytes:
     """[n, d] as one JSON list, row by row."""
-    return (await json_bytes(value)).replace(b"],[", b",")[1:-1]
+    return bytes(await json_bytes(value.reshape(-1)))
 
 
 def _to_bytes(value: Value) -> bytes:

@@ -1,0 +1,152 @@
+"""Large valid requests of every task: how long each holds the event loop at a time, and how much memory it takes.
+
+Processor time is measured, which other processes on the machine do not change. The service is to need at most 20 ms of
+it in a turn (AMD Zen 3); the limit here is wider, for slower processors. Where only the number of turns grows with a
+request, it has a part of the largest size, to keep the test short.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import selectors
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_export.artifact.cpu import trim_heap
+from service.artifact import open_artifact
+from service.engine.local_backend import LocalBackend
+from service.http.app import create_app
+from service.http.limits.body import start_thread
+from service.http.server import COLLECT_AFTER
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.export.goldens import Artifact
+
+MAX_TURN_SECONDS = 0.05
+MAX_BYTES = 128 * 2**20
+SETTINGS = {"BERT_TIMEOUT_MS": "600000", "BERT_MAX_WAIT_SECONDS": "600", "BERT_RERANK": "cosine"}
+MASKS, CONTEXT = "[MASK] " * 140, "the cat sat on the mat and it was warm " * 13
+Case = tuple[str, dict[str, Any]]
+
+
+def texts(count: int, words: int) -> list[str]:
+    return [("the cat sat on the mat and it was warm " * (words // 10 + 1)).rsplit(maxsplit=10 - words % 10)[0]] * count
+
+
+CASES: dict[str, list[Case]] = {
+    "bert": [
+        ("/embed", {"inputs": texts(400, 142), "pooling": "none", "words": True, "pieces": True}),
+        ("/embed", {"inputs": texts(2048, 1), "pooling": "none", "pieces": True}),
+        ("/embed", {"inputs": texts(2048, 4), "layers": [0, 1, 2, 3], "pooling": "mean"}),
+        ("/embed", {"inputs": texts(2, 15_000), "long": "windows"}),
+        ("/embed", {"inputs": ["cat"] * 400, "prompt": "the cat " * 12_000, "truncate": True}),
+        ("/v1/embeddings", {"input": [[5] * 20] * 2048, "tokenizer": "bert", "encoding_format": "base64"}),
+        ("/embed_sparse", {"inputs": texts(2048, 8), "force": True}),
+        ("/fill-mask", {"inputs": [MASKS], "top_k": 60}),
+        ("/fill-mask", {"inputs": ["the [MASK] sat"] * 100, "top_k": 170}),
+        ("/fill-mask", {"inputs": [MASKS], "targets": ["cat"] + [f"{'c' * n}" for n in range(2, 4)]}),
+        ("/fill-mask", {"inputs": ["[MASK] [MASK]"] * 150, "joint": True, "beam": 64}),
+        ("/score", {"inputs": texts(400, 5)}),
+        ("/nsp", {"inputs": [["a cat", "it sat"]] * 2048}),
+        ("/similarity", {"inputs": {"source_sentence": "a cat", "sentences": texts(2048, 4)}}),
+        ("/rerank", {"query": "a cat", "documents": texts(2048, 4), "return_documents": "object"}),
+        ("/attention", {"inputs": texts(1, 126)[0]}),
+        ("/tokenize", {"inputs": texts(2, 20_000), "details": True}),
+        ("/tokenize", {"inputs": texts(2048, 50)}),
+        ("/decode", {"ids": [[5] * 90] * 2048}),
+    ],
+    "bert-labels": [("/predict", {"inputs": [[text] for text in texts(2048, 4)]})],
+    "bert-tags": [("/tag", {"inputs": texts(250, 142), "aggregation_strategy": "average", "ignore_labels": []})],
+    "bert-spans": [("/answer", {"inputs": [{"question": "a cat", "context": CONTEXT}] * 100, "top_k": 100})],
+    "bert-choices": [("/choose", {"prompt": "the cat", "choices": texts(2048, 4)})],
+}
+
+
+class Meter(selectors.DefaultSelector):
+    """The selector of an event loop, which measures the turns between its calls."""
+
+    longest = 0.0  # seconds of the processor
+    largest = 0  # bytes in memory
+    _began = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+        self.largest = max(self.largest, resident_bytes())
+        events = super().select(timeout)
+        self._began = time.thread_time()
+        return events
+
+    def start(self) -> None:
+        self.longest, self.largest, self._began = 0.0, resident_bytes(), time.thread_time()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
+    """The status and the bytes of the answer; straight to the application, as the server calls it."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+    }
+    scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "state": {}}
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
+    name: str, exported: Callable[..., Artifact]
+) -> None:
+    folder, meter, faults = exported(name).root, Meter(), list[str]()
+    settings = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | SETTINGS)
+
+    async def story() -> None:
+        backend = LocalBackend(open_artifact(folder), settings, Metrics())
+        app = create_app(backend)
+        start_thread()
+        await backend.open()
+        for path, content in CASES[name]:
+            body = json.dumps(content).encode()
+            gc.collect()
+            trim_heap()
+            await asyncio.sleep(0)
+            meter.start()
+            rest = meter.largest
+            status, answer = await post(app, path, body)
+            await asyncio.sleep(0)
+            if status != 200 or meter.longest > MAX_TURN_SECONDS or meter.largest - rest > MAX_BYTES:
+                measured = f"{1e3 * meter.longest:.1f} ms, {(meter.largest - rest) >> 20} MiB"
+                faults.append(f"{path} {body[:80]!r}: {status}, {measured}, {bytes(answer[:100])!r}")
+            del answer
+        await backend.close()
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # as the service does when it has started
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(meter)) as runner:
+            runner.run(story())
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+    assert not faults, "\n".join(faults)
