@@ -6,10 +6,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-wheel | test-ray | test-lowest | docs | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -58,6 +58,15 @@ check-rules: dev
 
 test: dev
 	$(BIN)/python -m pytest
+
+# int8's products and vectors on an emulated processor with AVX2 only, which is slow (/proc/cpuinfo too is emulated)
+test-avx2: dev
+	@command -v qemu-x86_64 >/dev/null || { echo "qemu-x86_64 is missing: apt-get install qemu-user"; exit 1; }
+	mkdir -p build/avx2/proc
+	echo "flags : avx avx2 fma" > build/avx2/proc/cpuinfo
+	PYTHONPATH=$(CURDIR):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		qemu-x86_64 -L build/avx2 -cpu Haswell $$(readlink -f $(BIN)/python) -m pytest -p no:cacheprovider \
+		tests/export/graph/test_linear.py "tests/service/engine/test_int8.py::test_the_service_is_as_exact_as_the_export[bert]"
 
 # the wheel in an environment of its own, beside packages named `service` and `model_export`
 test-wheel: dev

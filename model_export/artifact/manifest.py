@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from model_export.artifact.cpu import BF16
 
-FORMAT = 6
+FORMAT = 7
 # layouts, how attention separates sequences: on the CPU, on the CPU in bf16, on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"

@@ -135,6 +135,15 @@ class GraphBuilder:
             self._weights[weight.cache_key, dtype] = value
         return value
 
+    def own_weight(self, name: str, weight: LazyWeight, dtype: ir.DataType) -> Value:
+        """As `weight`, but no two nodes read the same value; it is in the file once.
+
+        ONNX Runtime's conversion of int8 weights (`cpu.multiply_exactly`) fails where two nodes read one. It folds the
+        Reshape when a session is opened.
+        """
+        value = self.weight(name, weight, dtype)
+        return self.op("Reshape", value, self.constant(np.array(weight.shape, np.int64))) if value.uses() else value
+
     def inputs(self) -> list[Signature]:
         return [_signature(value) for value in self._graph.inputs]
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model_export.artifact.cpu import BF16
+from model_export.artifact.cpu import BF16, multiply_exactly
 from model_export.artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 from model_export.verification.cuda_on_cpu import write_portable
 
@@ -26,6 +26,7 @@ class OrtGraph:
         options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
         # a small model waits more than it runs
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        multiply_exactly(options)  # without effect on other precisions
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
 

@@ -19,6 +19,9 @@ from service.errors import DeviceError
 from service.scheduling.concurrency import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
+# of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest one by less than
+# 0.1 %, products that saturate make it 1.28 times (all-MiniLM-L6-v2) to 7 times (the bundled model) as large
+INT8_SLACK = 1.25
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch, tried at start; fewer cost too many hand-overs
 PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
@@ -76,7 +79,7 @@ def measure(runner: Runner, *, token_budget: int) -> Calibration:
 def self_test(runner: Runner) -> float:
     """The smallest cosine to the reference: the canary alone, all golden sequences together, on all cores and on one.
 
-    Raises DeviceError where it is below what the precision allows. On a GPU each also runs three times alone and then
+    Raises DeviceError where it is below `smallest_cosine_allowed`. On a GPU each also runs three times alone and then
     after another shape: fp16 norms were once right in the first run and wrong in the second (ONNX Runtime issue 27768).
     """
     manifest = runner.artifact.manifest
@@ -89,11 +92,19 @@ def self_test(runner: Runner) -> float:
         rows, _ = runner.run_sync([golden_tokens(manifest, index) for index in indices], all_cores=all_cores)
         for row, index in zip(rows, indices, strict=True):
             cosines.append(math.nan if row is None else cosine(row["cls"][0], manifest.golden[index].cls))
-    smallest, needed = float(np.min(cosines)), MIN_COSINE[manifest.precision]
+    smallest, needed = float(np.min(cosines)), smallest_cosine_allowed(manifest)
     if not smallest >= needed:  # also where one is NaN, which is NumPy's minimum then
-        expected = f"to the exporter's reference, expected at least {needed}"
+        expected = f"to the exporter's reference, expected at least {needed:.6g}"
         raise DeviceError(f"the self-test failed: cosine {smallest:.6f} {expected}; export again")
     return smallest
+
+
+def smallest_cosine_allowed(manifest: Manifest) -> float:
+    """Of the self-test. The export measured the same sequences."""
+    least = MIN_COSINE[manifest.precision]
+    if manifest.precision != "int8":
+        return least
+    return max(least, 1 - INT8_SLACK * (1 - manifest.verification["cls_smallest_cosine"]))
 
 
 def golden_tokens(manifest: Manifest, index: int) -> Tokens:

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model_export.artifact.cpu import BF16
+from model_export.artifact.cpu import BF16, multiply_exactly
 from model_export.artifact.manifest import HEADS, LAYERS
 from service.artifact import PREPACKED_FOR, Manifest
 from service.engine.cpu import lower_thread_priority
@@ -43,11 +43,13 @@ class Session(Protocol):
 class CpuSession:
     provider = "CPU"
 
-    def __init__(self, model: Path, *, threads: int, weights: Arrays | None = None) -> None:
+    def __init__(self, model: Path, *, threads: int, weights: Arrays | None = None, precision: str = "fp32") -> None:
         """`weights` take the place of those in the weights' file, by name: read where they are, not packed."""
         options = _options(threads)
         # the exporter chose the operators; fusing would replace them
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        if precision == "int8":
+            multiply_exactly(options)
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         if weights is None:
@@ -101,7 +103,7 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
     if manifest.device == "cuda":
         return CudaSession(model)
     if manifest.precision != BF16:
-        return CpuSession(model, threads=threads)
+        return CpuSession(model, threads=threads, precision=manifest.precision)
     from service.engine.bf16.session import Bf16Session  # other precisions do without OpenVINO
 
     heads = CpuSession(model.with_name(HEADS), threads=threads)
@@ -109,12 +111,14 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
     return Bf16Session(layers, heads, all_layers=all_layers, threads=threads, streams=side_by_side)
 
 
-def open_session_sharing(model: Path, weights: Arrays, *, device: str) -> Session:
+def open_session_sharing(model: Path, weights: Arrays, manifest: Manifest) -> Session:
     """A session on the calling thread alone, with `weights` instead of the weights' file; on a GPU it copies the file.
 
     Raises as `open_session`.
     """
-    return CudaSession(model) if device == "cuda" else CpuSession(model, threads=1, weights=weights)
+    if manifest.device == "cuda":
+        return CudaSession(model)
+    return CpuSession(model, threads=1, weights=weights, precision=manifest.precision)
 
 
 def configure_inference_thread() -> None:

@@ -10,10 +10,13 @@ from safetensors.numpy import save_file
 
 from benchmarks.harness.checkpoints import REST, TINY, weights
 from model_export.artifact.batch import Row, Tokens
+from model_export.artifact.cpu import BF16, why_bf16_unavailable
 from model_export.artifact.feeds.layers import LAST
 from model_export.export import export
 from service.artifact import open_artifact
+from service.engine.device import select_artifact
 from service.engine.runner import ModelRunner
+from service.errors import DeviceError
 from service.scheduling.concurrency import Concurrency
 
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
@@ -78,8 +81,12 @@ def equal(one: Row | None, other: Row | None) -> bool:
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
 @pytest.mark.parametrize("checkpoint", ["bert", "sample"], ids=["golden", "sample"])
 def test_an_answer_does_not_depend_on_its_batch(checkpoint: str, precision: str, exported: Callable) -> None:
-    artifact = open_artifact(exported(checkpoint, precision).root)
-    runner = ModelRunner(artifact, threads=2, concurrency=Concurrency(2, per_core=True))
+    folder = exported(checkpoint, precision).root
+    if precision == BF16 and (fault := why_bf16_unavailable()):  # where OpenVINO's answers may change with the batch
+        with pytest.raises(DeviceError, match=fault):
+            select_artifact(folder, "cpu")
+        return
+    runner = ModelRunner(open_artifact(folder), threads=2, concurrency=Concurrency(2, per_core=True))
     runner.open()
     manifest = runner.artifact.manifest
     texts = sequences(manifest.sizes["vocabulary"], min(400, manifest.max_tokens))

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
+from model_export.artifact.cpu import multiply_exactly
 from model_export.artifact.manifest import MODEL, Manifest
 from model_export.checkpoints.checkpoint import Checkpoint
 from tests.paths import GOLDEN
@@ -71,6 +72,7 @@ def open_session(model: Path) -> ort.InferenceSession:
     """On one thread: on models of this size, a second one waits more than it computes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
+    multiply_exactly(options)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

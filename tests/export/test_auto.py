@@ -11,11 +11,14 @@ from model_export.artifact.manifest import Manifest
 from model_export.verification import verify
 from tests.paths import GOLDEN
 
+NO_BF16 = "this processor has neither AVX512-BF16 nor AMX"
+
 
 @pytest.fixture
-def vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor that has VNNI, whatever this one has; int8 is computed right on all."""
-    monkeypatch.setattr(cpu, "_flags", lambda: {"avx2", "avx512_vnni"})
+def fast_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which int8 is fast, whatever this one is; int8 is computed right on all."""
+    monkeypatch.setattr(exporting, "has_fast_int8", lambda: True)
+    monkeypatch.setattr(exporting, "why_bf16_unavailable", lambda: NO_BF16)
 
 
 def exported(tmp_path: Path) -> Manifest:
@@ -24,7 +27,7 @@ def exported(tmp_path: Path) -> Manifest:
     return Manifest.read(tmp_path / "artifact" / "cpu")
 
 
-@pytest.mark.usefixtures("vnni")
+@pytest.mark.usefixtures("fast_int8")
 def test_int8_where_its_check_is_within_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = exported(tmp_path)
     assert (manifest.precision, manifest.name) == ("int8", "org/mine")
@@ -34,17 +37,17 @@ def test_int8_where_its_check_is_within_the_bound(tmp_path: Path, capsys: pytest
     assert f"assumed precision: {reason}\n" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("vnni")
+@pytest.mark.usefixtures("fast_int8")
 def test_fp32_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(exporting.AUTO_MIN_COSINE, "int8", 0.999999)
     manifest = exported(tmp_path)
     assert manifest.precision == "fp32"
     reason = manifest.assumed["precision"]
     assert reason.startswith("fp32, because the smallest cosine of the int8 check is 0.99")
-    assert ", below 0.999999; this processor has neither AVX512-BF16 nor AMX" in reason
+    assert f", below 0.999999; {NO_BF16}" in reason
 
 
-@pytest.mark.usefixtures("vnni")
+@pytest.mark.usefixtures("fast_int8")
 def test_fp32_where_int8_does_not_compute_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verify.TOLERANCE, "int8", 1e-9)
     manifest = exported(tmp_path)
@@ -62,7 +65,8 @@ def test_fp32_on_a_processor_without_vnni(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_bf16_where_int8_is_not_exact_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_flags", lambda: {"avx512_vnni", "avx512_bf16"})
+    monkeypatch.setattr(exporting, "has_fast_int8", lambda: True)
+    monkeypatch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
     monkeypatch.setitem(exporting.AUTO_MIN_COSINE, "int8", 0.999999)
     manifest = exported(tmp_path)
     assert manifest.precision == "bf16"

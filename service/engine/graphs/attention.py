@@ -50,4 +50,4 @@ class AttentionModel(FurtherGraph):
             raise files_changed(PURPOSE, error) from error
         if not (unchanged and digest(weights.values()) == stored.sha256):
             raise files_changed(PURPOSE)
-        return open_session_sharing(artifact.attention, weights, device=artifact.manifest.device)
+        return open_session_sharing(artifact.attention, weights, artifact.manifest)

@@ -1,12 +1,16 @@
-"""The codes of int8 activations: no number is off by more than half a step, whatever else its row holds."""
+"""int8: codes are off by at most half a step, whatever else a row holds, and products of codes are exact."""
 
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
+import pytest
 
+from model_export.checkpoints.lazy_weight import LazyWeight
 from model_export.graph.builder import GraphBuilder
-from model_export.graph.linear import quantize_above
+from model_export.graph.linear import Quantized, multiply, quantize_above
+from service.engine.session import CpuSession
 
 LOWEST = -0.17
 
@@ -27,3 +31,23 @@ def test_gelus_results_are_off_by_at_most_half_a_step_even_in_rows_close_to_zero
     )
     assert (np.abs(decoded - rows) <= 0.501 * step).all()
     assert (step <= 3.0 / 200).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 33])
+@pytest.mark.parametrize("kind", ["largest", "smallest", "random"])
+def test_products_of_codes_are_exact_on_every_processor(kind: str, rows: int, tmp_path: Path) -> None:
+    """Where pairs are added in 16 bits, 255 x 127 + 255 x 127 is 32767."""
+    random = np.random.default_rng(3)
+    codes, weight = random.integers(0, 256, (rows, 768)), random.integers(-127, 128, (48, 768))
+    weight[:, 0] = 127  # so that the scale of a channel is 1
+    if kind != "random":
+        codes[:], weight[:, 1:] = 255, 127 if kind == "largest" else -127
+    g = GraphBuilder()
+    x = g.op("Cast", g.input("x", "int32", ["rows", 768]), to=int(ir.DataType.UINT8))
+    quantized = Quantized(codes=x, scale=g.constant(np.float32(1)), zero_point=128)
+    stored = LazyWeight((48, 768), lambda: weight.astype(np.float32))
+    g.output("products", multiply(g, quantized, stored), "float32", ["rows", 48])
+    g.save(tmp_path / "model.onnx")
+    session = CpuSession(tmp_path / "model.onnx", threads=1, precision="int8")
+    (products,) = session.run(["products"], {"x": codes.astype(np.int32)})
+    assert np.array_equal(products, (codes - 128) @ weight.T)
