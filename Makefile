@@ -56,8 +56,9 @@ check-rules: dev
 	promtool test rules tests/deploy/rules_test.yml
 	$(BIN)/python -m pytest tests/deploy/with_prometheus.py
 
+# on all cores: each worker runs whole files, and starts each server that they share once
 test: dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 # int8's products and vectors on an emulated processor with AVX2 only, which is slow (/proc/cpuinfo too is emulated)
 test-avx2: dev

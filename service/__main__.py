@@ -20,7 +20,6 @@ from service.model_cache.checkpoint import ModelError
 from service.model_cache.prepare import Wanted, prepare_artifact
 from service.settings import Settings, SettingsError, set_variables
 from service.tasks.defaults import describe_defaults
-from service.tokenization.tokenizer_check import StartedCheck
 from service.tracing.start import check_packages
 
 
@@ -55,9 +54,8 @@ def main(words: Sequence[str] = ()) -> int:
         return stopped.code
     logging.getLogger("service").info(defaults)
     _warn_of_device(settings, choice)
-    check = StartedCheck(choice.artifact)
     try:
-        return (_supervise if settings.api_processes else _serve)(settings, choice, check)
+        return (_supervise if settings.api_processes else _serve)(settings, choice)
     except (ManifestError, ListenError) as error:
         print(f"service: {error}", file=sys.stderr)
         return 1 if isinstance(error, ListenError) else 2
@@ -112,13 +110,12 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
     raise Stopped(number)
 
 
-def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
-    """HTTP and the model in this process; their import runs beside the check of the tokenizer."""
+def _serve(settings: Settings, choice: ArtifactChoice) -> int:
+    """HTTP and the model in this process."""
     from service.engine.local_backend import LocalBackend
     from service.http.server import build, run
     from service.metrics import Metrics
 
-    check.finish()
     sockets = None  # uvicorn listens by itself, on one port
     if settings.admin_port:
         admin_sockets = bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
@@ -129,11 +126,10 @@ def _serve(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> i
     return run(server, sockets)
 
 
-def _supervise(settings: Settings, choice: ArtifactChoice, check: StartedCheck) -> int:
+def _supervise(settings: Settings, choice: ArtifactChoice) -> int:
     """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
     from service.workers.supervisor import supervise
 
-    check.finish()
     return supervise(settings, choice.artifact, degraded=choice.degraded)
 
 

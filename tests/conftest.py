@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import hypothesis
@@ -11,8 +13,10 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from model_export.artifact import cpu
+from model_export.artifact.manifest import MANIFEST, Manifest
 from model_export.export import export
 from tests.export.goldens import Artifact
+from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE
 
 hypothesis.settings.register_profile(
@@ -29,20 +33,24 @@ def bert_answers() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact]:
-    """The artifact of a golden checkpoint or of the sample, exported once per session: tests do not change it."""
-    made: dict[tuple[str, str], Artifact] = {}
-    root = tmp_path_factory.mktemp("artifacts")
+def exported(pytestconfig: pytest.Config) -> Callable[..., Artifact]:
+    """The artifact of a golden checkpoint or of the sample: tests do not change it.
 
+    Kept in pytest's cache under a digest of all that the export depends on; several workers may ask for one at once.
+    """
+    assert pytestconfig.cache is not None
+    root = folder_of_this_exporter(pytestconfig.cache.mkdir("artifacts"))
+
+    @cache
     def artifact(name: str, precision: str = "fp32") -> Artifact:
-        key = (name, precision)
-        if key not in made:
-            folder, source = root / f"{name}-{precision}", SAMPLE if name == "sample" else GOLDEN / name
-            with pytest.MonkeyPatch.context() as patch:
-                if precision == cpu.BF16:  # computed right on all processors, only not fast
-                    patch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
-                made[key] = Artifact(folder / "cpu", export(source, folder, precision=precision))
-        return made[key]
+        source = SAMPLE if name == "sample" else GOLDEN / name
+        folder = root / f"{name}-{precision}-{digest(source.rglob('*'))}"
+        with alone(folder), pytest.MonkeyPatch.context() as patch:
+            if (folder / "cpu" / MANIFEST).exists():  # the export writes its folder whole or not at all
+                return Artifact(folder / "cpu", Manifest.read(folder / "cpu"))
+            if precision == cpu.BF16:  # computed right on all processors, only not fast
+                patch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
+            return Artifact(folder / "cpu", export(source, folder, precision=precision))
 
     return artifact
 
@@ -52,31 +60,40 @@ def bert_artifact(exported: Callable[..., Artifact]) -> Path:
     return exported("bert").root
 
 
-def serve(artifact: Path, **settings: str) -> Iterator[httpx.Client]:
-    """A client of a running `python -m service`."""
-    with (
-        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_MAX_INPUTS": "100"} | settings) as process,
-        httpx.Client(base_url=process.url) as client,
-    ):
-        yield client
+class Serve(Protocol):
+    """Returns a client of a running `python -m service`, one for the same artifact and settings in all tests."""
+
+    def __call__(self, artifact: Path, **settings: str) -> httpx.Client: ...
 
 
 @pytest.fixture(scope="session")
-def server(bert_artifact: Path) -> Iterator[httpx.Client]:
-    yield from serve(bert_artifact)
+def serve() -> Iterator[Serve]:
+    with ExitStack() as stack:
+
+        @cache
+        def started(artifact: Path, settings: frozenset[tuple[str, str]]) -> httpx.Client:
+            process = stack.enter_context(ServiceProcess({"BERT_ARTIFACT": str(artifact)} | dict(settings)))
+            return stack.enter_context(httpx.Client(base_url=process.url))
+
+        yield lambda artifact, **settings: started(artifact, frozenset(({"BERT_MAX_INPUTS": "100"} | settings).items()))
 
 
 @pytest.fixture(scope="session")
-def classifier(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-labels").root, BERT_TOKEN_BUDGET="256")
+def server(serve: Serve, bert_artifact: Path) -> httpx.Client:
+    return serve(bert_artifact)
 
 
 @pytest.fixture(scope="session")
-def tagger(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-tags").root, BERT_TOKEN_BUDGET="256")
+def classifier(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("bert-labels").root, BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(scope="session")
-def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
+def tagger(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("bert-tags").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
     """A classifier with one label."""
-    yield from serve(exported("distilbert-labels").root, BERT_TOKEN_BUDGET="256")
+    return serve(exported("distilbert-labels").root, BERT_TOKEN_BUDGET="256")

@@ -1,9 +1,8 @@
 """What FastAPI documents in /docs and /openapi.json: the task routes with their errors, and the response of /info."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
@@ -46,10 +45,10 @@ class Readiness(Status):
 
 
 class TaskRoute(APIRoute):
-    """A task as FastAPI documents it. Requests go to its TaskEndpoint, which reads the body and responds by itself."""
+    """A task as FastAPI documents it. It receives no request: they go to the TaskEndpoint."""
 
     def __init__(self, path: str, endpoint: TaskEndpoint) -> None:
-        self._task_endpoint, spec = endpoint, endpoint.spec
+        spec = endpoint.spec
         model = spec.error_shape.model
         errors: Responses = {status: {"model": model, "description": text} for status, text in TASK_ERRORS.items()}
 
@@ -67,12 +66,6 @@ class TaskRoute(APIRoute):
             responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
             dependencies=[API_KEY] if endpoint.keys.required else [],
         )
-
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        async def handler(_: Request) -> TaskEndpoint:
-            return self._task_endpoint  # FastAPI calls it as it calls a Response: with scope, receive and send
-
-        return handler
 
 
 class EmbeddingInfo(BaseModel):

@@ -21,7 +21,6 @@ from service.metrics import Metrics
 from service.settings import PREFIX, Settings, SettingsError
 from service.tasks.base import made
 from service.tasks.defaults import describe_defaults
-from service.tokenization.tokenizer_check import StartedCheck
 
 T = TypeVar("T")
 TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
@@ -195,10 +194,9 @@ class Engine(BulkMethods):
 
 
 def _check_artifact(settings: Settings) -> ArtifactChoice:
-    """Reads and checks the files, and the tokenizer in a process of its own, as a start of the service does."""
+    """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for the command bert-service")
     choice = select_artifact(settings.artifact, settings.device, settings.cuda_attention)
     describe_defaults(choice.artifact.manifest, settings)
-    StartedCheck(choice.artifact).finish()
     return choice

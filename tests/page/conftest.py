@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.conftest import serve
+from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.page.browser import MISSING, Shown, View, find_browser, show, start_browser
 
@@ -21,8 +21,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="package")
-def bundled(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("sample").root, BERT_TOKEN_BUDGET="256")
+def bundled(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("sample").root, BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(scope="package")

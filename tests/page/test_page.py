@@ -1,7 +1,6 @@
 """The page around its panels: language, theme, keyboard, errors, the key; its texts stay text, requests stay here."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from tests.conftest import serve
+from tests.conftest import Serve
 from tests.page.browser import View
 from tests.page.conftest import Open
 
@@ -18,8 +17,8 @@ KEY = "the-key-of-this-test"
 
 
 @pytest.fixture(scope="module")
-def with_key(bert_artifact: Path) -> Iterator[httpx.Client]:
-    yield from serve(bert_artifact, BERT_API_KEY=KEY, BERT_TOKEN_BUDGET="256")
+def with_key(serve: Serve, bert_artifact: Path) -> httpx.Client:
+    return serve(bert_artifact, BERT_API_KEY=KEY, BERT_TOKEN_BUDGET="256")
 
 
 def translated(page: Page) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,15 +69,6 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
         export(GOLDEN / "bert", tmp_path / "file" / "artifact")
 
 
-@pytest.fixture
-def default_sigint() -> Iterator[None]:
-    """Lets child processes be interrupted where this one was started with SIGINT ignored (`nohup`, `&`)."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("default_sigint")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_export_cleans_up_and_reports_it(how: signal.Signals, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")  # the export blocks when it reads it

@@ -1,11 +1,12 @@
 """The child process of a check whose tokenizer never finishes to load."""
 
 import resource
+from typing import NoReturn
 
-from model_export.artifact.tokenizer_check import CPU_SECONDS, check_in_child
+from model_export.tokenization.tokenizer_check import CPU_SECONDS, check_in_child
 
 
-def spin(_: str) -> None:
+def spin(_: str) -> NoReturn:
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     assert soft == CPU_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (1, hard))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from model_export.artifact.manifest import ModelBounds
-from model_export.artifact.tokenizer_check import TokenizerCheck
 from model_export.describe import describe_checkpoint
 from model_export.errors import ExportError
 from model_export.export import export
+from model_export.tokenization.tokenizer_check import fault_of
 from tests.paths import GOLDEN
 
 Content = dict[str, Any]
@@ -116,10 +116,10 @@ def test_a_broken_tokenizer_is_refused_at_export_and_in_the_description(what: st
 
 def test_a_tokenizer_that_computes_for_ever_is_ended_by_its_limit(tmp_path: Path) -> None:
     """The child asserts the limit of the check and lowers it, so that the test is short."""
-    check = TokenizerCheck("tests.export.tokenization.spinning_child", tmp_path / "tokenizer.json", LIMITS)
-    assert check.fault() == "takes more than 20 s of CPU time for its file"
+    fault = fault_of(tmp_path / "tokenizer.json", LIMITS, module="tests.export.tokenization.spinning_child")
+    assert fault == "takes more than 20 s of CPU time for its file"
 
 
 def test_a_child_that_cannot_start_is_a_fault(tmp_path: Path) -> None:
-    check = TokenizerCheck("tests.no_such_module", tmp_path / "tokenizer.json", LIMITS)
-    assert "fails on its start (exit code 1: " in check.fault()
+    fault = fault_of(tmp_path / "tokenizer.json", LIMITS, module="tests.no_such_module")
+    assert "fails on its start (exit code 1: " in fault

@@ -67,9 +67,8 @@ def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
     checkpoint, cache = block_checkpoint(tmp_path / "bert"), tmp_path / "cache"
-    restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # pytest may ignore it
     variables = {"BERT_MODEL": str(checkpoint), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
-    with start([sys.executable, "-c", restore + SERVICE], **variables) as process:
+    with start([sys.executable, "-c", SERVICE], **variables) as process:
         writer = os.open(checkpoint / "config.json", os.O_WRONLY)  # returns when the export reads it
         process.send_signal(number)
         _, log = process.communicate()

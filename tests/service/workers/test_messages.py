@@ -232,7 +232,6 @@ def ints(*values: int) -> memoryview:
         {"specs": (messages.OutputSpec(("attention",), ints(), 1, 0, (0, -1)),)},
         {"specs": (messages.OutputSpec(("attention_mean",), ints(), 1, 0, (4,)),)},
     ],
-    ids=str,
 )
 def test_an_inconsistent_or_out_of_bounds_request_is_rejected(change: dict[str, Any]) -> None:
     assert len(decode_requests(REQUEST, BOUNDS)) == 1
@@ -264,7 +263,6 @@ RESULT = encode_results([RemoteResult(id=1, rows=[{"cls": np.ones((1, 4), np.flo
         {"row_counts": ints(0, 1)},
         {"values": memoryview(b"123")},
     ],
-    ids=str,
 )
 def test_an_inconsistent_result_is_rejected(change: dict[str, Any]) -> None:
     assert len(decode_results(RESULT)) == 1

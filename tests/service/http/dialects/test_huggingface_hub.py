@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,7 +13,7 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from model_export.export import export
-from tests.conftest import serve
+from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 
@@ -22,18 +22,18 @@ ZERO_SHOT_PATH = "" if tuple(map(int, huggingface_hub.__version__.split(".")[:3]
 
 
 @pytest.fixture(scope="module")
-def questions(exported: Callable[..., Artifact]) -> Iterator[httpx.Client]:
-    yield from serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
+def questions(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(scope="module")
-def entailment_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def entailment_server(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
     """The golden classifier with the labels of entailment."""
     folder = tmp_path_factory.mktemp("entailment")
     shutil.copytree(GOLDEN / "bert-labels", folder / "checkpoint")
     shutil.copy(GOLDEN / "zero-shot" / "bert" / "config.json", folder / "checkpoint")
     export(folder / "checkpoint", folder / "artifact")
-    yield from serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
+    return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(autouse=True)

@@ -68,8 +68,8 @@ def test_a_body_of_very_many_members_is_refused() -> None:
     ("body", "coding", "error"),
     [
         (b"{}", b"gzip", Invalid),
-        (gzip.compress(b"{}" * 100)[:-9], b"gzip", Invalid),
-        (gzip.compress(b"{}") + b"more", b"gzip", Invalid),
+        (gzip.compress(b"{}" * 100, mtime=0)[:-9], b"gzip", Invalid),
+        (gzip.compress(b"{}", mtime=0) + b"more", b"gzip", Invalid),
         (zlib.compress(b"{}"), b"deflate", Unsupported),
         (b"{}", b"br", Unsupported),
         (b"{}", b"gzip, br", Unsupported),
