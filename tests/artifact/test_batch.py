@@ -14,6 +14,7 @@ from model_export.artifact.batch import Tokens, pack, split
 from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST, LAYER_OUTPUTS
 from model_export.artifact.feeds.pooled import MEANS, MODES
 from model_export.artifact.feeds.sparse import PART, PARTS, SHIFTS
+from model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
 from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
 
 SEQUENCE_OUTPUTS = [
@@ -230,6 +231,50 @@ def test_no_token_is_computed_twice_or_for_padding() -> None:
     ]
     # the rows of every linear layer: useful / computed is 1.00
     assert len(pack(tokens).feeds["ids"]) == 3 + 60 + 512 + 7
+
+
+def test_a_batch_has_as_many_candidates_as_the_sequence_that_asks_for_most() -> None:
+    ids = np.zeros(4, np.int32)
+    work = [Tokens(ids=ids, types=ids, outputs=frozenset({"top_ids"}), masks=(1,), top_k=k) for k in (2, 7, 3)]
+    assert pack(work).feeds["k"].tolist() == [7]
+
+
+def test_a_prompt_that_the_sentence_vector_leaves_out_counts_in_the_mean() -> None:
+    ids = np.arange(6, dtype=np.int32)
+    feeds = pack([Tokens(ids=ids, types=ids * 0, outputs=frozenset({"mean"}), pooled_from=4)]).feeds
+    assert np.count_nonzero(feeds["mean_weights"]) == 6
+
+
+def test_the_rows_of_one_sequence_begin_where_those_of_the_one_before_end() -> None:
+    ids = np.zeros(5, np.int32)
+    work = [
+        Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"tags", "top_ids"}), masks=(0,), top_k=1)
+        for n in (2, 5, 3)
+    ]
+    spans = pack(work).spans
+    assert spans["token"] == [slice(0, 2), slice(2, 7), slice(7, 10)]
+    assert spans["mask"] == [slice(0, 1), slice(1, 2), slice(2, 3)]
+
+
+@pytest.mark.parametrize(("layout", "alignment"), [(PACKED_ROWS, 16), (BF16_ROWS, 32)])
+def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout: str, alignment: int) -> None:
+    """The numbers were measured (ARCHITECTURE.md): smaller ones change answers with the rest of the batch."""
+    ids = np.zeros(300, np.int32)
+    lengths = [7, 20, 33, 90, 100, 5, 12, 300]
+    feeds = pack(
+        [Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"tags"})) for n in lengths], layout=layout
+    ).feeds
+    width = feeds["slot_tokens"].shape[1]
+    first = np.cumsum([0, *lengths[:-1]])
+    starts = feeds["token_slots"][first] % width
+    assert (starts % alignment == 0).all()
+    assert all(start % 128 + n <= 128 for start, n in zip(starts.tolist(), lengths, strict=True) if n <= 128)
+
+
+def test_the_slots_of_a_batch_are_those_of_its_rows_used_or_not() -> None:
+    ids = np.zeros(40, np.int32)
+    batch = pack([Tokens(ids=ids[:n], types=ids[:n], outputs=frozenset({"cls"})) for n in (40, 3)])
+    assert (batch.tokens, batch.slots) == (43, 2 * 48)
 
 
 def test_an_empty_batch_is_refused() -> None:

@@ -195,7 +195,27 @@ def ints(*values: int) -> memoryview:
     [
         {"request_ids": (1, 2)},
         {"request_ids": (1, 1), "deadlines": (1.0, 1.0), "sequence_counts": (1, 1)},
+        {
+            "request_ids": (1, 1),
+            "reserved": (-1, -1),
+            "deadlines": (1.0, 1.0),
+            "traces": ("", ""),
+            "sequence_counts": (2, 1),
+            "spec_index": ints(0, 0, 0),
+            "lengths": ints(1, 1, 1),
+            "masks": ints(0, 0, 0),
+            "mask_counts": ints(1, 1, 1),
+        },
+        {  # one without sequences beside one with all of them: it would never end
+            "request_ids": (1, 2),
+            "reserved": (-1, -1),
+            "deadlines": (1.0, 1.0),
+            "traces": ("", ""),
+            "sequence_counts": (1, 0),
+        },
+        {"reserved": (-2,)},
         {"deadlines": (float("nan"),)},
+        {"deadlines": (float("inf"),)},
         {"traces": ("", "")},
         {"sequence_counts": (2,)},
         {"sequence_counts": (0,)},
@@ -262,6 +282,7 @@ RESULT = encode_results([RemoteResult(id=1, rows=[{"cls": np.ones((1, 4), np.flo
         {"row_counts": ints(-1)},
         {"row_counts": ints(0, 1)},
         {"values": memoryview(b"123")},
+        {"sequence_counts": (2,), "owners": ints(0, 0), "row_counts": ints(1, 0)},
     ],
 )
 def test_an_inconsistent_result_is_rejected(change: dict[str, Any]) -> None:

@@ -1,0 +1,279 @@
+"""Do the tests notice? Changes one place of the source at a time, in a copy, and runs the tests that should fail.
+
+    python -m tests.mutations [WORD ...]
+
+A word selects the rows whose file or text has it. The result is 1 where a mutant survives that no row calls equivalent,
+or where a row does not fit the source any more. A row names the tests of its module; each is run up to its first
+failure.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.paths import ROOT
+
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "artifacts", "build", "*.egg-info", "docs", "deploy")
+TIMEOUT_SECONDS = 900  # a mutant that hangs is killed
+
+
+class Mutation(NamedTuple):
+    old: str  # occurs once in the file
+    new: str
+    equivalent: str = ""  # why no test can notice it
+
+
+class Target(NamedTuple):
+    file: str
+    tests: str
+    mutations: Sequence[Mutation]
+
+
+M = Mutation
+TARGETS = (
+    Target(
+        "model_export/artifact/batch.py",
+        "tests/artifact/test_batch.py",
+        (
+            M('"k": np.array([max((s.top_k', '"k": np.array([min((s.top_k'),
+            M("dtype=np.int32) - np.repeat(starts, lengths),", "dtype=np.int32),"),
+            M("starts = np.cumsum(lengths, dtype=np.int32) - lengths", "starts = np.cumsum(lengths, dtype=np.int32)"),
+            M(
+                "flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])",
+                "flat = np.concatenate(selected)",
+            ),
+            M("if not tokens.masks and SEQUENCE in kinds and", "if SEQUENCE in kinds and"),
+            M('ends = {"cls": tokens.pooled_from,', 'ends = {"cls": 0,'),
+            M("sequences[i].pooled_from if kind == SENTENCE else 0 for i", "sequences[i].pooled_from for i"),
+            M("[len(index[MASK])] * len(tokens.targets)", "[0] * len(tokens.targets)"),
+            M("index[MASK].append(base + offset)", "index[MASK].append(offset)"),
+            M("slices.append(slice(start, len(index[kind])))", "slices.append(slice(start, None))"),
+            M('tokens.outputs != {"layer_cls"}', 'tokens.outputs == {"layer_cls"}'),
+            M("slots=slots, owners", "slots=int(lengths.sum()), owners"),
+        ),
+    ),
+    Target(
+        "model_export/artifact/placement.py",
+        "tests/artifact/test_batch.py",
+        (
+            M("\nALIGNMENT = 16", "\nALIGNMENT = 8"),
+            M("BF16_ALIGNMENT = 32", "BF16_ALIGNMENT = 16"),
+            M("K_BLOCK = 128", "K_BLOCK = 256"),
+            M("if start % K_BLOCK + length > K_BLOCK:", "if start % K_BLOCK + length > K_BLOCK + 1:"),
+            M("start = -(-start // block) * block", "start = -(-start // K_BLOCK) * K_BLOCK"),
+            M("key=lambda j: -lengths[j]", "key=lambda j: lengths[j]"),
+            M("if start + lengths[i] <= row_length:", "if start + lengths[i] < row_length:"),
+            M(
+                "1, alignment) >= row_length:",
+                "1, alignment) > row_length:",
+                "a row that is full is looked at again, and nothing fits into it",
+            ),
+        ),
+    ),
+    Target(
+        "service/workers/codec.py",
+        "tests/service/workers/test_messages.py",
+        (
+            M('_check(min(counts, default=0) >= 1, "a request', '_check(min(counts, default=0) >= 0, "a request'),
+            M('_check(len(set(message.request_ids)) == len(counts), "a', '_check(True, "a'),
+            M("_check(all(map(math.isfinite, message.deadlines)),", "_check(True,"),
+            M('"a length", 1, bounds.max_tokens)', '"a length", 0, bounds.max_tokens)'),
+            M('"a length", 1, bounds.max_tokens)', '"a length", 1, bounds.max_tokens + 1)'),
+            M('"a token id", 0, bounds.vocabulary - 1)', '"a token id", 0, bounds.vocabulary)'),
+            M('"a type id", 0, max(1, bounds.segments) - 1)', '"a type id", 0, max(1, bounds.segments))'),
+            M("_check(min(message.reserved, default=WHOLE) >= WHOLE,", "_check(True,"),
+            M("masks < np.repeat(lengths, mask_counts)", "masks <= np.repeat(lengths, mask_counts)"),
+            M("firsts[spec_index] >= lengths", "firsts[spec_index] > lengths"),
+            M("_check(not np.any(scored[spec_index] & (mask_counts == 0)),", "_check(True,"),
+            M("LAST <= layer < bounds.layers", "LAST <= layer <= bounds.layers"),
+            M("1 <= spec.top_k <= bounds.vocabulary", "1 <= spec.top_k <= bounds.vocabulary + 1"),
+            M("block.values.nbytes % row_bytes == 0 and ", ""),
+            M('_check(all(rows), "a sequence', '_check(True, "a sequence'),
+            M("room = MESSAGE_BYTES", "room = 2 * MESSAGE_BYTES"),
+        ),
+    ),
+    Target(
+        "service/tokenization/jobs/job.py",
+        "tests/service/tokenization/test_pieces.py tests/service/tokenization/test_scheduler.py",
+        (
+            M("(end == first or cost + self.sizes[end] <= PIECE_CHARACTERS)", "True"),
+            M("cost += self.sizes[end] + TEXT_COST * self.sequences_per_text", "cost += self.sizes[end]"),
+            M("return 0 if self.done else max(1, ", "return 0 if self.done else max(0, "),
+            M("if not text.truncated:", "if True:"),
+            M("self.limit + cut - (1 if long.left else 0)", "self.limit + cut"),
+            M("if cut > 0 and self.truncate is None:", "if cut >= 0 and self.truncate is None:"),
+            M("* rate + self.tokenizer.num_special_tokens_to_add(pair)", "* rate"),
+            M("already_cut=cut)", "already_cut=0)"),
+        ),
+    ),
+    Target(
+        "service/tokenization/pieces.py",
+        "tests/service/tokenization/test_pieces.py",
+        (
+            M("if side.tokens <= self.room]:", "if side.tokens < self.room]:"),
+            M("self._first = start if self.from_end else 0", "self._first = 0"),
+            M(
+                "key=lambda side: side.tokens) if self.room % 2 else None",
+                "key=lambda side: side.tokens)",
+                "one more piece is read of a text whose kept tokens are known: the parity only saves work",
+            ),
+            M('direction="left" if self.from_end else "right")', 'direction="right")'),
+            M(
+                "return cls(pattern if guard(lambda: _keeps_tokens(tokenizer, pattern)) else None)",
+                "return cls(pattern)",
+            ),
+        ),
+    ),
+    Target(
+        "service/tokenization/jobs/windows.py",
+        "tests/service/tokenization/test_windows.py",
+        (
+            M("if chosen >= room:", "if chosen > room:"),
+            M("(size - shape.stride for size in own[1:])", "(size for size in own[1:])"),
+            M("int(own[0]) + shape.prompt, int(own[-1]) + 1", "int(own[0]), int(own[-1]) + 1"),
+            M("if count > self.most:", "if count > self.most + 1:"),
+            M("len(encoding) > self.limit:", "len(encoding) >= self.limit:"),
+            M("if (count := self.expected_sequences) > COUNT_MARGIN * self.most:", "if (count := 0):"),
+        ),
+    ),
+    Target(
+        "service/tokenization/jobs/hypotheses.py",
+        "tests/service/tokenization/test_hypotheses.py",
+        (
+            M('kept = ids[-room:] if self.truncate == "left" else ids[:room]', "kept = ids[:room]"),
+            M("tokens > (room := min(self.rooms)):", "tokens > (room := max(self.rooms)):"),
+            M("if (least := min(self.rooms)) < 1:", "if (least := min(self.rooms)) < 0:"),
+            M("truncated=number == 0 and tokens", "truncated=tokens"),
+        ),
+    ),
+    Target(
+        "service/tokenization/jobs/questions.py",
+        "tests/service/tokenization/test_questions.py",
+        (
+            M("count = 1 + -(-(context - room) // (room - stride))", "count = 1 + (context - room) // (room - stride)"),
+            M("return stride if stride < room else room // 2", "return stride"),
+            M("if self.asked.stride >= room:", "if self.asked.stride > room:"),
+            M("kept = min(question, asked.question_limit or question)", "kept = question"),
+        ),
+    ),
+    Target(
+        "service/tasks/masks/joint_masks.py",
+        "tests/service/tasks/test_passes.py tests/service/tasks/test_joint.py",
+        (
+            M("found.setdefault(filled.pieces, filled)", "found[filled.pieces] = filled"),
+            M("best = int(logs[:, 0].argmax())", "best = int(logs[:, 0].argmin())"),
+            M("np.minimum(logs[best], 0.0)", "logs[best]"),
+            M("1 + beam * (len(text.masks) - 1)", "1 + beam * len(text.masks)"),
+            M("if len(found) == self.beam:", "if len(found) == self.beam - 1:"),
+            M("top_k = min(default_top_k, beam)", "top_k = default_top_k"),
+            M("total.tokens += result.tokens", "total.tokens = result.tokens"),
+            M("position == positions[mask - 1] + 1:", "position >= positions[mask - 1] + 1:"),
+        ),
+    ),
+    Target(
+        "service/tasks/masks/passes.py",
+        "tests/service/tasks/test_passes.py",
+        (
+            M("left -= sum(map(len, made))", "left -= len(made)"),
+            M("if tokens > most:", "if tokens > most + 1:"),
+            M("request.withdraw()", "pass"),
+        ),
+    ),
+    Target(
+        "service/tasks/masks/whole_words.py",
+        "tests/service/tasks/test_passes.py tests/service/http/test_several_passes.py",
+        (
+            M("own = len(text) * bool(self.single)", "own = len(text)"),
+            M("if (size := length + pieces - 1) > limit:", "if (size := length + pieces) > limit:"),
+            M("return math.exp(log_probability / len(ids))", "return math.exp(log_probability)"),
+            M("np.full(pieces - 1, text.types[mask])", "np.full(pieces - 1, 1 - text.types[mask])"),
+        ),
+    ),
+    Target(
+        "service/tasks/masks/likelihood.py",
+        "tests/service/http/test_several_passes.py",
+        (
+            M("ids[positions[n:end]] = mask_id", "ids[positions[n]] = mask_id"),
+            M('own[over:] if direction == "left" else own[: len(own) - over]', "own[: len(own) - over]"),
+            M("total / len({*sentence.words})", "total / len(sentence.words)"),
+        ),
+    ),
+    Target(
+        "service/tasks/masks/fill_mask.py",
+        "tests/service/http/test_several_passes.py tests/service/tasks/test_tasks.py",
+        (
+            M("masks = 1 if self.joint else len(one.masks)", "masks = len(one.masks)"),
+            M("AnswerSize(min(top_k, len(words) or top_k))", "AnswerSize(top_k)"),
+            M("tuple(ids[:1] if first_piece else ids)", "tuple(ids)"),
+        ),
+    ),
+    Target(
+        "service/tasks/base.py",
+        "tests/service/tasks/test_parts.py",
+        (M("tokenize_seconds = min(tokenize_seconds, result.queue_seconds)", "tokenize_seconds += 0.0"),),
+    ),
+)
+
+
+def main() -> None:
+    chosen = [
+        (target, one)
+        for target in TARGETS
+        for one in target.mutations
+        if all(word in f"{target.file} {one.old}" for word in sys.argv[1:])
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        _check_unchanged(copy, sorted({target.tests for target, _ in chosen}))
+        faults = list(_faults(copy, chosen))
+    sys.stdout.write(f"{len(chosen)} mutants, {len(faults)} faults\n" + "".join(f"{fault}\n" for fault in faults))
+    sys.exit(bool(faults))
+
+
+def _check_unchanged(copy: Path, tests: Sequence[str]) -> None:
+    """Ends the run where tests fail without any change."""
+    for one in tests:
+        if not _passes(copy, one):
+            sys.exit(f"{one} fails without a mutation")
+
+
+def _faults(copy: Path, chosen: Sequence[tuple[Target, Mutation]]) -> Iterator[str]:
+    """Survivors, equivalent mutants that were killed, and rows that do not fit."""
+    for target, one in chosen:
+        file, started = copy / target.file, time.monotonic()
+        original = file.read_text("utf-8")
+        if original.count(one.old) != 1:
+            yield f"{target.file}: {one.old!r} occurs {original.count(one.old)} times, not once"
+            continue
+        file.write_text(original.replace(one.old, one.new), "utf-8")
+        survived = _passes(copy, target.tests)
+        file.write_text(original, "utf-8")
+        name = f"{target.file}: {one.old!r} -> {one.new!r}"
+        word = ("equivalent" if one.equivalent else "SURVIVED") if survived else "killed"
+        sys.stdout.write(f"{word:10} {time.monotonic() - started:5.1f} s  {name}\n")
+        sys.stdout.flush()
+        if survived and not one.equivalent:
+            yield f"survived: {name}"
+        if not survived and one.equivalent:
+            yield f"killed, though called equivalent: {name}"
+
+
+def _passes(copy: Path, tests: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0
+
+
+if __name__ == "__main__":
+    main()

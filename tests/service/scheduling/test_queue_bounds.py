@@ -1,0 +1,36 @@
+"""The numbers at the edge of the queue's rules."""
+
+from service.scheduling.queue import BULK_SHARE, RequestQueue
+from service.scheduling.request import QueuedRequest
+from tests.service.fakes import make_queue, sequence
+
+LATE = 2000.0
+
+
+def missing(queue: RequestQueue) -> QueuedRequest:
+    """An admitted request whose only sequence is not there yet."""
+    request = QueuedRequest([], arrived=0.0, deadline=1e9, missing=1, reserved=4)
+    queue.admit(request)
+    return request
+
+
+def test_a_request_as_large_as_a_batch_may_use_the_whole_queue() -> None:
+    queue = make_queue(token_budget=10, max_tokens=1000)
+    assert queue.capacity(10) == 1000
+    assert queue.capacity(11) == 1000 * BULK_SHARE
+
+
+def test_a_batch_that_did_not_fit_the_memory_never_raises_the_budget() -> None:
+    queue = make_queue(token_budget=10)
+    queue.shrink(50)  # one sequence that is longer than the budget
+    assert queue.token_budget == 10
+
+
+def test_late_requests_keep_their_order_while_their_sequences_are_missing() -> None:
+    queue = make_queue(token_budget=8, max_wait_seconds=1000.0)
+    first, second = missing(queue), missing(queue)
+    assert not queue.next_batch(LATE).jobs
+    for request in (second, first):
+        queue.extend(request, [sequence(0, 4)], 0)
+    (taken, _), *_ = queue.next_batch(LATE).jobs
+    assert taken is first
