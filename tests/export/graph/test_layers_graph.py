@@ -34,7 +34,7 @@ def test_it_is_the_model_with_the_states_as_outputs(
 
 
 def test_it_names_the_packed_weights_too(tmp_path: Path) -> None:
-    manifest = export(GOLDEN / "bert", tmp_path, precision="int8", prepacked=True)
+    manifest = export(GOLDEN / "bert", tmp_path, prepacked=True)
     check(tmp_path / "cpu", manifest.sizes["layers"])
     weights = onnx.load(tmp_path / "cpu" / LAYERS, load_external_data=False).graph.initializer
     assert any(entry.key.startswith("prepacked") for one in weights for entry in one.external_data)
