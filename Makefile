@@ -56,9 +56,11 @@ check-rules: dev
 	promtool test rules tests/deploy/rules_test.yml
 	$(BIN)/python -m pytest tests/deploy/with_prometheus.py
 
-# on all cores: each worker runs whole files, and starts each server that they share once
+# Each worker runs whole files, and starts each server that they share once.
+ON_ALL_CORES = -n auto --maxprocesses 8 --dist loadfile
+
 test: dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest $(ON_ALL_CORES)
 
 # int8's products and vectors on an emulated processor with AVX2 only, which is slow (/proc/cpuinfo too is emulated)
 test-avx2: dev
@@ -86,7 +88,7 @@ test-lowest: dev
 		--no-emit-index-url --extra dev pyproject.toml -o build/lowest/requirements.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -r build/lowest/requirements.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	build/lowest/bin/python -m pytest $(TESTS)
+	build/lowest/bin/python -m pytest $(ON_ALL_CORES) $(TESTS)
 
 # writes what the documents take from code and results: settings, families, answers of the examples, benchmark tables
 docs: dev export
