@@ -83,7 +83,11 @@ TARGETS = (
             M('_check(min(counts, default=0) >= 1, "a request', '_check(min(counts, default=0) >= 0, "a request'),
             M('_check(len(set(message.request_ids)) == len(counts), "a', '_check(True, "a'),
             M("_check(all(map(math.isfinite, message.deadlines)),", "_check(True,"),
-            M('"a length", 1, bounds.max_tokens)', '"a length", 0, bounds.max_tokens)'),
+            M(
+                '"a length", 1, bounds.max_tokens)',
+                '"a length", 0, bounds.max_tokens)',
+                "an empty sequence is refused as one that pools from beyond its end",
+            ),
             M('"a length", 1, bounds.max_tokens)', '"a length", 1, bounds.max_tokens + 1)'),
             M('"a token id", 0, bounds.vocabulary - 1)', '"a token id", 0, bounds.vocabulary)'),
             M('"a type id", 0, max(1, bounds.segments) - 1)', '"a type id", 0, max(1, bounds.segments))'),
@@ -164,7 +168,7 @@ TARGETS = (
     ),
     Target(
         "service/tasks/masks/joint_masks.py",
-        "tests/service/tasks/test_passes.py tests/service/tasks/test_joint.py",
+        "tests/service/tasks/test_joint.py tests/service/tasks/test_passes.py",
         (
             M("found.setdefault(filled.pieces, filled)", "found[filled.pieces] = filled"),
             M("best = int(logs[:, 0].argmax())", "best = int(logs[:, 0].argmin())"),
@@ -178,7 +182,7 @@ TARGETS = (
     ),
     Target(
         "service/tasks/masks/passes.py",
-        "tests/service/tasks/test_passes.py",
+        "tests/service/tasks/test_masks.py tests/service/tasks/test_passes.py",
         (
             M("left -= sum(map(len, made))", "left -= len(made)"),
             M("if tokens > most:", "if tokens > most + 1:"),
@@ -187,7 +191,7 @@ TARGETS = (
     ),
     Target(
         "service/tasks/masks/whole_words.py",
-        "tests/service/tasks/test_passes.py tests/service/http/test_several_passes.py",
+        "tests/service/tasks/test_masks.py",
         (
             M("own = len(text) * bool(self.single)", "own = len(text)"),
             M("if (size := length + pieces - 1) > limit:", "if (size := length + pieces) > limit:"),
@@ -206,11 +210,59 @@ TARGETS = (
     ),
     Target(
         "service/tasks/masks/fill_mask.py",
-        "tests/service/http/test_several_passes.py tests/service/tasks/test_tasks.py",
+        "tests/service/tasks/test_masks.py tests/service/tasks/test_tasks.py",
         (
             M("masks = 1 if self.joint else len(one.masks)", "masks = len(one.masks)"),
             M("AnswerSize(min(top_k, len(words) or top_k))", "AnswerSize(top_k)"),
             M("tuple(ids[:1] if first_piece else ids)", "tuple(ids)"),
+        ),
+    ),
+    Target(
+        "service/scheduling/queue.py",
+        "tests/service/scheduling/test_queue_bounds.py tests/service/scheduling/test_queue.py",
+        (
+            M(
+                "self.max_tokens if size <= self.token_budget else",
+                "self.max_tokens if size < self.token_budget else",
+            ),
+            M("max(1, min(self.token_budget, tokens // 2))", "max(1, tokens // 2)"),
+            M("ageing.extendleft(reversed(idle))", "ageing.extendleft(idle)"),
+            M("kept_free = reserved if bulk and", "kept_free = reserved if False and"),
+            M("if taken and not bulk:", "if taken:"),
+            M("while ageing and batch.room > reserved:", "while ageing and batch.room > 0:"),
+            M("batch.room -= taken", "batch.room -= 1"),
+            M("size * LATE_SHARE <= self", "size <= self"),
+            M("            if request.deadline <= now:", "            if request.deadline < now:"),
+        ),
+    ),
+    Target(
+        "service/scheduling/policy/fair_order.py",
+        "tests/service/scheduling/test_fair_order.py",
+        (
+            M(
+                "cost = tokens + max(0, self.minimum_cost - size) if last else tokens",
+                "cost = tokens",
+            ),
+            M("self._lengthen(number, -unserved)", "self._lengthen(number, 0)"),
+            M("self.virtual_time += cost / len(finishes)", "self.virtual_time += cost"),
+            M("if bucket <= limit])", "if bucket < limit])"),
+        ),
+    ),
+    Target(
+        "service/http/limits/connections.py",
+        "tests/service/http/limits/test_connections.py",
+        (
+            M("while self.open < self.most:", "while self.open <= self.most:"),
+            M("self.open -= 1\n        self.watch()", "self.open -= 1"),
+        ),
+    ),
+    Target(
+        "service/http/limits/totals.py",
+        "tests/service/http/limits/test_totals.py",
+        (
+            M("if self.bodies + size > self.most:", "if self.bodies + size >= self.most:"),
+            M("while len(self.unsent) > 1 and sum", "while sum"),
+            M("idle = not self.bodies and not self.unsent", "idle = not self.bodies"),
         ),
     ),
     Target(

@@ -73,3 +73,12 @@ def test_a_hypothesis_that_leaves_no_room_is_refused(tokenizer: Tokenizer) -> No
     with pytest.raises(Invalid, match="takes at most 144, which leaves no room for a text beside") as caught:
         pairs(tokenizer, ["cat"], "right", ["cat", "dog " * 150])
     assert caught.value.code == "candidate_labels"
+
+
+def test_a_hypothesis_leaves_room_for_a_token_of_the_text(tokenizer: Tokenizer) -> None:
+    special = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer)).num_special_tokens_to_add(True)
+    most = np.full(LIMIT - special - 1, 5, np.int32)
+    job = tokenizer.start_hypotheses(["cat " * 9], [most], OPTIONS, "right")
+    assert [len(one) for one in job.step()] == [LIMIT]
+    with pytest.raises(Invalid, match="leaves no room for a text"):
+        tokenizer.start_hypotheses(["cat"], [np.append(most, most[:1])], OPTIONS, "right")

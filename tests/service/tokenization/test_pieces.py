@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import normalizers
 
 from service.errors import Invalid
 from service.tokenization import pieces
@@ -147,6 +148,31 @@ def test_no_step_reads_more_than_a_piece_where_the_text_has_words() -> None:
     assert sum(read) == 40_000 + 800 + 8000
 
 
+def test_a_step_reads_a_bounded_number_of_short_texts() -> None:
+    tokenizer, cuts = TOKENIZERS["bert"]
+    job = make_job(tokenizer, cuts, ["cat"] * 1000, "right")
+    read = []
+    while not job.done:
+        read.append(len(job.step()))
+    assert max(read) <= 50, "each counts for 100 characters more than it has"
+    assert sum(read) == 1000
+
+
+def test_a_text_is_cut_after_the_room_whatever_its_pieces_end_with() -> None:
+    """A piece that ends at exactly the room may have more text after it, or only spaces."""
+    tokenizer, cuts = TOKENIZERS["bert"]
+    for rest, truncated in ((" cat", True), (" ", False)):
+        text = "cat" + " cat" * 13 + " " * PIECE_CHARACTERS + rest
+        (one,) = run(make_job(tokenizer, cuts, [text], "right"))
+        assert (len(one), one.truncated) == (16, truncated)
+
+
+def test_a_tokenizer_that_changes_where_its_text_is_cut_reads_a_text_at_once() -> None:
+    tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
+    tokenizer.normalizer = normalizers.Prepend("a ")
+    assert Cuts.of(tokenizer).pattern is None
+
+
 def test_a_tokenizer_whose_words_have_no_end_reads_a_text_at_once(tmp_path: Path) -> None:
     """SentencePiece models with pieces across spaces."""
     content = TOKENIZERS["xlm-roberta"][0].to_str().replace('"WhitespaceSplit"', '"UnicodeScripts"')
@@ -174,6 +200,21 @@ def test_the_expected_tokens_shrink_to_none(inputs: list[str]) -> None:
     assert 2 * len(inputs) <= job.expected_tokens <= 16 * len(inputs)
     run(job)
     assert job.expected_tokens == job.left == 0
+
+
+def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
+    tokenizer, cuts = TOKENIZERS["bert"]
+    job = make_job(tokenizer, cuts, ["cat " * 300] * 40 + ["cat cat"] * 400, "right")
+    job.sample()
+    while job.position < 40:
+        job.step()
+    assert job.expected_tokens >= 4 * (440 - job.position)
+
+
+def test_a_request_with_texts_left_is_expected_to_have_tokens() -> None:
+    tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
+    tokenizer.post_processor = None  # type: ignore[assignment]  # no special tokens
+    assert make_job(tokenizer, Cuts(None), [""], "right").expected_tokens == 1
 
 
 def test_texts_of_one_kind_are_expected_to_have_about_the_tokens_that_they_have() -> None:

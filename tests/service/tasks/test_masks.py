@@ -1,0 +1,93 @@
+"""The bounds of what /fill-mask and /score may cost, and the passes of whole words, without a model."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.artifact import open_artifact
+from service.errors import Invalid, TooLarge
+from service.tasks.base import Tasks
+from service.tasks.masks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
+from service.tasks.masks.passes import check_cost
+from service.tasks.masks.whole_words import Plan, _passes, _scores, check_fit, word_score
+from service.tokenization.encoding import NO_SPANS, EncodedText
+from tests.service.tasks.fake_vectors import tasks_with_vectors
+
+MASK = 4
+
+
+def text_of(*masks: int, length: int = 6) -> EncodedText:
+    """Of two segments; all but the masks is 1."""
+    ids = np.full(length, 1, np.int32)
+    ids[list(masks)] = MASK
+    types = np.arange(length, dtype=np.int32) // (length // 2)
+    return EncodedText(
+        ids=ids, types=types, outputs=frozenset(), masks=masks, truncated=False, empty=False, spans=NO_SPANS
+    )
+
+
+@pytest.fixture(scope="module")
+def tasks(bert_artifact: Path) -> Tasks:
+    return tasks_with_vectors(open_artifact(bert_artifact))
+
+
+def test_passes_may_cost_as_much_as_the_queue_takes_and_no_more(tasks: Tasks) -> None:
+    most = tasks.limits.max_tokens
+    check_cost(tasks, 3, most, "send less")
+    with pytest.raises(TooLarge, match=rf"3 passes of the model with {most + 1} tokens in all"):
+        check_cost(tasks, 3, most + 1, "send less")
+
+
+def test_a_text_with_a_mask_for_each_piece_may_be_as_long_as_the_model_takes(tasks: Tasks) -> None:
+    most = tasks.manifest.max_tokens
+    check_fit(tasks, most - 2, 3, 0)
+    with pytest.raises(Invalid, match=f"{most + 1} with a mask for each of a target's 3 pieces"):
+        check_fit(tasks, most - 1, 3, 0)
+
+
+def test_the_size_of_an_answer_is_that_of_its_candidates_each_with_its_text() -> None:
+    for joint, masks in ((False, 2), (True, 1)):
+        answer = AnswerSize(10, joint=joint)
+        answer.add([text_of(1, 4), text_of(2, 3, length=100)])
+        assert answer.tokens == masks * 10 * (MIN_CANDIDATE_TOKENS + 100)
+
+
+def test_an_answer_is_refused_where_it_is_larger_than_the_bound() -> None:
+    text = text_of(1, length=100)
+    AnswerSize(MAX_ANSWER_TOKENS // 100).add([text])
+    with pytest.raises(TooLarge, match="lower top_k or split the request"):
+        AnswerSize(MAX_ANSWER_TOKENS // 100 + 1).add([text])
+
+
+def test_a_target_of_several_pieces_takes_the_place_and_the_segment_of_its_mask() -> None:
+    plan, text = Plan.of([(7, 8), (7, 9), (5,)]), text_of(1, 4)
+    found = list(_passes(plan, text, MASK))
+    assert [one.ids.tolist() for one in found] == [
+        [1, MASK, 1, 1, MASK, 1],
+        [1, MASK, MASK, 1, 1, MASK, 1],
+        [1, 7, MASK, 1, 1, MASK, 1],
+        [1, MASK, 1, 1, MASK, MASK, 1],
+        [1, MASK, 1, 1, 7, MASK, 1],
+    ]
+    assert [one.types.tolist() for one in found[1:]] == [[0, 0, 0, 0, 1, 1, 1]] * 2 + [[0, 0, 0, 1, 1, 1, 1]] * 2
+    assert [one.masks for one in found] == [(1, 4), (1,), (2,), (4,), (5,)]
+    assert [one.targets for one in found] == [(5,), (7,), (8, 9), (7,), (8, 9)]
+    assert plan.cost(text) == (len(found), sum(map(len, found)))
+
+
+def test_words_of_one_piece_alone_cost_no_further_pass() -> None:
+    text = text_of(1, 4)
+    assert Plan.of([(5,), (6,)]).cost(text) == (1, 6)
+    assert Plan.of([(5, 6)]).cost(text) == (4, 4 * 7)
+
+
+def test_the_score_of_a_word_is_the_geometric_mean_over_its_pieces() -> None:
+    plan = Plan.of([(7, 8), (5,)])
+    sums = np.zeros((1, 1), np.float32)
+    rows = [{"target_logits": np.array([log], np.float32), "log_sum_exp": sums} for log in (-3.0, -1.0, -2.0)]
+    scores = _scores(plan, 1, rows)
+    assert scores == {(0, (5,)): -3.0, (0, (7, 8)): -3.0}
+    assert word_score((7, 8), -3.0) == math.exp(-1.5)
+    assert word_score((5,), -3.0) == math.exp(-3.0)
