@@ -42,7 +42,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "ray": ("service.library.ray_data",),
     "numpy": PACKAGES,
 }
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 250, 45, 10
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FILES = 450, 60, 10
 MAY_HOLD_MORE = ("service/http/dialects",)  # one file per dialect: ARCHITECTURE.md
 SOURCES = {path: path.read_text("utf-8") for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 TREES = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text) for path, text in SOURCES.items()}
