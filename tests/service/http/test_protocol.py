@@ -7,13 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-import uvicorn
 from uvicorn.server import ServerState
 
-from service.http import protocol
+from service.http import connection as connection_module
 from service.http.limits.connections import ConnectionLimits
 from service.http.limits.totals import BufferedBytes
-from service.http.protocol import LimitedHttpProtocol
 from tests.service.fakes import FakeTime, play, settle
 
 POST = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
@@ -49,27 +47,17 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-class Connection:
-    """A protocol in front of an application that echoes how many bytes the body has, once `may_respond` is set."""
+class Client:
+    """A connection in front of an application that echoes how many bytes the body has, once `may_respond` is set."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.paths: list[str] = []
         self.headers: list[tuple[bytes, bytes]] = []  # of the first request
         self.may_respond = asyncio.Event()
         self.may_respond.set()
-        config = uvicorn.Config(
-            self.app,
-            interface="asgi3",
-            http=LimitedHttpProtocol.bind(limits),
-            ws="none",
-            lifespan="off",
-            date_header=False,
-            server_header=False,
-        )
-        config.load()
         self.transport = FakeTransport()
-        self.protocol = LimitedHttpProtocol.bind(limits)(
-            config=config, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
+        self.protocol = connection_module.Connection.bind(self.app, limits)(
+            config=None, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
         )
         self.protocol.connection_made(self.transport)
 
@@ -107,7 +95,7 @@ class Connection:
 
 
 def play_connection(
-    story: Callable[[Connection, FakeTime], Awaitable[None]], *, rejections: Sequence[tuple[int, str]] = ()
+    story: Callable[[Client, FakeTime], Awaitable[None]], *, rejections: Sequence[tuple[int, str]] = ()
 ) -> None:
     async def played(time: FakeTime) -> None:
         counted: list[tuple[int, str]] = []
@@ -118,7 +106,7 @@ def play_connection(
             buffered=BufferedBytes(2**30, lambda: None),
             on_rejected=lambda status, code: counted.append((status, code)),
         )
-        connection = Connection(limits)
+        connection = Client(limits)
         await story(connection, time)
         for one in connection.transport.sockets:
             one.close()
@@ -128,7 +116,7 @@ def play_connection(
 
 
 def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_open() -> None:
-    async def story(connection: Connection, time: FakeTime) -> None:
+    async def story(connection: Client, time: FakeTime) -> None:
         for _ in range(3):
             await connection.send(POST, b"12345")
             await asyncio.sleep(4)
@@ -146,7 +134,7 @@ def test_a_request_that_arrives_in_time_is_answered_and_the_connection_stays_ope
     ids=["line", "header", "no body", "body"],
 )
 def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes, trickle: bytes) -> None:
-    async def story(connection: Connection, time: FakeTime) -> None:
+    async def story(connection: Client, time: FakeTime) -> None:
         await connection.send(start)
         while not connection.transport.closed:
             await asyncio.sleep(1)
@@ -159,7 +147,7 @@ def test_a_request_that_arrives_too_slowly_gets_408_at_the_timeout(start: bytes,
 
 
 def test_a_connection_without_a_request_is_closed_without_a_response() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await asyncio.sleep(6)
         assert connection.transport.closed
         assert connection.transport.written == b""
@@ -168,7 +156,7 @@ def test_a_connection_without_a_request_is_closed_without_a_response() -> None:
 
 
 def test_time_in_the_queue_does_not_count_as_time_to_arrive() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET)
         await asyncio.sleep(60)
@@ -186,7 +174,7 @@ def test_time_in_the_queue_does_not_count_as_time_to_arrive() -> None:
     ids=["url", "header"],
 )
 def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: bytes, pieces: int) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         size = len(head) // pieces
         await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
         assert connection.statuses == [431]
@@ -198,7 +186,7 @@ def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: b
 
 
 def test_the_limit_holds_for_the_sum_of_all_headers() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n")
         assert connection.statuses == [431]
 
@@ -206,7 +194,7 @@ def test_the_limit_holds_for_the_sum_of_all_headers() -> None:
 
 
 def test_a_body_does_not_count_as_head() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n", b"x" * 5000 + GET[:10], GET[10:]
         )
@@ -216,7 +204,7 @@ def test_a_body_does_not_count_as_head() -> None:
 
 
 def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(b"\x16\x03\x01 hello\r\n\r\n")
         assert connection.statuses == [400]
         assert connection.error()["code"] == "malformed"
@@ -226,7 +214,7 @@ def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
 
 
 def test_a_smuggled_request_is_rejected() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(
             b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n"
             b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
@@ -242,7 +230,7 @@ CHUNKED = b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\
 
 @pytest.mark.parametrize("trailer", [b"x-more: " + b"v" * 80 + b"\r\n", b"v" * 90], ids=["many", "one"])
 def test_endless_trailers_get_431(trailer: bytes) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(CHUNKED, b"x-first: ", *[trailer] * 13)
         assert connection.statuses == [431]
         assert connection.transport.closed
@@ -251,7 +239,7 @@ def test_endless_trailers_get_431(trailer: bytes) -> None:
 
 
 def test_trailers_are_not_passed_on_as_headers() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
         assert connection.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
         assert connection.statuses == [200, 200]
@@ -262,7 +250,7 @@ def test_trailers_are_not_passed_on_as_headers() -> None:
 @pytest.mark.parametrize("size", [1, 0x1000])
 @pytest.mark.parametrize("cut", range(6))
 def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
         chunks, head = chunk * 400, CHUNKED.partition(b"2\r\n")[0]
         pieces = [chunks[start : start + len(chunk)] for start in range(cut, len(chunks), len(chunk))]
@@ -273,7 +261,7 @@ def test_a_long_chunked_body_does_not_count_as_trailers(size: int, cut: int) -> 
 
 
 def test_the_head_of_each_request_is_measured_separately() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(POST[:20], POST[20:].replace(b": 10", b": 2000") + b"x" * 2000 + GET[:20], GET[20:])
         assert connection.statuses == [200, 200]
 
@@ -299,7 +287,7 @@ UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-setting
     ids=["length", "chunked"],
 )
 def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: bytes, pieces: int) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         both = request_bytes + GET
         step = -(-len(both) // pieces)
         await connection.send(*(both[start : start + step] for start in range(0, len(both), step)))
@@ -312,7 +300,7 @@ def test_an_upgrade_request_is_answered_as_http_1_with_its_body(request_bytes: b
 
 
 def test_connect_gets_400_and_later_bytes_are_ignored() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(b"CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
         assert connection.statuses == [400]
         assert connection.paths == []
@@ -322,7 +310,7 @@ def test_connect_gets_400_and_later_bytes_are_ignored() -> None:
 
 
 def test_garbage_after_a_request_does_not_lose_its_response() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET + b"\x00rubbish\r\n\r\n")
         connection.may_respond.set()
@@ -334,7 +322,7 @@ def test_garbage_after_a_request_does_not_lose_its_response() -> None:
 
 
 def test_nothing_is_written_after_a_disconnect_with_pipelined_requests() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET + GET)
         connection.protocol.connection_lost(ConnectionResetError())
@@ -350,7 +338,7 @@ def test_nothing_is_written_after_a_disconnect_with_pipelined_requests() -> None
 def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
     read_per_second: int, aborted: bool
 ) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         transport = connection.transport
         transport.unread = 100_000
         connection.protocol.pause_writing()
@@ -363,7 +351,7 @@ def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
 
 
 def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_dropped() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         buffered = type(connection.protocol).limits.buffered
         connection.transport.unread = 5000
         connection.protocol.pause_writing()
@@ -381,16 +369,16 @@ def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_drop
 
 
 def test_headers_that_do_not_end_are_parsed_up_to_the_limit_only() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 60_000)
         assert connection.statuses == [431]
-        assert len(connection.protocol.headers) <= protocol.SLICE_BYTES / 2
+        assert len(connection.protocol._headers) <= connection_module.SLICE_BYTES / 2
 
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
 def test_a_body_in_tiny_chunks_is_rejected() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(CHUNKED.partition(b"2\r\n")[0] + b"1\r\nx\r\n" * 40_000)
         assert connection.statuses == [400]
         assert "the first 1015 chunks of the body hold 1015 bytes" in connection.error()["error"]
@@ -400,7 +388,7 @@ def test_a_body_in_tiny_chunks_is_rejected() -> None:
 
 
 def test_a_client_may_send_a_thousand_tiny_chunks_and_any_number_of_others() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         chunks = b"1\r\nx\r\n" * 1000 + (b"40\r\n" + b"y" * 64 + b"\r\n") * 5000
         await connection.send(CHUNKED.partition(b"2\r\n")[0] + chunks + b"0\r\n\r\n", GET)
         assert connection.statuses == [200, 200]
@@ -410,7 +398,7 @@ def test_a_client_may_send_a_thousand_tiny_chunks_and_any_number_of_others() -> 
 
 @pytest.mark.parametrize("headers", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"], ids=["plain", "upgrade"])
 def test_a_url_without_a_path_gets_400(headers: bytes) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(b"GET http://evil HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n")
         assert connection.statuses == [400]
         assert connection.error()["code"] == "malformed"
@@ -419,7 +407,7 @@ def test_a_url_without_a_path_gets_400(headers: bytes) -> None:
 
 
 def test_a_connection_is_idle_before_its_first_request_and_between_two() -> None:
-    async def story(connection: Connection, time: FakeTime) -> None:
+    async def story(connection: Client, time: FakeTime) -> None:
         await asyncio.sleep(1)
         assert connection.protocol.idle_since() == 0
         await connection.send(POST)
@@ -437,7 +425,7 @@ def test_a_connection_is_idle_before_its_first_request_and_between_two() -> None
 
 
 def test_a_response_that_is_read_before_the_timeout_keeps_its_connection() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         connection.transport.unread = 1000
         connection.protocol.pause_writing()
         await asyncio.sleep(4)
@@ -449,7 +437,7 @@ def test_a_response_that_is_read_before_the_timeout_keeps_its_connection() -> No
 
 
 def test_while_draining_each_connection_closes_after_its_next_response() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(GET)
         assert not connection.transport.closed
         type(connection.protocol).limits.closing = True
@@ -462,7 +450,7 @@ def test_while_draining_each_connection_closes_after_its_next_response() -> None
 
 
 def test_a_connection_closes_after_the_response_pending_when_draining_began() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         connection.may_respond.clear()
         await connection.send(GET)
         connection.protocol.close_after_response()
@@ -474,17 +462,8 @@ def test_a_connection_closes_after_the_response_pending_when_draining_began() ->
     play_connection(story)
 
 
-def test_a_uvicorn_without_a_required_member_is_refused_with_the_supported_versions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    protocol.check_uvicorn()
-    monkeypatch.setattr(protocol, "UVICORN_MEMBERS", (*protocol.UVICORN_MEMBERS, "_renamed_in_a_later_version"))
-    with pytest.raises(ImportError, match=r"uvicorn>=0\.45,<0\.55 .*_renamed_in_a_later_version"):
-        protocol.check_uvicorn()
-
-
 def test_a_request_that_has_arrived_and_was_not_read_when_the_port_closes_is_answered() -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         type(connection.protocol).limits.closing = True
         connection.transport.sockets[1].sendall(GET)
         connection.protocol.shutdown()
@@ -499,7 +478,7 @@ def test_a_request_that_has_arrived_and_was_not_read_when_the_port_closes_is_ans
 
 @pytest.mark.parametrize("requests", [0, 1])
 def test_an_idle_connection_closes_with_the_port(requests: int) -> None:
-    async def story(connection: Connection, _: FakeTime) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(*[GET] * requests)
         assert not connection.transport.closed
         connection.protocol.shutdown()

@@ -34,10 +34,11 @@ class EchoServer:
         self.asked_for_room = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.acceptor = Acceptor([self.listener], lambda: Echo(self), most=most, make_room=self.make_room)
+        self.acceptor = Acceptor([self.listener], lambda: Echo(self), most=most, reserve=0, make_room=self.make_room)
 
-    def make_room(self) -> None:
+    def make_room(self, _: bool) -> bool:
         self.asked_for_room += 1
+        return False
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -100,7 +101,7 @@ class FullListener:
 def test_without_a_free_descriptor_it_tries_again_once_a_second() -> None:
     async def story(time: FakeTime) -> None:
         listener: Any = FullListener()
-        acceptor = Acceptor([listener], asyncio.Protocol, most=10, make_room=lambda: None)
+        acceptor = Acceptor([listener], asyncio.Protocol, most=10, reserve=0, make_room=lambda _: False)
         await asyncio.sleep(10.5 * RETRY_SECONDS)
         assert 10 <= listener.attempts <= 12
         assert acceptor.open == 0
