@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import enum
 import fcntl
-import secrets
 import sys
 import termios
 from collections import OrderedDict, deque
@@ -20,8 +19,7 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp
 
-from service.http.dialects.errors import SERVICE_ERROR
-from service.http.exchange import CONNECTION_KEY, STATUS_LINES, ClientConnection, Exchange
+from service.http.exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, split_url, write_error
 from service.http.limits.connections import ConnectionLimits
 
 SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
@@ -37,14 +35,6 @@ class State(enum.Enum):
     BODY = enum.auto()  # arrives; the application may run, and may have answered
     ANSWERING = enum.auto()  # the request is complete and has no response yet
     CLOSING = enum.auto()  # nothing more is read
-
-
-class Rejected(Exception):
-    """The connection answers a request itself, and closes. The message is the client's."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 class Connection(asyncio.Protocol):
@@ -63,7 +53,8 @@ class Connection(asyncio.Protocol):
     _paused = False  # reading
     _unparsed = b""  # received behind a complete request that is not answered yet
     _receiving: Exchange | None = None  # whose body arrives
-    _url = b""
+    _rejected: Rejected | None = None  # to be answered after the requests before it
+    _url, _method = b"", ""
     _head_bytes = 0  # of a head or of trailers that are not complete
     _head_only = False  # of the slice being parsed, so far: no body, no end of a request
     _in_trailers = False  # or before a chunk's first byte
@@ -77,13 +68,15 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
+        in_reserve: bool = False,
         *,
         config: Any,  # noqa: ARG002 - as uvicorn calls it
         server_state: Any,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`server_state` is uvicorn's `ServerState`."""
+        """`in_reserve`: accepted beyond the number, so that only probes are answered. `server_state` is uvicorn's."""
+        self.in_reserve = in_reserve
         self.server_state, self._app_state = server_state, app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._new_parser()
@@ -97,7 +90,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self.client_connection = ClientConnection(self.limits.buffered)
         self._context = contextvars.copy_context()  # of no request
-        self._server, self._client = (transport.get_extra_info(name) for name in ("sockname", "peername"))
+        self._server, self._client = (transport.get_extra_info(name, ())[:2] for name in ("sockname", "peername"))
         self.server_state.connections.add(self)
         self.since = self._loop.time()
         self._list_in(self.limits.heads)
@@ -109,10 +102,9 @@ class Connection(asyncio.Protocol):
         self._unparsed += data
         try:
             self._parse()
+            self._watch_arrival()
         except Rejected as rejected:
             self._reject(rejected)
-        else:
-            self._watch_arrival()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
         self._state = State.CLOSING
@@ -184,36 +176,28 @@ class Connection(asyncio.Protocol):
     def on_response_complete(self, exchange: Exchange) -> None:
         self._exchanges.popleft()
         self.server_state.total_requests += 1
-        if not exchange.keep_alive or self._state is State.CLOSING:
+        if not exchange.keep_alive:
             self.close()
             return
         self.since = self._loop.time()
         if self._exchanges:
             self._run(self._exchanges[0])
+        elif self._rejected is not None:
+            self._respond_rejected()
+            return
         elif self._state is State.ANSWERING:
             self._state = State.WAITING
         if self._timer is None:
             self._arm()
-        if self._unparsed and not self._is_behind:
-            self.data_received(b"")
-        self.resume_reading()
-
-    def write_error(self, status: int, code: str, message: str) -> int:
-        """The bytes of its body."""
-        number = secrets.token_hex(8)
-        body = SERVICE_ERROR.write(number, status, message, code, None)
-        headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
-        if status == 503:
-            headers += b"retry-after: 1\r\n"
-        self.transport.write(b"%bx-request-id: %b\r\n%b\r\n%b" % (STATUS_LINES[status], number.encode(), headers, body))
-        return len(body)
+        if not self._is_behind:
+            self.data_received(b"")  # what was received before
+            self.resume_reading()
 
     def log_access(self, request_id: str, method: str, route: str, status: int, size: int, **more: Any) -> None:
-        if self.limits.log_access is None:
-            return
-        client = "{}:{}".format(*self._client) if self._client else ""
-        fields = {"client": client, "method": method, "route": route, "status": status, "bytes": size}
-        self.limits.log_access(id=request_id, **fields, **more)
+        if self.limits.log_access is not None:
+            client = ":".join(map(str, self._client))
+            fields = {"client": client, "method": method, "route": route, "status": status, "bytes": size}
+            self.limits.log_access(id=request_id, **fields, **more)
 
     # parsing
 
@@ -254,7 +238,7 @@ class Connection(asyncio.Protocol):
             except httptools.HttpParserCallbackError as error:
                 raise (error.__context__ or error) from None  # of a method below
             except httptools.HttpParserError:
-                raise Rejected(400, "malformed", "Invalid HTTP request received: this is not HTTP/1.1") from None
+                raise Rejected(400, "Invalid HTTP request received: this is not HTTP/1.1") from None
 
     def _head_without_upgrade(self) -> bytes:
         """For a new parser."""
@@ -266,7 +250,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._state, self._head_only, self._head_bytes = State.HEAD, False, 0
         self._list_in(None)  # in `_watch_arrival`, if it does not arrive at once
-        self._url, self._headers, self._noted = b"", [], []
+        self._url, self._method, self._headers, self._noted = b"", "", [], []
         self._chunks = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -282,26 +266,26 @@ class Connection(asyncio.Protocol):
         headers, parser = self._headers, self._parser
         self._head_only, self._head_bytes = False, 0
         self._check_head_size(len(self._url) + sum(len(name) + len(value) for name, value in headers))
-        method, version = parser.get_method(), parser.get_http_version()
-        if method == b"CONNECT":
-            raise Rejected(400, "malformed", "CONNECT is not supported: this server is not a proxy")
+        self._method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if self._method == "CONNECT":
+            raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
         if version not in ("1.1", "1.0"):
-            raise Rejected(505, "malformed", f"HTTP/{version} is not supported: send HTTP/1.1")
+            raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
         codings = [value for name, value in self._noted if name == b"transfer-encoding"]
         if codings and codings != [b"chunked"]:
             stated = b", ".join(codings).decode("latin-1")
-            raise Rejected(501, "malformed", f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
+            raise Rejected(501, f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
         if parser.should_upgrade():
             return
         self._state = State.BODY
-        scope = self._make_scope(method, version)
-        is_over = self.limits.is_over()
-        if is_over and scope["path"] not in self.limits.probes:
+        scope = self._make_scope(version)
+        self.in_reserve = self.in_reserve and self.limits.is_over()
+        if self.in_reserve and scope["path"] not in self.limits.probes:
             raise self._full()
         exchange = Exchange(
             self,
             scope,
-            keep_alive=version == "1.1" and parser.should_keep_alive() and not self.limits.closing and not is_over,
+            keep_alive=version == "1.1" and parser.should_keep_alive() and not (self.limits.closing or self.in_reserve),
             continues=(b"expect", b"100-continue") in self._noted,
         )
         self._headers = []  # trailers, which follow, are not headers
@@ -310,10 +294,8 @@ class Connection(asyncio.Protocol):
         if len(self._exchanges) == 1:
             self._run(exchange)
 
-    def _make_scope(self, method: bytes, version: str) -> dict[str, Any]:
-        raw_path, _, query = self._url.partition(b"?")
-        if raw_path[:1] != b"/" or b"#" in self._url:
-            raw_path, query = self._parse_url()
+    def _make_scope(self, version: str) -> dict[str, Any]:
+        raw_path, query = split_url(self._url)
         path = raw_path.decode("ascii")
         return {
             "type": "http",
@@ -323,7 +305,7 @@ class Connection(asyncio.Protocol):
             "client": self._client,
             "scheme": "http",
             "root_path": "",
-            "method": method.decode("ascii"),
+            "method": self._method,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
@@ -331,22 +313,12 @@ class Connection(asyncio.Protocol):
             "state": {**self._app_state, CONNECTION_KEY: self.client_connection},
         }
 
-    def _parse_url(self) -> tuple[bytes, bytes]:
-        """Path and query of a URL that is more than these."""
-        try:
-            url = httptools.parse_url(self._url)
-        except httptools.HttpParserError:
-            url = None
-        if url is None or not url.path:
-            raise Rejected(400, "malformed", "the request's URL has no path: this is not HTTP/1.1")
-        return url.path, url.query or b""
-
     def on_chunk_header(self) -> None:
         self._in_trailers = True
         self._chunks += 1
         if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
             sizes = f"the first {self._chunks - 1} chunks of the body hold {self._body_bytes} bytes"
-            raise Rejected(400, "malformed", f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
+            raise Rejected(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
         self._in_trailers = self._head_only = False
@@ -367,7 +339,7 @@ class Connection(asyncio.Protocol):
     def _check_head_size(self, size: int) -> None:
         if size > self.limits.max_header_bytes:
             limit = f"{self.limits.max_header_bytes} bytes (BERT_MAX_HEADER_BYTES)"
-            raise Rejected(431, "headers_too_large", f"the request line and headers have more than {limit}")
+            raise Rejected(431, f"the request line and headers have more than {limit}")
 
     # acting
 
@@ -378,26 +350,32 @@ class Connection(asyncio.Protocol):
 
     def _full(self) -> Rejected:
         limit = f"this server takes {self.limits.most} connections (BERT_MAX_CONNECTIONS)"
-        return Rejected(503, "connections_full", f"{limit}: retry later")
+        return Rejected(503, f"{limit}: retry later")
 
     def _reject(self, rejected: Rejected) -> None:
-        """Responds without the application, and closes. An earlier request that is not answered is answered instead."""
-        state, self._state = self._state, State.CLOSING
+        """Closes; before, it responds without the application, after the responses to earlier requests."""
+        receiving, self._receiving, self._state = self._receiving, None, State.CLOSING
         self._list_in(None)
-        first = self._exchanges[0] if self._exchanges else None
-        if state is State.BODY and first is None and self._receiving is not None:  # it has its response already
+        if receiving is not None and receiving.complete:  # before its body was: there is nothing left to say
             self.close()
             return
         self.limits.on_rejected(rejected.status, rejected.code)
-        if first is not None and (first is not self._receiving or first.started):
-            first.keep_alive = False
+        if receiving is not None and receiving.started:
+            receiving.keep_alive = False
             return
-        if first is not None:
-            first.rejected = self.client_connection.rejected = True
-            first.disconnect()
-        size = self.write_error(rejected.status, rejected.code, str(rejected))
-        method = (self._parser.get_method() or b"").decode("latin-1") if self._url else ""
-        self.log_access("", method, self._url.decode("latin-1"), rejected.status, size, code=rejected.code)
+        if receiving is not None:
+            self._exchanges.pop()
+            receiving.reject(is_running=not self._exchanges)
+        self._rejected = rejected
+        if not self._exchanges:
+            self._respond_rejected()
+
+    def _respond_rejected(self) -> None:
+        assert self._rejected is not None
+        status, code = self._rejected.status, self._rejected.code
+        number, content, size = write_error(status, code, str(self._rejected))
+        self.transport.write(content)
+        self.log_access(number, self._method, self._url.decode("latin-1"), status, size, code=code)
         self.close()
 
     def _pause_reading(self) -> None:
@@ -409,15 +387,16 @@ class Connection(asyncio.Protocol):
 
     def _watch_arrival(self) -> None:
         """At the end of what was received: most requests arrive in one piece, and need neither timer nor list."""
-        if self._state is State.HEAD or self._state is State.BODY:
-            if self._listed is None:
-                self.since = self._loop.time()
-                self._list_in(self.limits.heads if self._state is State.HEAD else self.limits.bodies)
-                self._arm()
-            elif self._state is State.BODY:
-                self._list_in(self.limits.bodies)
-        elif self._state is State.ANSWERING:
+        if self._state is State.WAITING:
+            return
+        if self._state is State.ANSWERING or self._is_behind:
             self._list_in(None)
+            return
+        is_new = self._listed is None
+        self._list_in(self.limits.heads if self._state is State.HEAD else self.limits.bodies)
+        if is_new:
+            self.since = self._loop.time()
+            self._arm()
 
     def _list_in(self, listed: "OrderedDict[Any, None] | None") -> None:
         if listed is self._listed:
@@ -449,17 +428,15 @@ class Connection(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._state is State.ANSWERING or self._state is State.CLOSING:
-            return
-        if self._is_behind:
-            self.since = self._loop.time()  # what follows a request is not read until that is answered
+        if self._state is State.ANSWERING or self._state is State.CLOSING or self._is_behind:
+            return  # the next response arms it
         if self._loop.time() < self._due - TIMER_SECONDS:
             self._arm()
         elif self._state is State.WAITING or (self._receiving is not None and self._receiving.started):
             self.close()  # no request has begun, or it was answered before it was complete
         else:
             seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
-            self._reject(Rejected(408, "slow", f"the request did not arrive within {seconds}"))
+            self._reject(Rejected(408, f"the request did not arrive within {seconds}"))
 
     def _check_write_progress(self, unsent_before: int | None = None) -> None:
         """Aborts the connection if the client has read too little since the last check: its response is in memory.

@@ -3,13 +3,17 @@
 import asyncio
 import http
 import logging
+import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from starlette.types import ASGIApp, Message
 
 from service.errors import UNEXPECTED, ServiceError
+from service.http.dialects.errors import SERVICE_ERROR
 from service.http.limits.totals import BufferedBytes
 from service.logs import Fields
 
@@ -21,6 +25,7 @@ JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 
 VISIBLE = bytes({*range(256)} - {*range(0x20), 0x7F} | {0x09})  # what the value of a header may hold
 PHRASES = {each.value: each.phrase for each in http.HTTPStatus}
 STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)}
+CODES = {408: "slow", 431: "headers_too_large", 503: "connections_full"}  # of rejections
 WITHOUT_BODY = (204, 304)
 log = logging.getLogger("service")
 
@@ -71,6 +76,36 @@ class ClientConnection:
         self.disconnected = True
         if self._task is not None:
             self._task.cancel()
+
+
+class Rejected(Exception):
+    """The connection answers a request itself, and closes. The message is the client's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, CODES.get(status, "malformed")
+
+
+def write_error(status: int, code: str, message: str) -> tuple[str, bytes, int]:
+    """An id, the response that names it and closes its connection, and the bytes of its body."""
+    number = secrets.token_hex(8)
+    body = SERVICE_ERROR.write(number, status, message, code, None)
+    again = b"retry-after: 1\r\n" if status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
+    size = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+    headers = b"%b%bx-request-id: %b\r\nconnection: close\r\n\r\n" % (size, again, number.encode())
+    return number, STATUS_LINES[status] + headers + body, len(body)
+
+
+def split_url(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query. Raises Rejected for a URL without a path."""
+    path, _, query = url.partition(b"?")
+    if path[:1] == b"/" and b"#" not in url:
+        return path, query
+    with suppress(httptools.HttpParserError):
+        parsed = httptools.parse_url(url)
+        if parsed.path:
+            return parsed.path, parsed.query or b""
+    raise Rejected(400, "the request's URL has no path: this is not HTTP/1.1")
 
 
 class Exchange:
@@ -169,6 +204,13 @@ class Exchange:
         self.disconnected = True
         self.wake()
 
+    def reject(self, *, is_running: bool) -> None:
+        """The connection answers in place of the application, which sees that the client has left."""
+        self.rejected = True
+        if is_running:
+            self.connection.client_connection.rejected = True
+        self.disconnect()
+
     def wake(self) -> None:
         if self._news is not None:
             self._news.set()
@@ -206,7 +248,9 @@ class Exchange:
         if self.started or self.disconnected:
             return
         self.keep_alive, self._status, self.started, self.complete = False, 500, True, True
-        self.connection.write_error(500, "internal", UNEXPECTED)
+        number, content, self._sent = write_error(500, "internal", UNEXPECTED)
+        self._id = number.encode()
+        self.connection.transport.write(content)
         self.wake()
         self.connection.on_response_complete(self)
 

@@ -5,6 +5,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from service.http.limits.totals import BufferedBytes
@@ -42,13 +43,14 @@ class Acceptor:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        make_protocol: Callable[[], asyncio.Protocol],
+        make_protocol: Callable[[bool], asyncio.Protocol],
         *,
         most: int,
         reserve: int,
         make_room: Callable[[bool], bool],
     ) -> None:
-        """`make_room` closes a connection that may give way, if there is one; `True`: the reserve is full too."""
+        """`make_protocol` gets whether the connection is in the reserve. `make_room` closes a connection that may give
+        way, if there is one; it gets whether the reserve is full too."""
         self.sockets = list(listeners)
         self.most, self.reserve = most, reserve
         self.open = 0  # connections
@@ -104,15 +106,14 @@ class Acceptor:
                 return
             connection.setblocking(False)
             self.open += 1
-            if self.is_over:
-                self._make_room(False)
-            task = self._loop.create_task(self._open(connection))
+            in_reserve = self.is_over and not self._make_room(False)
+            task = self._loop.create_task(self._open(connection, in_reserve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, connection: socket.socket) -> None:
+    async def _open(self, connection: socket.socket, in_reserve: bool) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+            await self._loop.connect_accepted_socket(partial(self._make_protocol, in_reserve), connection)
         except OSError:  # the client has gone
             self.on_connection_lost()
 

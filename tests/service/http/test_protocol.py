@@ -23,7 +23,7 @@ class FakeTransport(asyncio.Transport):
         self.sockets = socket.socketpair()
         super().__init__({"socket": self.sockets[0]})
         self.written = b""
-        self.closed = self.aborted = False
+        self.closed = self.aborted = self.reading_paused = False
         self.unread = 0  # bytes that are written and that the client has not read
 
     def write(self, data: Any) -> None:
@@ -42,9 +42,11 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None:
         self.closed = self.aborted = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.reading_paused = True
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.reading_paused = False
 
 
 class Client:
@@ -53,8 +55,10 @@ class Client:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.paths: list[str] = []
         self.headers: list[tuple[bytes, bytes]] = []  # of the first request
-        self.may_respond = asyncio.Event()
+        self.may_read, self.may_respond = asyncio.Event(), asyncio.Event()
+        self.may_read.set()
         self.may_respond.set()
+        self.fails = self.answers_early = False
         self.transport = FakeTransport()
         self.protocol = connection_module.Connection.bind(self.app, limits)(
             config=None, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
@@ -66,7 +70,10 @@ class Client:
     ) -> None:
         self.paths.append(scope["path"])
         self.headers = self.headers or scope["headers"]
-        size, more = 0, True
+        size, more = 0, not self.answers_early
+        if self.fails:
+            raise ValueError("the application fails")
+        await self.may_read.wait()
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -315,7 +322,7 @@ def test_garbage_after_a_request_does_not_lose_its_response() -> None:
         await connection.send(GET + b"\x00rubbish\r\n\r\n")
         connection.may_respond.set()
         await settle()
-        assert connection.statuses == [200]
+        assert connection.statuses == [200, 400]
         assert connection.transport.closed
 
     play_connection(story, rejections=[(400, "malformed")])
@@ -485,3 +492,197 @@ def test_an_idle_connection_closes_with_the_port(requests: int) -> None:
         assert connection.transport.closed
 
     play_connection(story)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9"])
+def test_another_version_of_http_gets_505(version: str) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(f"GET /health HTTP/{version}\r\nhost: x\r\n\r\n".encode())
+        assert connection.statuses == [505]
+        assert f"HTTP/{version} is not supported" in connection.error()["error"]
+        assert (connection.paths, connection.transport.closed) == ([], True)
+
+    play_connection(story, rejections=[(505, "malformed")])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"gzip, chunked", 501),
+        (b"gzip\r\ntransfer-encoding: chunked", 501),
+        (b"gzip", 501),
+        (b"chunked, chunked", 400),
+        (b"chunked\r\nTransfer-Encoding: chunked", 400),
+    ],
+)
+def test_another_transfer_coding_than_chunked_is_refused(headers: bytes, status: int) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(CHUNKED.replace(b"chunked", headers) + b"\r\n")
+        assert connection.statuses == [status]
+        assert connection.paths == []
+
+    play_connection(story, rejections=[(status, "malformed")])
+
+
+def test_a_transfer_coding_has_no_case_and_a_te_header_is_no_transfer_coding() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(CHUNKED.replace(b"chunked", b"Chunked\r\nte: gzip, chunked") + b"\r\n")
+        assert connection.transport.written.endswith(b"\r\n\r\n2")
+
+    play_connection(story)
+
+
+def test_pipelined_requests_are_answered_in_turn_and_read_no_faster() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.may_respond.clear()
+        many = 4 * connection_module.SLICE_BYTES // len(GET)
+        await connection.send(POST[:-2] + b"\r\n1234567890" + GET * many)
+        assert connection.paths == ["/embed"]
+        assert len(connection.protocol._exchanges) <= connection_module.SLICE_BYTES // len(GET) + 1
+        assert connection.transport.reading_paused
+        connection.may_respond.set()
+        await settle(20 * many)
+        assert connection.statuses == [200] * (many + 1)
+        assert not connection.transport.reading_paused
+
+    play_connection(story)
+
+
+def test_a_body_is_not_read_faster_than_the_application_takes_it() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.may_read.clear()
+        size = connection_module.UNREAD_BYTES
+        await connection.send(POST.replace(b"10", b"%d" % (2 * size)), b"x" * size)
+        assert not connection.transport.reading_paused
+        await connection.send(b"x")
+        assert connection.transport.reading_paused
+        connection.may_read.set()
+        await settle()
+        assert not connection.transport.reading_paused
+        await connection.send(b"x" * (size - 1))
+        assert connection.transport.written.endswith(b"\r\n\r\n%d" % (2 * size))
+
+    play_connection(story)
+
+
+def test_a_client_that_expects_it_is_asked_for_its_body_when_the_application_reads_it() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.may_read.clear()
+        await connection.send(POST.replace(b"host", b"Expect: 100-Continue\r\nhost"))
+        assert connection.transport.written == b""
+        connection.may_read.set()
+        await settle()
+        assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await connection.send(b"1234567890")
+        assert connection.statuses == [100, 200]
+
+    play_connection(story)
+
+
+@pytest.mark.parametrize("head", [GET.replace(b"/1.1", b"/1.0"), GET.replace(b"host", b"connection: close\r\nhost")])
+def test_a_connection_of_http_1_0_or_of_a_client_that_closes_it_ends_with_the_response(head: bytes) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(head + GET)
+        assert connection.statuses == [200]
+        assert b"\r\nconnection: close\r\n" in connection.transport.written
+        assert connection.transport.closed
+
+    play_connection(story)
+
+
+def test_an_application_that_fails_is_answered_for_and_the_connection_closes() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.fails = True
+        await connection.send(GET)
+        assert connection.statuses == [500]
+        assert connection.error()["code"] == "internal"
+        assert connection.transport.closed
+
+    play_connection(story)
+
+
+def test_a_request_that_was_answered_before_its_body_is_closed_without_another_response() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.answers_early = True
+        await connection.send(POST + b"123")
+        assert connection.statuses == [200]
+        assert not connection.transport.closed
+        await asyncio.sleep(6)
+        assert (connection.statuses, connection.transport.closed) == ([200], True)
+
+    play_connection(story)
+
+
+def test_a_connection_in_the_reserve_answers_probes_only_and_closes() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        limits = type(connection.protocol).limits
+        connection.protocol.in_reserve = True
+        limits.is_over, limits.probes = lambda: True, frozenset({"/health"})
+        await connection.send(GET.replace(b"/health", b"/health?x=1"))
+        assert (connection.statuses, connection.transport.closed) == ([200], True)
+
+    play_connection(story)
+
+    async def refused(connection: Client, _: FakeTime) -> None:
+        limits = type(connection.protocol).limits
+        connection.protocol.in_reserve = True
+        limits.is_over, limits.most = lambda: True, 7
+        await connection.send(POST)
+        assert connection.statuses == [503]
+        assert b"\r\nretry-after: 1\r\n" in connection.transport.written
+        assert "takes 7 connections (BERT_MAX_CONNECTIONS)" in connection.error()["error"]
+        assert connection.paths == []
+
+    play_connection(refused, rejections=[(503, "connections_full")])
+
+
+def test_a_connection_leaves_the_reserve_when_another_has_ended() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.protocol.in_reserve = True
+        await connection.send(GET, GET)
+        assert connection.statuses == [200, 200]
+        assert not connection.transport.closed
+
+    play_connection(story)
+
+
+def test_unfinished_requests_are_listed_by_what_is_missing() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        limits, protocol = type(connection.protocol).limits, connection.protocol
+
+        def listed() -> tuple[bool, bool]:
+            return protocol in limits.heads, protocol in limits.bodies
+
+        assert listed() == (True, False)  # it has sent nothing
+        await connection.send(POST)
+        assert listed() == (False, True)
+        await connection.send(b"1234567890")
+        assert listed() == (False, False)
+        await connection.send(GET[:5])
+        assert listed() == (True, False)
+        await connection.send(GET[5:])
+        assert listed() == (False, False)
+        connection.may_respond.clear()
+        await connection.send(GET + GET[:5])
+        assert listed() == (False, False)  # its next request is not waited for yet
+        connection.may_respond.set()
+        await settle()
+        assert listed() == (True, False)
+        protocol.connection_lost(None)
+        assert listed() == (False, False)
+
+    play_connection(story)
+
+
+@pytest.mark.parametrize(("sent", "statuses"), [(b"", []), (GET[:5], [503]), (POST, [503]), (GET, [200])])
+def test_a_connection_that_gives_way_says_why_and_does_not_count_any_more(sent: bytes, statuses: list[int]) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        ended: list[int] = []
+        type(connection.protocol).limits.on_connection_lost = lambda: ended.append(1)
+        await connection.send(*[sent] * bool(sent))
+        connection.protocol.give_way()
+        await settle()
+        connection.protocol.connection_lost(None)
+        assert (connection.statuses, ended, connection.transport.closed) == (statuses, [1], True)
+
+    play_connection(story, rejections=[(503, "connections_full")] * (statuses == [503]))
