@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
     _unparsed = b""  # received behind a complete request that is not answered yet
     _receiving: Exchange | None = None  # whose body arrives
     _rejected: Rejected | None = None  # to be answered after the requests before it
-    _url, _method = b"", ""
+    _url = b""
     _head_bytes = 0  # of a head or of trailers that are not complete
     _head_only = False  # of the slice being parsed, so far: no body, no end of a request
     _in_trailers = False  # or before a chunk's first byte
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._state, self._head_only, self._head_bytes = State.HEAD, False, 0
         self._list_in(None)  # in `_watch_arrival`, if it does not arrive at once
-        self._url, self._method, self._headers, self._noted = b"", "", [], []
+        self._url, self._headers, self._noted = b"", [], []
         self._chunks = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -266,8 +266,8 @@ class Connection(asyncio.Protocol):
         headers, parser = self._headers, self._parser
         self._head_only, self._head_bytes = False, 0
         self._check_head_size(len(self._url) + sum(len(name) + len(value) for name, value in headers))
-        self._method, version = parser.get_method().decode("ascii"), parser.get_http_version()
-        if self._method == "CONNECT":
+        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if method == "CONNECT":
             raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
         if version not in ("1.1", "1.0"):
             raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         if parser.should_upgrade():
             return
         self._state = State.BODY
-        scope = self._make_scope(version)
+        scope = self._make_scope(method, version)
         self.in_reserve = self.in_reserve and self.limits.is_over()
         if self.in_reserve and scope["path"] not in self.limits.probes:
             raise self._full()
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
         if len(self._exchanges) == 1:
             self._run(exchange)
 
-    def _make_scope(self, version: str) -> dict[str, Any]:
+    def _make_scope(self, method: str, version: str) -> dict[str, Any]:
         raw_path, query = split_url(self._url)
         path = raw_path.decode("ascii")
         return {
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
             "client": self._client,
             "scheme": "http",
             "root_path": "",
-            "method": self._method,
+            "method": method,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
@@ -321,8 +321,7 @@ class Connection(asyncio.Protocol):
             raise Rejected(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
-        self._in_trailers = self._head_only = False
-        self._head_bytes = 0
+        self._in_trailers, self._head_only, self._head_bytes = False, False, 0
         self._body_bytes += len(body)
         exchange = self._receiving
         if exchange is not None and not exchange.complete and exchange.add(body) > UNREAD_BYTES:
@@ -375,7 +374,8 @@ class Connection(asyncio.Protocol):
         status, code = self._rejected.status, self._rejected.code
         number, content, size = write_error(status, code, str(self._rejected))
         self.transport.write(content)
-        self.log_access(number, self._method, self._url.decode("latin-1"), status, size, code=code)
+        method = self._parser.get_method().decode("ascii") if self._url else ""
+        self.log_access(number, method, self._url.decode("latin-1"), status, size, code=code)
         self.close()
 
     def _pause_reading(self) -> None:
@@ -387,25 +387,22 @@ class Connection(asyncio.Protocol):
 
     def _watch_arrival(self) -> None:
         """At the end of what was received: most requests arrive in one piece, and need neither timer nor list."""
-        if self._state is State.WAITING:
-            return
         if self._state is State.ANSWERING or self._is_behind:
             self._list_in(None)
-            return
-        is_new = self._listed is None
-        self._list_in(self.limits.heads if self._state is State.HEAD else self.limits.bodies)
-        if is_new:
-            self.since = self._loop.time()
-            self._arm()
+        elif self._state is not State.WAITING:
+            is_new = self._listed is None
+            self._list_in(self.limits.heads if self._state is State.HEAD else self.limits.bodies)
+            if is_new:
+                self.since = self._loop.time()
+                self._arm()
 
     def _list_in(self, listed: "OrderedDict[Any, None] | None") -> None:
-        if listed is self._listed:
-            return
-        if self._listed is not None:
-            self._listed.pop(self, None)
-        if listed is not None:
-            listed[self] = None
-        self._listed = listed
+        if listed is not self._listed:
+            if self._listed is not None:
+                del self._listed[self]
+            if listed is not None:
+                listed[self] = None
+            self._listed = listed
 
     def _leave(self) -> None:
         """From now on the connection does not count as open."""
@@ -416,8 +413,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def _due(self) -> float:
-        limits = self.limits
-        return self.since + (limits.keep_alive_seconds if self._listed is None else limits.client_timeout_seconds)
+        limits, is_idle = self.limits, self._listed is None
+        return self.since + (limits.keep_alive_seconds if is_idle else limits.client_timeout_seconds)
 
     def _arm(self) -> None:
         """A timer for `_due` or earlier: one that runs already is kept, because it looks again."""

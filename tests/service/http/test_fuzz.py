@@ -86,7 +86,7 @@ def answers(pieces: list[bytes]) -> tuple[bytes, bool, Counter[tuple[int, str]]]
     return ID.sub(b"", written), client.transport.closed, counted
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=streams(), cuts=st.lists(st.integers(0, 3000), max_size=12))
 def test_the_answers_do_not_depend_on_how_the_bytes_arrive(stream: bytes, cuts: list[int]) -> None:
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
@@ -94,7 +94,7 @@ def test_the_answers_do_not_depend_on_how_the_bytes_arrive(stream: bytes, cuts: 
     assert answers(pieces) == answers([stream])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=streams())
 def test_a_stream_that_arrives_byte_by_byte_is_answered_as_one_that_arrives_at_once(stream: bytes) -> None:
     assert answers([bytes([byte]) for byte in stream]) == answers([stream])
