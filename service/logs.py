@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from service.settings import Settings
@@ -10,18 +11,30 @@ from service.tracing.context import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON
+NOT_IN_JSON = [*RESERVED_ATTRS, "color_message"]  # the latter is uvicorn's: its message with codes of a terminal
+INDENT = "    "  # of a traceback's lines, so that none of them looks like a record
 Fields = dict[str, str | int | float]
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, the name of a child process, logger, message; the fields of an access line as key=value."""
+    """Time, level, the name of a child process, logger, message; the fields of an access line as key=value.
+
+    What a client sent may be in any part of a record: it can neither begin a line nor control a terminal.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__(" ".join(filter(None, ("%(asctime)s %(levelname)s", process, "%(name)s %(message)s"))))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides a method of logging
         fields: Fields = getattr(record, "fields", {})
-        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
+        shown = (f"{name}={_quoted(str(value))}" for name, value in fields.items())
+        return escaped(" ".join([super().formatMessage(record), *shown]))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - as above
+        return _indented(super().formatStack(stack_info))
 
 
 class JsonFormatter(OrjsonFormatter):
@@ -30,11 +43,27 @@ class JsonFormatter(OrjsonFormatter):
     def __init__(self, process: str) -> None:
         static = {"process": process} if process else {}
         shown = ["levelname", "name", "message"]
-        super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time")
+        super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time", reserved_attrs=NOT_IN_JSON)
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
         super().add_fields(log_data, record, message_dict)
         log_data.update(log_data.pop("fields", {}))
+
+
+def escaped(line: str) -> str:
+    """With control characters, and all others that show nothing, as Python writes them."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def _indented(traceback: str) -> str:
+    return "\n".join(INDENT + escaped(line) for line in traceback.split("\n"))
+
+
+def _quoted(value: str) -> str:
+    """A value that holds white space or a quote, in quotes: no value can look like another field."""
+    return f'"{value.replace(chr(34), chr(92) + chr(34))}"' if {" ", '"', "="} & {*value} else value
 
 
 def add_trace_id(record: logging.LogRecord) -> bool:

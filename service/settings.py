@@ -9,9 +9,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
+from model_export.artifact.source import read_file
 from service.model_settings import ModelSettings
 
 PREFIX = "BERT_"
+MAX_KEY_FILE_BYTES = 2**20
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
@@ -224,8 +226,14 @@ def _asks_for_traces(variables: Mapping[str, str]) -> bool:
 
 
 def read_key_file(path: Path) -> list[str]:
-    """The keys of a file, one a line; empty lines do not count. Raises SettingsError where it has no usable key."""
-    keys = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    """The keys of a file, one a line; empty lines do not count. Raises SettingsError where it has no usable key.
+
+    Raises OSError where it cannot be read, is not a regular file or is larger than MAX_KEY_FILE_BYTES.
+    """
+    try:
+        keys = [line.strip() for line in read_file(path, MAX_KEY_FILE_BYTES).decode().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8: {error}") from None
     if not keys:
         raise SettingsError(f"{path} holds no key; write one a line")
     if faulty := [number for number, key in enumerate(keys, 1) if not key.isprintable()]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from model_export.artifact.source import MODULES
+from model_export.artifact.source import MODULES, UNLIMITED_BYTES, open_file, read_file
 from model_export.checkpoints.lazy_weight import Array, LazyWeight
 from model_export.checkpoints.storage.advice import TENSORFLOW, convert, convert_tensorflow
 from model_export.checkpoints.storage.formats import FORMATS, Format
@@ -20,6 +20,7 @@ from model_export.errors import ExportError
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
+TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
 
 
 class Checkpoint:
@@ -44,7 +45,10 @@ class Checkpoint:
     def title(self) -> str:
         """The first heading of the model card; empty without one."""
         card = self.root / "README.md"
-        lines = card.read_text("utf-8", errors="replace").splitlines() if card.is_file() else []
+        if not card.is_file():
+            return ""
+        with open_file(card, UNLIMITED_BYTES) as opened:
+            lines = opened.read(TITLE_BYTES).decode(errors="replace").splitlines()
         return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
 
     @property
@@ -110,7 +114,7 @@ def read_modules(root: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         return []
     try:
-        modules = [(str(module["path"]), str(module["type"])) for module in json.loads(path.read_text("utf-8"))]
+        modules = [(str(module["path"]), str(module["type"])) for module in json.loads(read_file(path, MAX_JSON_BYTES))]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         expected = "sentence-transformers writes a list of modules with path and type"
         raise ExportError(f"{path} cannot be read: {error!r}; {expected}") from error
@@ -122,15 +126,15 @@ def read_modules(root: Path) -> list[tuple[str, str]]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ExportError where the file is missing, damaged or holds something else."""
     try:
-        if (size := path.stat().st_size) > MAX_JSON_BYTES:
-            raise ExportError(f"{path} has {size} bytes; at most {MAX_JSON_BYTES} are allowed")
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_file(path, MAX_JSON_BYTES).decode())
     except RecursionError:
         raise ExportError(f"{path} cannot be read: its values are nested too deeply") from None
     except FileNotFoundError:
         expected = "CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors"
         raise ExportError(f"{path} is missing: {expected}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ExportError(f"{path} holds {type(content).__name__}, not a JSON object")
@@ -188,7 +192,7 @@ def _files(folder: Path, kind: Format) -> list[Path]:
     for file in files:
         if not file.is_file():
             raise ExportError(f"{file} is missing: the download is not complete")
-        with file.open("rb") as opened:
+        with open_file(file, UNLIMITED_BYTES) as opened:
             if opened.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise ExportError(f"{file} is only a pointer of Git LFS: run `git lfs pull` in {folder}")
     return files

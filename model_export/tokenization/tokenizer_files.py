@@ -18,6 +18,7 @@ from tokenizers import (
     processors,
 )
 
+from model_export.artifact.source import MAX_DESCRIPTION_BYTES, open_file
 from model_export.checkpoints.checkpoint import read_json
 from model_export.checkpoints.families import BERT_TOKENS, Family
 from model_export.errors import ExportError
@@ -94,6 +95,7 @@ def _tokenizer(
 ) -> tuple[str, Tokenizer]:
     """The file that counts, and the tokenizer read from it."""
     if (folder / "tokenizer.json").is_file():
+        _check_size(folder / "tokenizer.json")
         try:
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises a bare Exception
@@ -164,6 +166,7 @@ def _escape_special_tokens(tokenizer: Tokenizer) -> None:
 
 def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
     """BERT's tokenizer from a vocab.txt with one piece per line; only LF ends a line."""
+    _check_size(vocabulary)
     try:
         pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -190,6 +193,8 @@ def _byte_pairs(folder: Path, tokens: Mapping[str, str], settings: Mapping[str, 
     """GPT-2's byte-level BPE as in RoBERTa, where `<mask>` includes the space to its left."""
     if not (folder / "merges.txt").is_file():
         raise ExportError(f"{folder / 'merges.txt'} is missing: vocab.json alone is not a tokenizer")
+    for name in ("vocab.json", "merges.txt"):
+        _check_size(folder / name)
     try:
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     except Exception as error:  # the library raises a bare Exception
@@ -205,6 +210,14 @@ def _byte_pairs(folder: Path, tokens: Mapping[str, str], settings: Mapping[str, 
     special = [AddedToken(text, special=True, normalized=False, lstrip=name == "mask") for name, text in tokens.items()]
     tokenizer.add_special_tokens(special)
     return tokenizer
+
+
+def _check_size(path: Path) -> None:
+    """Raises ExportError for a file that the library should not read: it takes about ten times its size of memory."""
+    try:
+        open_file(path, MAX_DESCRIPTION_BYTES).close()
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _special_tokens(tokenizer: Tokenizer, folder: Path, family: Family, settings: Mapping[str, Any]) -> dict[str, int]:

@@ -47,6 +47,7 @@ def create_app(backend: Backend) -> ASGIApp:
         async def load() -> None:
             try:
                 start_thread()
+                keys.open()
                 await backend.open()
                 gc.collect()
                 gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
@@ -58,8 +59,10 @@ def create_app(backend: Backend) -> ASGIApp:
         await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
         yield
         await loading
+        keys.close()
         await backend.close()
 
+    keys = ApiKeys(backend.settings)
     admin_port, metrics = backend.settings.admin_port, backend.metrics
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
@@ -73,7 +76,6 @@ def create_app(backend: Backend) -> ASGIApp:
         generate_unique_id_function=lambda route: route.name,
         swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
     )
-    keys = ApiKeys(backend.settings)
     endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)

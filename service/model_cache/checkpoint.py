@@ -4,8 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.artifact.manifest import sha256
-from model_export.artifact.source import HUB_ID, checkpoint_files
+from model_export.artifact.source import HUB_ID, checkpoint_files, most_bytes, open_file
 
 DEFAULT_REVISION = "main"
 FileState = tuple[str, int, int, int, int]  # name, bytes, modified and changed (ns), inode
@@ -51,8 +50,15 @@ def file_states(folder: Path) -> list[FileState]:
 
 
 def content_digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of the checkpoint's files, which are read in full. Raises OSError."""
-    digest = hashlib.sha256()
-    for path in checkpoint_files(folder):
-        digest.update(f"{path.relative_to(folder)}\0{sha256(path)}\n".encode())
+    """SHA-256 of the names and contents of the checkpoint's files, which are read in full.
+
+    Raises OSError, before it reads any of them where one is not a regular file or too large.
+    """
+    digest, files = hashlib.sha256(), checkpoint_files(folder)
+    for path in files:
+        open_file(path, most_bytes(path)).close()
+    for path in files:
+        with open_file(path, most_bytes(path)) as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(folder)}\0{content}\n".encode())
     return digest.hexdigest()

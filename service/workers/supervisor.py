@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from service.artifact import Artifact
 from service.listening import ListenError
 from service.settings import Settings, variables_with
 from service.workers.child import LOAD_FAILED, METRICS_DIR_VARIABLE, WorkerSpec, engine_socket, metrics_dir
+from service.workers.folder import private_folder
 from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, wait_for_loss
 
 BACKLOG = 2048
@@ -160,9 +160,8 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
         return 1
     with ExitStack() as stack:
         try:
-            private = tempfile.TemporaryDirectory(prefix="bert-service-", ignore_cleanup_errors=True)  # mode 0700
-            folder = stack.enter_context(private)
-            engine_listener = bind_engine_socket(Path(folder))
+            folder = stack.enter_context(private_folder())
+            engine_listener = bind_engine_socket(folder)
         except OSError as error:
             log.error("cannot create a folder with the engine's socket (TMPDIR): %s", error)
             return 1
@@ -175,7 +174,7 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             descriptors |= {"lifeline": lifeline, "heartbeat": write_end}
             spec = WorkerSpec(
                 name=name,
-                folder=folder,
+                folder=str(folder),
                 artifact=str(artifact.folder.parent),
                 device=artifact.manifest.device,
                 plain=artifact.plain,

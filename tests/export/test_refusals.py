@@ -43,6 +43,22 @@ def without(file: str) -> Damage:
     return lambda folder: (folder / file).unlink()
 
 
+def in_place_of(file: str, make: Damage) -> Damage:
+    """Makes something else of the name of a file, which need not be there."""
+
+    def damage(folder: Path) -> None:
+        (folder / file).unlink(missing_ok=True)
+        make(folder / file)
+
+    return damage
+
+
+def sparse(path: Path, size: int) -> None:
+    """A file of `size` bytes that takes no room."""
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
 def truncated(file: str) -> Damage:
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-1000])
 
@@ -128,7 +144,23 @@ DAMAGES = {
     ),
     "a config of 20 MB": (
         lambda folder: (folder / "config.json").write_text('{"a": "' + "b" * 20_000_000 + '"}', "utf-8"),
-        "config.json has 20000009 bytes; at most 16777216 are allowed",
+        "config.json cannot be read: it has 20000009 bytes; at most 16777216 are allowed",
+    ),
+    "a config that is a FIFO": (
+        in_place_of("config.json", os.mkfifo),
+        "config.json cannot be read: it is not a regular",
+    ),
+    "a config that never ends": (
+        in_place_of("config.json", lambda path: path.symlink_to("/dev/zero")),
+        "config.json cannot be read: it is not a regular file",
+    ),
+    "a vocabulary of 3 GB": (
+        in_place_of("vocab.txt", lambda path: sparse(path, 3 * 2**30)),
+        "vocab.txt cannot be read: it has 3221225472 bytes; at most 67108864 are allowed",
+    ),
+    "a tokenizer.json of 2 GB": (
+        in_place_of("tokenizer.json", lambda path: sparse(path, 2 * 2**30)),
+        "tokenizer.json cannot be read: it has 2147483648 bytes; at most 67108864 are allowed",
     ),
     "a million names": (
         lambda folder: (folder / "model.safetensors").write_bytes(a_million_names()),

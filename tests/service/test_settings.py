@@ -1,5 +1,6 @@
 """BERT_* variables: read once, checked whole; an unknown or wrong one is an error that names it."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_ACCESS_LOG, "),
         ("BERT_API_KEY", ", ,", "it has commas and no key"),
         ("BERT_API_KEY_FILE", "/nowhere", "No such file"),
-        ("BERT_API_KEY_FILE", "/dev/null", "holds no key"),
+        ("BERT_API_KEY_FILE", "/dev/null", "it is not a regular file"),
+        ("BERT_API_KEY_FILE", sys.executable, "is not UTF-8"),
         ("BERT_CORS_ORIGINS", "page.example", "'page.example' is no origin"),
         ("BERT_CORS_ORIGINS", "https://page.example/path", "is no origin"),
         ("BERT_COMPRESS_BYTES", "-1", "greater than or equal to 0"),

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from model_export.artifact.source import MAX_DESCRIPTION_BYTES, read_file
+
 TENSORFLOW = {  # pattern of a TensorFlow checkpoint's files -> the class that reads it, "" for the config's own
     "*.ckpt*.index": "BertForPreTraining",
     "*.h5": "",
@@ -34,7 +36,7 @@ def _tokenizer() -> str:
 def _class_of(folder: Path) -> str:
     """The class in config.json's architectures; "CLASS", explained, where it names none or several."""
     try:
-        content = json.loads((folder / "config.json").read_text("utf-8"))
+        content = json.loads(read_file(folder / "config.json", MAX_DESCRIPTION_BYTES))
     except (OSError, ValueError, RecursionError):
         content = None
     stated = content.get("architectures") if isinstance(content, dict) else None

@@ -189,7 +189,7 @@ def _read_zip(file: Path) -> tuple[object, Read]:
             raise ExportError(f"{file} is a zip archive without data.pkl: torch.save did not write it")
         if entries["data.pkl"].file_size > MAX_PICKLE_BYTES:
             raise ExportError(f"{file} has a pickle of more than {MAX_PICKLE_BYTES} bytes beside its tensors")
-        order = archive.read(entries["byteorder"]) if "byteorder" in entries else b"little"
+        order = archive.open(entries["byteorder"]).read(20) if "byteorder" in entries else b"little"
         if order != b"little":
             raise ExportError(f"{file} stores its numbers as {order!r:.20} endian; only little endian is supported")
         content, storages = _unpickle(io.BytesIO(archive.read(entries["data.pkl"])), file)

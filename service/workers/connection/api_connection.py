@@ -8,9 +8,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -98,7 +99,7 @@ class ApiConnection:
             self._write_error(request_id, tokens, error)
         else:
             self._in_parts[request_id] = request
-            self._running[request_id] = asyncio.create_task(self._answer(request_id, tokens, request.finish))
+            self._run(request_id, self._answer(request_id, tokens, request.finish))
 
     def _start(self, message: messages.SubmitBatch) -> None:
         """Starts the requests of a message, or refuses all of them: the others of this connection go on."""
@@ -120,9 +121,18 @@ class ApiConnection:
         for request in requests:
             if request.id in whole:
                 submit = partial(self._submit, request)
-                self._running[request.id] = asyncio.create_task(self._answer(request.id, request.tokens, submit))
+                self._run(request.id, self._answer(request.id, request.tokens, submit))
             elif request.id in self._in_parts:  # otherwise it has ended
                 self._in_parts[request.id].append(request.sequences, request.reserved)
+
+    def _run(self, request_id: int, answer: Coroutine[Any, Any, None]) -> None:
+        """Until it ends; a task that is cancelled before its first step runs no `finally`."""
+        task = self._running[request_id] = asyncio.create_task(answer)
+        task.add_done_callback(lambda _: self._forget(request_id))
+
+    def _forget(self, request_id: int) -> None:
+        del self._running[request_id]
+        self._in_parts.pop(request_id, None)
 
     async def _submit(self, request: RemoteRequest) -> InferenceResult:
         self.engine.check_open()
@@ -136,9 +146,6 @@ class ApiConnection:
             self._write_error(request_id, tokens, error)
         else:
             self._enqueue(RemoteResult(id=request_id, rows=result.rows, forward_seconds=result.forward_seconds))
-        finally:
-            del self._running[request_id]
-            self._in_parts.pop(request_id, None)
 
     def _write_error(self, request_id: int, tokens: int, error: ServiceError) -> None:
         full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests

@@ -58,6 +58,28 @@ def test_the_next_start_believes_the_digest_while_the_files_are_unchanged(copied
 
 
 @pytest.mark.usefixtures("without_exporter")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "vocab.txt", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["fifo", "endless", "3 GB"])
+def test_what_is_no_file_of_a_checkpoint_by_kind_or_size_is_refused_before_any_file_is_read(
+    copied: tuple[Path, Path, Path], name: str, kind: str
+) -> None:
+    checkpoint, cache, _ = copied
+    path = checkpoint / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(3 * 2**30)
+    fault = "has 3221225472 bytes; at most 67108864 are allowed" if kind == "3 GB" else "is not a regular file"
+    if kind != "3 GB" or name != "model.safetensors":
+        with pytest.raises(ModelError, match=f"{name} cannot be read: it {fault}"):
+            prepare_artifact(wanted(checkpoint), Cache(cache))
+
+
+@pytest.mark.usefixtures("without_exporter")
 def test_a_copy_with_other_times_is_the_same_checkpoint(copied: tuple[Path, Path, Path]) -> None:
     checkpoint, cache, artifact = copied
     os.utime(checkpoint / "config.json")

@@ -314,6 +314,30 @@ def test_a_request_cancelled_before_the_flush_is_never_sent(tmp_path: Path) -> N
     play(story)
 
 
+@pytest.mark.parametrize("in_parts", [False, True], ids=["whole", "in parts"])
+def test_the_engine_keeps_nothing_of_requests_that_are_cancelled_in_the_read_that_brings_them(
+    tmp_path: Path, in_parts: bool
+) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            (connection,) = processes.worker._connections
+            if in_parts:
+                for _ in range(100):
+                    parts_of(client, 3, 12).withdraw()
+            else:
+                tasks = [submit(client, number) for number in range(100)]
+                await asyncio.sleep(0)
+                client._outbox._flush()
+                for task in tasks:
+                    task.cancel()
+            assert numbers_of(await submit(client, 500)) == [500]
+            await asyncio.sleep(0)
+            assert (connection._running, connection._in_parts) == ({}, {})
+
+    play(story)
+
+
 def test_a_lost_connection_cancels_only_its_own_requests(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from service.workers.folder import private_folder
 from service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 
 APIS = 2
@@ -435,6 +437,33 @@ def test_a_killed_supervisor_leaves_no_worker_and_no_folder(settings: dict[str, 
         service.close()
     until(lambda: not any(is_alive(pid) for pid in children.values()))
     assert not folder.exists()
+
+
+def test_a_service_that_is_killed_as_a_whole_leaves_its_folder_to_the_next_one(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container that runs out of memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine, living = settings | {"TMPDIR": str(tmp_path)}, tmp_path / "bert-service-of-another-program"
+    living.mkdir()
+    killed = Service(mine | {"BERT_PORT": "0"})
+    killed.start()
+    try:
+        until(lambda: len(killed.children) == APIS + 1)
+        children, folder = killed.children, killed.folder
+        for pid in children.values():
+            os.kill(pid, signal.SIGSTOP)  # so that none of them removes it
+    finally:
+        killed.process.kill()
+        killed.process.wait()
+        killed.close()
+    for pid in children.values():
+        os.kill(pid, signal.SIGKILL)
+    assert folder.exists()
+    with private_folder() as first, private_folder() as second:
+        assert not folder.exists()
+        assert {*tmp_path.iterdir()} == {first, second, living}
+    assert [*tmp_path.iterdir()] == [living]
 
 
 def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,24 +1,20 @@
 """Keys: several, in several headers, from a file that may change."""
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.errors import Unauthorized
-from service.http.headers.api_keys import CHECK_SECONDS, ApiKeys
+from service.http.headers import api_keys
+from service.http.headers.api_keys import ApiKeys
 from service.settings import Settings
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_keys(clock: Clock | None = None, **settings: Any) -> ApiKeys:
-    return ApiKeys(Settings.model_validate({"artifact": "."} | settings), clock or Clock())
+def make_keys(**settings: Any) -> ApiKeys:
+    return ApiKeys(Settings.model_validate({"artifact": "."} | settings))
 
 
 def admits(keys: ApiKeys, key: str, header: bytes = b"authorization") -> bool:
@@ -58,27 +54,59 @@ def test_another_scheme_is_refused(value: str) -> None:
         make_keys(api_key="secret").check({b"authorization": value.encode()})
 
 
-def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
-    path, clock = tmp_path / "keys", Clock()
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
     path.write_text("one\n\n two \n", "utf-8")
-    keys = make_keys(clock, api_key="own", api_key_file=path)
+    keys = make_keys(api_key="own", api_key_file=path)
+    keys.read_file()
     assert [admits(keys, key) for key in ("own", "one", "two", "three")] == [True, True, True, False]
     path.write_text("three\n", "utf-8")
-    assert admits(keys, "one")  # the file is looked at once a second
-    clock.now += CHECK_SECONDS
+    keys.read_file()
     assert [admits(keys, key) for key in ("own", "one", "three")] == [True, False, True]
 
 
-@pytest.mark.parametrize("content", [None, "", "\n"])
-def test_a_file_that_is_gone_or_empty_keeps_the_keys_and_opens_nothing(tmp_path: Path, content: str | None) -> None:
-    path, clock = tmp_path / "keys", Clock()
+def test_the_file_is_watched_on_a_thread_that_ends_with_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_keys, "CHECK_SECONDS", 0.001)
+    path, seen = tmp_path / "keys", threading.Event()
     path.write_text("one\n", "utf-8")
-    keys = make_keys(clock, api_key_file=path)
+
+    class Watched(ApiKeys):
+        def read_file(self) -> None:
+            super().read_file()
+            if admits(self, "two"):
+                seen.set()
+
+    keys = Watched(Settings.model_validate({"artifact": ".", "api_key_file": path}))
+    keys.open()
     assert admits(keys, "one")
+    path.write_text("two\n", "utf-8")
+    assert seen.wait(60)
+    (thread,) = [one for one in threading.enumerate() if one.name == "api keys"]
+    keys.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("fault", ["gone", "empty", "no line", "not UTF-8", "control", "fifo", "endless", "folder"])
+def test_a_file_that_cannot_be_used_keeps_the_keys_and_opens_nothing(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one\n", "utf-8")
+    keys = make_keys(api_key_file=path)
+    keys.read_file()
     path.unlink()
-    if content is not None:
-        path.write_text(content, "utf-8")
-    clock.now += CHECK_SECONDS
+    contents = {"empty": b"", "no line": b"\n", "not UTF-8": b"two\n\xff\xfe\n", "control": b"two\nthr\x00ee\n"}
+    if fault in contents:
+        path.write_bytes(contents[fault])
+    elif fault == "fifo":
+        os.mkfifo(path)
+    elif fault == "endless":
+        path.symlink_to("/dev/zero")
+    elif fault == "folder":
+        path.mkdir()
+    keys.read_file()
     assert admits(keys, "one")
+    assert not admits(keys, "two")
     assert not admits(keys, "")
     assert keys.required
