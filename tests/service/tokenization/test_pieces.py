@@ -1,5 +1,6 @@
 """A long text in pieces gives what it gives whole, for the tokenizers of all families; only what is needed is read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ TOKENIZERS = {family: open_family(family) for family in FAMILIES}
 def make_job(
     tokenizer: HFTokenizer,
     cuts: Cuts,
-    inputs: list[Text],
+    inputs: Sequence[Text],
     truncate: Direction | None,
     *,
     limit: int = 16,
@@ -195,7 +196,7 @@ def test_an_added_token_with_a_space_in_it_is_not_cut() -> None:
 @given(inputs=st.lists(texts, min_size=1, max_size=40))
 def test_the_expected_tokens_shrink_to_none(inputs: list[str]) -> None:
     tokenizer, cuts = TOKENIZERS["bert"]
-    job = make_job(tokenizer, cuts, list(inputs), "right")
+    job = make_job(tokenizer, cuts, [*inputs], "right")
     job.sample()
     assert 2 * len(inputs) <= job.expected_tokens <= 16 * len(inputs)
     run(job)
@@ -213,7 +214,7 @@ def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
 
 def test_a_request_with_texts_left_is_expected_to_have_tokens() -> None:
     tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
-    tokenizer.post_processor = None  # type: ignore[assignment]  # no special tokens
+    tokenizer.post_processor = None  # no special tokens
     assert make_job(tokenizer, Cuts(None), [""], "right").expected_tokens == 1
 
 
