@@ -5,12 +5,13 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from model_export.artifact.manifest import Manifest
-from model_export.checkpoints.hub import locate
-from model_export.errors import ExportError
-from model_export.output.atomic_folder import check_empty
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.errors import ExportError
+from packbert.model_export.folder import check_empty
+from packbert.model_export.hub import locate
 
 CHECKPOINT = (
     "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased, with a "
@@ -22,7 +23,7 @@ COMMANDS = {  # besides the export, which has no word
 }
 
 
-def main(words: list[str]) -> int:
+def main(words: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
     command = words[0] if words[:1] and words[0] in COMMANDS else ""
     arguments = _parser(command).parse_args(words[1:] if command else words)
@@ -30,7 +31,7 @@ def main(words: list[str]) -> int:
         threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
         if command == "describe":
-            from model_export.describe import describe_checkpoint
+            from packbert.model_export.describe import describe_checkpoint
 
             description = describe_checkpoint(*locate(arguments.checkpoint))
             print(description)
@@ -56,8 +57,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     if not command:
-        from model_export.export import AUTO
-        from model_export.graph.precision import PRECISIONS  # a download takes a third of its time without ONNX
+        from packbert.model_export.build import PRECISIONS  # a download takes a third of its time without ONNX
+        from packbert.model_export.export import AUTO
 
         parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
         about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
@@ -73,7 +74,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _export(arguments: argparse.Namespace) -> str:
-    from model_export.export import export
+    from packbert.model_export.export import export
 
     check_empty(arguments.artifact, arguments.device)  # before a download
     folder, name = locate(arguments.checkpoint)
@@ -124,11 +125,11 @@ def _error(name: str, value: float) -> str:
     return f"  {name} {value:.5f}: of the {what} vectors to the checkpoint's own, over random texts; 1 means equal"
 
 
-def cli() -> int:
-    """Entry point of `bert-export`; returns the exit code."""
+def cli(words: Sequence[str]) -> int:
+    """`packbert export`; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    return main(sys.argv[1:])
+    return main(words)
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    sys.exit(cli(sys.argv[1:]))

@@ -1,29 +1,72 @@
-"""Builds the graph of a checkpoint, and checks that its tokenizer fits."""
+"""Builds the graphs of a checkpoint for a device in a precision."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from model_export.artifact.cpu import BF16
-from model_export.artifact.manifest import ModelBounds
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.class_labels import Classifier, classifier_of
-from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.checkpoints.named_weights import NamedWeights
-from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
-from model_export.errors import ExportError
-from model_export.graph.attention import Attention
-from model_export.graph.attention_graph import build_attention
-from model_export.graph.builder import GraphBuilder, Value
-from model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
-from model_export.graph.encoder import Encoder
-from model_export.graph.heads.heads import Heads
-from model_export.graph.heads.layers import declare_states, name_states
-from model_export.graph.heads.sentence import build_sentence
-from model_export.graph.linear import Linear
-from model_export.graph.plain_attention import PLAIN_ATTENTION
-from model_export.graph.precision import PRECISIONS, Precision
-from model_export.tokenization.tokenizer_check import why_unusable
-from model_export.tokenization.tokenizer_files import TokenizerFiles
-from model_export.verification.reference import Reference
+from packbert.model_export.artifact.cpu import BF16
+from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.errors import ExportError
+from packbert.model_export.graph.attention import (
+    PLAIN_ATTENTION,
+    Attention,
+    Bf16PackedRows,
+    CumulativeLengths,
+    FusedPackedRows,
+    PackedRows,
+)
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
+from packbert.model_export.graph.encoder import Encoder
+from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
+from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
+from packbert.model_export.graph.pooling import build_sentence
+from packbert.model_export.graph.states import build_attention, declare_states, name_states
+from packbert.model_export.labels import Classifier, classifier_of
+from packbert.model_export.lazy_weight import LazyWeight
+from packbert.model_export.sentence import SentenceModel, sentence_model
+from packbert.model_export.tokenizer import TokenizerFiles
+from packbert.model_export.tokenizer_check import why_unusable
+from packbert.model_export.verification.reference import Reference
+
+ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
+    lm_head: type[ExactLogits] | type[Int8Shortlist]
+    shift: type[ChannelShift] | type[NoShift]
+    dtype: str  # of weights and activations, but for int8 products
+    attention: Mapping[str, type[Attention]] = field(default_factory=lambda: ATTENTION)  # by device
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.linear)
+
+
+PRECISIONS = {
+    "fp32": Precision(
+        linear={"cpu": CpuLinear, "cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float32"
+    ),
+    # the graph of fp32, whose products the runtime rounds; OpenVINO runs the encoder, ONNX Runtime the heads
+    BF16: Precision(
+        linear={"cpu": CpuLinear},
+        lm_head=ExactLogits,
+        shift=NoShift,
+        dtype="float32",
+        attention={"cpu": Bf16PackedRows},
+    ),
+    "fp16": Precision(linear={"cuda": CudaLinear}, lm_head=ExactLogits, shift=NoShift, dtype="float16"),
+    "int8": Precision(
+        linear={"cpu": Int8PerTokenLinear},
+        lm_head=Int8Shortlist,
+        shift=ChannelShift,
+        dtype="float32",
+        attention={"cpu": FusedPackedRows},
+    ),
+}
+
 
 MAX_LISTED = 5  # weights in an error message
 

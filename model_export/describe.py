@@ -3,15 +3,13 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model_export.build import BuiltModel, build_graph, check_tokenizer_fits
-from model_export.checkpoints.architecture import Architecture
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.class_labels import pair_labels
-from model_export.checkpoints.families import architecture_of, family_of
-from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
-from model_export.errors import ExportError
-from model_export.tokenization.sentence_settings import apply_sentence_settings
-from model_export.tokenization.tokenizer_files import TokenizerFiles, read_tokenizer
+from packbert.model_export.build import BuiltModel, build_graph, check_tokenizer_fits
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.families import Architecture, architecture_of, family_of
+from packbert.model_export.labels import pair_labels
+from packbert.model_export.sentence import SentenceModel, apply_sentence_settings, sentence_model
+from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed
 

@@ -1,14 +1,26 @@
-"""Exports a checkpoint: read it, build the graph, write it, verify the written files, then rename the folder."""
+"""Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
-from model_export.artifact.cpu import BF16, has_fast_int8, int8_saturates, trim_heap, why_bf16_unavailable
-from model_export.artifact.graph_sizes import metadata_of
-from model_export.artifact.manifest import (
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from packbert.model_export.artifact.cpu import (
+    BF16,
+    cpu_signature,
+    has_fast_int8,
+    int8_saturates,
+    trim_heap,
+    why_bf16_unavailable,
+)
+from packbert.model_export.artifact.manifest import (
     ATTENTION,
+    FORMAT,
     HEADS,
     LAYERS,
     MODEL,
@@ -16,20 +28,136 @@ from model_export.artifact.manifest import (
     PLAIN_LAYERS,
     PREPACKED_FOR,
     TOKENIZER,
+    WEIGHTS,
+    AttentionWeights,
+    Embedding,
+    Golden,
     Manifest,
     StoredWeight,
+    Tensor,
+    files_for,
+    metadata_of,
+    sha256,
 )
-from model_export.build import BuiltModel, build_graph, check_tokenizer_fits
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.errors import ExportError, PrecisionError
-from model_export.graph.heads.layers import write_layers
-from model_export.graph.precision import PRECISIONS
-from model_export.make_manifest import make_manifest
-from model_export.output.atomic_folder import atomic_folder, check_empty
-from model_export.output.prepacked import prepack, prepacked_for
-from model_export.tokenization.sentence_settings import apply_sentence_settings
-from model_export.tokenization.tokenizer_files import read_tokenizer
-from model_export.verification.verify import reference_outputs, verify, verify_plain
+from packbert.model_export.artifact.stored_weights import digest, read_weights
+from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.errors import ExportError, PrecisionError
+from packbert.model_export.folder import atomic_folder, check_empty
+from packbert.model_export.graph.builder import Signature
+from packbert.model_export.graph.states import write_layers
+from packbert.model_export.labels import pair_labels
+from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
+from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
+from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify, verify_plain
+
+
+def prepacked_for() -> str:
+    """The signature of this CPU and version, which the packed weights are for."""
+    return cpu_signature(ort.__version__)
+
+
+def prepack(model: Path) -> None:
+    """Replaces `model` and its weights, whose file becomes about twice as large. Raises ExportError on a full disk."""
+    folder = model.with_name("prepacked")
+    folder.mkdir()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC  # as in the service
+    options.optimized_model_filepath = str(folder / model.name)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
+    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+    try:
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Fail as error:
+        reason = "packing weights needs three times their size on the disk; make room, or omit --prepacked"
+        raise ExportError(f"{folder} could not be written: {reason}") from error
+    for name in (WEIGHTS, model.name):
+        (folder / name).replace(model.with_name(name))
+    folder.rmdir()
+
+
+CANARY_LENGTH = 17  # tokens
+SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments")
+
+
+def make_manifest(
+    checkpoint: Checkpoint,
+    built: BuiltModel,
+    tokenizer: TokenizerFiles,
+    expected: Expected,
+    errors: dict[str, float],
+    folder: Path,
+    shared: Sequence[StoredWeight],
+    *,
+    precision: str,
+    device: str,
+) -> Manifest:
+    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification.
+
+    `shared` are the weights that ATTENTION reads.
+    """
+    heads, parts = built.heads, built.parts
+    sizes = asdict(parts.architecture)
+    return Manifest(
+        format=FORMAT,
+        exporter=f"bert-service {version('bert-service')}",
+        name=checkpoint.name,
+        family=parts.architecture.family,
+        precision=precision,
+        device=device,
+        layout=built.layout,
+        sizes={name: sizes[name] for name in SIZES} | {"parameters": checkpoint.parameters},
+        max_tokens=tokenizer.max_tokens,
+        heads=tuple(heads.present),
+        embedding=_embedding(built.sentence),
+        sparse=built.sentence.sparse if "sparse" in heads.present else "",
+        missing=heads.missing,
+        pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
+        labels=built.classifier.names,
+        label_scores=built.classifier.scores,
+        special_tokens=tokenizer.special_tokens,
+        inputs=_tensors(built.graph.inputs()),
+        outputs=_tensors(built.graph.outputs()),
+        assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
+        attention=_attention(folder / WEIGHTS, shared),
+        verification=errors,
+        golden=_golden(expected, TOLERANCE[precision]),
+        files={name: sha256(folder / name) for name in files_for(device, precision)},
+    )
+
+
+def _embedding(model: SentenceModel) -> Embedding:
+    return Embedding(
+        pooling=model.pooling,
+        normalize=model.normalize,
+        dimensions=model.width,
+        modules=model.modules,
+        left_out=model.left_out,
+        modes=model.modes if model.pooling == "sentence" else (),
+        include_prompt=model.include_prompt,
+        prompts=model.prompts,
+        default_prompt=model.default_prompt,
+        similarity=model.similarity,
+    )
+
+
+def _attention(weights: Path, shared: Sequence[StoredWeight]) -> AttentionWeights:
+    mapped = read_weights(weights, shared, mapped=True)
+    return AttentionWeights(stored=tuple(shared), sha256=digest(mapped.values()))
+
+
+def _tensors(signatures: list[Signature]) -> dict[str, Tensor]:
+    return {name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in signatures}
+
+
+def _golden(expected: Expected, tolerance: float) -> tuple[Golden, ...]:
+    """The random sequences with their reference vectors; the one of about CANARY_LENGTH, the canary, comes first."""
+    both = zip(expected.sequences, expected.hidden, strict=True)
+    return tuple(
+        Golden(ids=tuple(ids.tolist()), cls=tuple(np.round(hidden[0], 6).tolist()), tolerance=tolerance)
+        for ids, hidden in sorted(both, key=lambda one: abs(len(one[0]) - CANARY_LENGTH))
+    )
+
 
 AUTO = "auto"
 AUTO_MIN_COSINE = {"int8": 0.99, "bf16": 0.9998, "fp16": 0.9999}  # of the check's vectors; below it auto goes on

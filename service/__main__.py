@@ -9,18 +9,16 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from service.artifact import ManifestError
-from service.command import variables_of
-from service.engine.device import ArtifactChoice, export_device, select_artifact
-from service.errors import DeviceError
-from service.listening import ListenError, bind_address, check_address
-from service.logs import configure_logging
-from service.model_cache.cache import Cache
-from service.model_cache.checkpoint import ModelError
-from service.model_cache.prepare import Wanted, prepare_artifact
-from service.settings import Settings, SettingsError, set_variables
-from service.tasks.defaults import describe_defaults
-from service.tracing.start import check_packages
+from packbert.service.address import ListenError, bind_address, check_address
+from packbert.service.artifact import ManifestError
+from packbert.service.engine.device import ArtifactChoice, export_device, select_artifact
+from packbert.service.errors import DeviceError
+from packbert.service.logs import configure_logging
+from packbert.service.model_cache import Cache, ModelError
+from packbert.service.observability.start import check_packages
+from packbert.service.prepare import Wanted, prepare_artifact
+from packbert.service.settings import Settings, SettingsError, set_variables, variables_of
+from packbert.service.tasks.defaults import describe_defaults
 
 
 class Stopped(BaseException):
@@ -112,9 +110,9 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
 
 def _serve(settings: Settings, choice: ArtifactChoice) -> int:
     """HTTP and the model in this process."""
-    from service.engine.local_backend import LocalBackend
-    from service.http.server import build, run
-    from service.metrics import Metrics
+    from packbert.service.engine.local_backend import LocalBackend
+    from packbert.service.http.server import build, run
+    from packbert.service.observability import Metrics
 
     sockets = None  # uvicorn listens by itself, on one port
     if settings.admin_port:
@@ -128,21 +126,25 @@ def _serve(settings: Settings, choice: ArtifactChoice) -> int:
 
 def _supervise(settings: Settings, choice: ArtifactChoice) -> int:
     """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
-    from service.workers.supervisor import supervise
+    from packbert.service.workers.supervisor import supervise
 
     return supervise(settings, choice.artifact, degraded=choice.degraded)
 
 
-def _answer_file() -> int:
-    """`bert-service bulk`."""
-    from service.library.command import main as answer_file
+def run_bulk(words: Sequence[str]) -> NoReturn:
+    """`packbert bulk`."""
+    from packbert.service.library.bulk_command import main as answer_file
 
-    return answer_file(sys.argv[2:])
+    _end(answer_file(words))
 
 
-def run() -> NoReturn:
-    """The command `bert-service`: ends the process at once, so that a run that hangs cannot keep it."""
-    code = _answer_file() if sys.argv[1:2] == ["bulk"] else main(sys.argv[1:])
+def run(words: Sequence[str]) -> NoReturn:
+    """`packbert serve`."""
+    _end(main(words))
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process at once, so that a run that hangs cannot keep it."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -150,4 +152,4 @@ def run() -> NoReturn:
 
 
 if __name__ == "__main__":
-    run()
+    run(sys.argv[1:])

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_export.artifact.graph_sizes import why_sizes_differ
-from model_export.artifact.manifest import (
+from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
     MANIFEST,
@@ -19,6 +18,7 @@ from model_export.artifact.manifest import (
     Manifest,
     ManifestError,
     files_for,
+    why_sizes_differ,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]

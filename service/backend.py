@@ -10,15 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from service.artifact import Artifact
-from service.errors import LOADING, SHUTTING_DOWN, Unavailable
-from service.metrics import Metrics
-from service.scheduling.queue import BULK_SHARE
-from service.settings import Settings
-from service.tasks.base import InferenceQueue, Limits, Tasks
-from service.tasks.defaults import embedding_defaults, root_task
-from service.tokenization.tokenizer import Tokenizer
-from service.tracing.start import start_tracing
+from packbert.service.artifact import Artifact
+from packbert.service.errors import LOADING, SHUTTING_DOWN, Unavailable
+from packbert.service.observability import Metrics
+from packbert.service.observability.start import start_tracing
+from packbert.service.scheduling.queue import BULK_SHARE
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import InferenceQueue, Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults, root_task
+from packbert.service.tokenization.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 

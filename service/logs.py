@@ -6,8 +6,8 @@ from typing import Any
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.orjson import OrjsonFormatter
 
-from service.settings import Settings
-from service.tracing.context import current_trace_id
+from packbert.service.settings import Settings
+from packbert.service.trace_context import current_trace_id
 
 ACCESS = logging.getLogger("service.access")
 NAMES = {"levelname": "level", "name": "logger"}  # of a record's attributes in JSON

@@ -1,16 +1,60 @@
-"""The settings: BERT_* environment variables, read and checked once. An unknown or wrong one stops the start."""
+"""The settings: BERT_* environment variables and the flags that set them, read and checked once."""
 
+import argparse
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic.fields import FieldInfo
 
-from model_export.artifact.source import read_file
-from service.model_settings import ModelSettings
+from packbert.model_export.artifact.manifest import read_file
+
+
+class ModelSettings(BaseModel):
+    artifact: Path | None = Field(None, description="folder written by `bert-export`; this or BERT_MODEL must be set")
+    model: str | None = Field(
+        None,
+        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact; "
+        "the first start downloads and exports it",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
+        "fp32",
+        description="of the export of BERT_MODEL; auto: the first that is fast here, its check within its bound: "
+        "on a CPU int8 (VNNI or AMX), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
+    )
+    cache: Path | None = Field(
+        None,
+        description="folder of the artifacts that BERT_MODEL was exported to; unset: bert-service in $XDG_CACHE_HOME "
+        "or ~/.cache",
+    )
+    update: bool = Field(
+        False, description="ask the hub at every start whether the branch of BERT_MODEL has a newer commit"
+    )
+
+    _xdg_cache_home: str = PrivateAttr(default="")
+
+    @property
+    def cache_folder(self) -> Path:
+        """Of BERT_CACHE or its default. Raises RuntimeError where this user has no home."""
+        return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "bert-service"
+
+    def why_no_model(self) -> str:
+        """Why these settings do not name one model; empty if they do."""
+        if self.artifact is None and self.model is None:
+            return "BERT_MODEL: a hub id, a checkpoint's folder or an artifact is required; or set BERT_ARTIFACT"
+        if self.artifact is not None and self.model is not None:
+            return (
+                "BERT_MODEL and BERT_ARTIFACT are both set: leave one out; BERT_MODEL also takes an artifact's folder"
+            )
+        if self.artifact is not None and "precision" in self.model_fields_set:
+            return "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
+        return ""
+
 
 PREFIX = "BERT_"
 MAX_KEY_FILE_BYTES = 2**20
@@ -255,3 +299,41 @@ def set_variables(given: Mapping[str, str]) -> None:
 def variables_with(**more: str) -> dict[str, str]:
     """This process's variables and `more`, for a child."""
     return {**os.environ, **more}
+
+
+WITHOUT_FLAG = ("api_key",)  # all users of the machine can read a command line
+ABOUT = (
+    "Serves a trained BERT over REST. `--model` takes a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder "
+    "or an artifact. Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS."
+)
+EPILOG = "BERT_API_KEY has no flag, because all users of a machine can read a command line."
+
+
+def variables_of(words: Sequence[str]) -> dict[str, str]:
+    """The BERT_* variables that the flags in `words` set. An unknown flag ends the process with exit code 2."""
+    given = _parser().parse_args(words)
+    return {PREFIX + name.upper(): value for name, value in vars(given).items() if value is not None}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bert-service", description=ABOUT, epilog=EPILOG, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"bert-service {version('bert-service')}")
+    for name, field in Settings.model_fields.items():
+        if name not in WITHOUT_FLAG:
+            flag, about = f"--{name.replace('_', '-')}", f"{field.description} (default: {_default(field)})"
+            if bool in (field.annotation, *get_args(field.annotation)):  # `--truncate` alone is true
+                parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=_escaped(about))
+            else:
+                parser.add_argument(flag, metavar=name.rpartition("_")[2].upper(), help=_escaped(about))
+    return parser
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is None:
+        return "unset"
+    return str(field.default).lower() if field.default != "" else "empty"
+
+
+def _escaped(text: str) -> str:
+    """As argparse formats help."""
+    return text.replace("%", "%%")

@@ -12,9 +12,9 @@ import hypothesis
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from model_export.artifact import cpu
-from model_export.artifact.manifest import MANIFEST, Manifest
-from model_export.export import export
+from packbert.model_export.artifact import cpu
+from packbert.model_export.artifact.manifest import MANIFEST, Manifest
+from packbert.model_export.export import export
 from tests.export.goldens import Artifact
 from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE

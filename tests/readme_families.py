@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from model_export.artifact.manifest import Manifest
-from model_export.export import export
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.export import export
 from tests.paths import GOLDEN, ROOT
 from tests.readme_marks import replace_between
 

@@ -8,8 +8,8 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from service.metrics import Metrics, register_state, render
-from service.scheduling.batcher import Batcher
+from packbert.service.observability import Metrics, register_state, render
+from packbert.service.scheduling.batcher import Batcher
 from tests.paths import ROOT
 from tests.readme_marks import replace_between
 from tests.service.fakes import FakeRunner, make_queue

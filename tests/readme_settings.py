@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from service.settings import PREFIX, Settings
+from packbert.service.settings import PREFIX, Settings
 from tests.paths import README, ROOT
 from tests.readme_marks import replace_between
 

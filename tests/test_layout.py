@@ -10,40 +10,51 @@ from tests.paths import ROOT
 
 PACKAGES = ("service", "model_export")
 ALLOWED_IN = {  # third party -> the folders or modules that may import it
-    "fastapi": ("service.http",),
-    "fastapi_offline": ("service.http",),
-    "starlette": ("service.http", "service.library.application"),
-    "uvicorn": ("service.http",),
-    "httptools": ("service.http",),
-    "uvloop": ("service.workers",),
-    "pydantic": ("service.settings", "service.model_settings", "service.command", "service.tasks", "service.http"),
-    "pydantic_core": ("service.tasks", "service.http"),
-    "prometheus_client": ("service.metrics", "service.workers.child"),
-    "opentelemetry": ("service.tracing.spans",),
-    "pythonjsonlogger": ("service.logs",),
-    "orjson": ("service.http", "service.workers"),
-    "msgspec": ("service.workers",),
+    "fastapi": ("packbert.service.http",),
+    "fastapi_offline": ("packbert.service.http",),
+    "starlette": ("packbert.service.http", "packbert.service.library.app"),
+    "uvicorn": ("packbert.service.http",),
+    "httptools": ("packbert.service.http",),
+    "uvloop": ("packbert.service.workers",),
+    "pydantic": ("packbert.service.settings", "packbert.service.tasks", "packbert.service.http"),
+    "pydantic_core": ("packbert.service.tasks", "packbert.service.http"),
+    "prometheus_client": ("packbert.service.observability", "packbert.service.workers.child"),
+    "opentelemetry": ("packbert.service.observability.spans",),
+    "pythonjsonlogger": ("packbert.service.logs",),
+    "orjson": ("packbert.service.http", "packbert.service.workers"),
+    "msgspec": ("packbert.service.workers",),
     "onnxruntime": (
-        "service.engine.session",
-        "service.engine.cuda",
-        "model_export.verification",
-        "model_export.output",
+        "packbert.service.engine.session",
+        "packbert.model_export.verification",
+        "packbert.model_export.export",
     ),
-    "openvino": ("model_export.artifact.openvino_encoder",),
-    "tokenizers": ("service.tokenization", "model_export.tokenization"),
-    "huggingface_hub": ("model_export.checkpoints.hub",),
-    "ml_dtypes": ("model_export.checkpoints.storage",),
-    "safetensors": ("model_export.checkpoints.storage.formats",),
-    "onnx_ir": ("model_export.graph", "model_export.verification"),
-    "onnx": ("model_export.graph.heads", "model_export.verification"),
-    "httpx": ("service.client",),
-    "pyarrow": ("service.bulk.files",),
-    "tqdm": ("model_export", "service.client.__main__", "service.library.command"),
-    "numpy": PACKAGES,
+    "openvino": ("packbert.model_export.artifact.openvino",),
+    "tokenizers": (
+        "packbert.service.tokenization",
+        "packbert.model_export.tokenizer",
+        "packbert.model_export.tokenizer_check",
+        "packbert.model_export.sentence",
+    ),
+    "huggingface_hub": ("packbert.model_export.hub",),
+    "ml_dtypes": ("packbert.model_export.weights", "packbert.model_export.torch_pickle"),
+    "safetensors": ("packbert.model_export.weights",),
+    "onnx_ir": ("packbert.model_export.graph", "packbert.model_export.verification"),
+    "onnx": ("packbert.model_export.graph", "packbert.model_export.verification"),
+    "httpx": ("packbert.service.library.client",),
+    "pyarrow": ("packbert.service.library.files",),
+    "tqdm": (
+        "packbert.model_export",
+        "packbert.service.library.client_command",
+        "packbert.service.library.bulk_command",
+    ),
+    "numpy": ("packbert",),
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 450, 60
 SOURCES = {path: path.read_text("utf-8") for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
-TREES = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text) for path, text in SOURCES.items()}
+TREES = {
+    ".".join(("packbert", *path.relative_to(ROOT).with_suffix("").parts)): ast.parse(text)
+    for path, text in SOURCES.items()
+}
 
 
 def imports_of(tree: ast.Module) -> set[str]:
@@ -51,7 +62,7 @@ def imports_of(tree: ast.Module) -> set[str]:
     nodes = list(ast.walk(tree))
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    return {name.split(".")[0] for name in found} - sys.stdlib_module_names - set(PACKAGES)
+    return {name.split(".")[0] for name in found} - sys.stdlib_module_names - {"packbert"}
 
 
 def test_third_parties_are_imported_only_where_the_table_allows_it() -> None:
@@ -72,7 +83,7 @@ def test_the_environment_is_read_only_in_the_settings() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    assert readers == {"service.settings", "service.client.__main__"}
+    assert readers == {"packbert.service.settings", "packbert.service.library.client_command"}
 
 
 def test_files_are_short_and_nothing_is_left_to_do() -> None:

@@ -31,7 +31,7 @@ from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import SIZES
 from benchmarks.harness.machine import table, update, write
-from service.engine.cpu import available_cores
+from packbert.service.engine.cpu import available_cores
 
 CEILINGS = ("fp32", "int8")
 Result = TypeVar("Result")

@@ -22,15 +22,15 @@ from benchmarks.engine.contenders.process import ContenderError, ContenderProces
 from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Row
-from model_export.errors import ExportError
-from model_export.export import export
-from service.artifact import open_artifact
-from service.engine.cpu import available_cores
-from service.engine.runner import ModelRunner
-from service.tasks.vectors.embed import unit_length
-from service.tokenization.encoding import EncodeOptions
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Row
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.tasks.embed import unit_length
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 
 Vectors = NDArray[np.float32]
 BATCH_TEXTS, TUNING_TEXTS = 32, 64

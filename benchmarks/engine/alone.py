@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_export.artifact.batch import Tokens
-from service.artifact import open_artifact
-from service.engine.device import concurrency_for
-from service.engine.runner import ModelRunner
-from service.scheduling.batcher import Batcher
-from service.scheduling.queue import RequestQueue
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.engine import concurrency_for
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.queue import RequestQueue
 
 NO_LIMIT_SECONDS = 3600.0
 

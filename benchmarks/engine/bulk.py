@@ -21,9 +21,9 @@ from pathlib import Path
 from benchmarks.harness.machine import machine
 from benchmarks.harness.mixes import STS_B
 from benchmarks.server.scenarios.findings import random_text
-from service.bulk.job import Job, run_job
-from service.library.engine import Engine
-from service.tasks.vectors.embed import OPTIONS
+from packbert.service.library.engine import Engine
+from packbert.service.library.job import Job, run_job
+from packbert.service.tasks.embed import OPTIONS
 
 Run = Callable[[Sequence[str]], tuple[float, float]]  # gives seconds, and seconds of CPU
 REQUEST_TEXTS = 256

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.graph.builder import GraphBuilder
-from model_export.graph.linear import QMAX, ZERO_POINT
+from packbert.model_export.graph.builder import GraphBuilder
+from packbert.model_export.graph.linear import QMAX, ZERO_POINT
+from packbert.model_export.lazy_weight import LazyWeight
 
 IN_A_ROW = 4  # products of a per-core session that are timed together, so that starting a thread's work does not count
 

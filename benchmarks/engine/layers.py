@@ -16,17 +16,16 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine.accuracy import BATCH_TEXTS, Vectors, parse_arguments, read_pairs
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Tokens, pack
-from model_export.artifact.manifest import MODEL
-from model_export.build import build_graph
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.graph.builder import GraphBuilder, Value
-from model_export.graph.linear import CpuLinear, Int8PerTokenLinear, Linear, Norm
-from model_export.graph.precision import PRECISIONS
-from service.engine.cpu import available_cores
-from service.engine.session import CpuSession, configure_inference_thread
-from service.tasks.vectors.embed import unit_length
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.build import PRECISIONS, build_graph
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.graph.linear import CpuLinear, Int8PerTokenLinear, Linear, Norm
+from packbert.model_export.lazy_weight import LazyWeight
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.session import CpuSession, configure_inference_thread
+from packbert.service.tasks.embed import unit_length
 
 # in the order of a layer
 PRODUCTS = ("query", "key and value", "attention output", "intermediate", "feed-forward output")

@@ -15,16 +15,15 @@ from pathlib import Path
 
 from benchmarks.harness.checkpoints import artifact_to_serve
 from benchmarks.harness.machine import table, update
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.masks.fill_mask import fill_mask
-from service.tasks.masks.likelihood import score_sentences
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.schemas import EmbedRequest, TruncationFields
-from service.tasks.vectors.embed import embed
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import EmbedRequest, TruncationFields
+from packbert.service.tasks.likelihood import score_sentences
 
 LENGTHS = (16, 32)  # tokens, special ones included
 SECONDS = 600.0

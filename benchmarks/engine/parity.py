@@ -20,12 +20,12 @@ from benchmarks.engine.ceiling import silence_warnings
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import ON_CPU, SIZES, artifact, checkpoint
 from benchmarks.harness.machine import table, write
-from model_export.artifact.batch import Tokens, pack, split
-from model_export.build import build_graph
-from model_export.checkpoints.checkpoint import Checkpoint
-from service.artifact import open_artifact
-from service.engine.cpu import available_cores
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import Tokens, pack, split
+from packbert.model_export.build import build_graph
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.runner import ModelRunner
 
 ALL = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})
 LENGTHS = [1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 128, 129, 200, 256, 300, 384, 511, 512]

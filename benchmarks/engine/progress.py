@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import service
+import packbert.service
 from benchmarks.engine.contenders.arrangement import Values
 from benchmarks.harness.checkpoints import BUILD, digest_of, exporter_digest
 
@@ -33,7 +33,7 @@ class Progress:
 
     def __init__(self, *options: object, folder: Path = BUILD) -> None:
         self._path = folder / "engine-progress.json"
-        self._run = [*map(str, options), exporter_digest(), digest_of(Path(str(service.__file__)).parent)]
+        self._run = [*map(str, options), exporter_digest(), digest_of(Path(str(packbert.service.__file__)).parent)]
         content = json.loads(self._path.read_text()) if self._path.is_file() else {}
         same = content if content.get("run") == self._run else {}
         self.measured: dict[str, Any] = same.get("measured", {})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.mixes import MIXES
-from service.scheduling.concurrency import SERIAL, Concurrency
+from packbert.service.scheduling.cores import SERIAL, Concurrency
 
 RESULTS = Path(__file__).parents[1] / "results"
 MIX, SINGLE = "STS-B: 64 sentences", 16  # of the fit: the lengths of the full batches; tokens of the text that is alone

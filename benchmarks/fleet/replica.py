@@ -9,12 +9,12 @@ from itertools import count
 import numpy as np
 
 from benchmarks.fleet.machines import Machine
-from model_export.artifact.batch import Tokens
-from service.errors import ServiceError
-from service.scheduling.core_sharing import CoreSharing
-from service.scheduling.queue import RequestQueue
-from service.scheduling.request import WHOLE_BUDGET, QueuedRequest, SequenceJob, Share
-from service.scheduling.stats import average_rate
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.errors import ServiceError
+from packbert.service.scheduling.cores import CoreSharing
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import WHOLE_BUDGET, QueuedRequest, SequenceJob, Share
+from packbert.service.scheduling.watchdog import average_rate
 
 
 @dataclass(slots=True)

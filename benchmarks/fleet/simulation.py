@@ -7,8 +7,8 @@ from functools import partial
 
 from benchmarks.fleet.machines import Machine
 from benchmarks.fleet.replica import Events, Replica, text
-from service.errors import ServiceError
-from service.scheduling.request import QueuedRequest
+from packbert.service.errors import ServiceError
+from packbert.service.scheduling.request import QueuedRequest
 
 FIRST_DELAY, BUDGET_SHARE, MAX_BUDGET = 0.1, 0.1, 10.0  # seconds; retries per first attempt; retries saved up
 Arrival = tuple[float, Sequence[int]]  # seconds, the tokens of each text

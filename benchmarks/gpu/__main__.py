@@ -24,9 +24,9 @@ from benchmarks.gpu.plan import LENGTHS, PLANS, GpuPlan
 from benchmarks.gpu.server import measure_server, print_server
 from benchmarks.harness.checkpoints import SIZES, artifact, artifact_folder
 from benchmarks.harness.machine import RESULTS, table, update
-from model_export.artifact.batch import pack
-from service.engine.cuda import why_cuda_unavailable
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import pack
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.engine.session import why_cuda_unavailable
 
 SELF_TEST, PARITY = "self-test", "parity"
 REQUIRED = (SELF_TEST, PARITY)  # parts without which a graph is not measured further

@@ -20,11 +20,11 @@ from benchmarks.gpu.card import BUSY, query_card
 from benchmarks.gpu.plan import LENGTHS, TARGETS, GpuPlan
 from benchmarks.harness import mixes
 from benchmarks.harness.machine import table
-from model_export.artifact.batch import Tokens, pack
-from service.artifact import Artifact, open_artifact
-from service.engine.calibration import self_test
-from service.engine.device import why_graph_unusable
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.calibration import self_test
+from packbert.service.engine.device import why_graph_unusable
+from packbert.service.engine.runner import ModelRunner
 
 KERNEL_ENVIRONMENT = {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
 COLOUR = re.compile(r"\x1b\[\d+m")

@@ -17,11 +17,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from benchmarks.engine.contenders.turns import interleaved, timed
-from model_export.artifact.batch import Batch, Tokens, pack
-from service.artifact import Artifact
-from service.engine.runner import ModelRunner
-from service.engine.session import CUDA_OPTIONS, CpuSession, CudaSession
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Batch, Tokens, pack
+from packbert.service.artifact import Artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.engine.session import CUDA_OPTIONS, CpuSession, CudaSession
+from packbert.service.scheduling.cores import Concurrency
 
 SERVICE = "as the service"
 BOUND, GRAPH, TWO = "fixed addresses", "fixed addresses and a graph", "two in flight"

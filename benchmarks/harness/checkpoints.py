@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-import model_export
-from model_export.artifact.cpu import BF16, why_bf16_unavailable
-from model_export.checkpoints.weight_names import BERT_PARTS
-from model_export.export import export
-from model_export.graph.precision import PRECISIONS
+import packbert.model_export
+from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
+from packbert.model_export.build import PRECISIONS
+from packbert.model_export.export import export
+from packbert.model_export.families import BERT_PARTS
 
 BUILD = Path("build/benchmarks")
 SAMPLE = Path(__file__).parents[2] / "model_export" / "sample"  # the bundled model's checkpoint
@@ -106,7 +106,7 @@ def artifact_folder(size: str, precision: str) -> Path:
 
 def exporter_digest() -> str:
     """The SHA-256 of the exporter's sources."""
-    return digest_of(Path(model_export.__file__).parent)
+    return digest_of(Path(packbert.model_export.__file__).parent)
 
 
 def digest_of(package: Path) -> str:

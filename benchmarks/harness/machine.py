@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from service.engine.cpu import available_cores
+from packbert.service.engine.cpu import available_cores
 
 RESULTS = Path(__file__).parents[1] / "results"
 PACKAGES = ("bert-service", "onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "uvicorn", "torch", "transformers")

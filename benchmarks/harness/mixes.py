@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.batch import Tokens
 
 # 64 quantiles of the lengths of the 17,256 sentences of STS-B under BERT's uncased vocabulary:
 # mean 14.7, median 12, longest 70

@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import (
+from packbert.model_export.artifact.batch import (
+    ATTENTION_OUTPUTS,
     MASK,
     OUTPUTS,
     POOLED,
@@ -27,14 +28,13 @@ from model_export.artifact.batch import (
     Row,
     Tokens,
 )
-from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS
-from service.engine.calibration import Calibration
-from service.engine.device import select_artifact
-from service.engine.local_backend import LocalBackend
-from service.engine.runner import ModelRunner
-from service.http.server import build, run
-from service.metrics import Metrics
-from service.settings import Settings
+from packbert.service.engine.calibration import Calibration
+from packbert.service.engine.device import select_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.http.server import build, run
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
 
 TOKENS_PER_SECOND = 1e6
 SPARSE_WEIGHTS = 100  # of a text; those of a model depend on the text

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from model_export.artifact.manifest import MANIFEST, MODEL, TOKENIZER, sha256
+from packbert.model_export.artifact.manifest import MANIFEST, MODEL, TOKENIZER, sha256
 
 WEIGHTS = "model.onnx.data"
 

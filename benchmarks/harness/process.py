@@ -37,7 +37,7 @@ class ServiceProcess:
     """`python -m MODULE`, listening on BERT_PORT; `with` starts it, waits until it is ready, and kills it."""
 
     def __init__(
-        self, settings: Mapping[str, str], *, module: str = "service", ready_seconds: float = READY_SECONDS
+        self, settings: Mapping[str, str], *, module: str = "packbert.service", ready_seconds: float = READY_SECONDS
     ) -> None:
         self._module, self._ready_seconds = module, ready_seconds
         self._reserved = reserve_port()

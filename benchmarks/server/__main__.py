@@ -31,8 +31,8 @@ from benchmarks.harness.client import Connection, percentile, post, startup_meas
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Stream, closed_loop, cost, open_loop
-from model_export.artifact.batch import Tokens
-from service.engine.cpu import available_cores
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.engine.cpu import available_cores
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 MIXES = ("mixed", "STS-B", "passages", "long tail")

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.harness.checkpoints import checkpoint
 from benchmarks.harness.hub import REPOSITORY, FakeHub
 from benchmarks.harness.process import ServiceProcess
-from service.settings import variables_with
+from packbert.service.settings import variables_with
 
 BODY = json.dumps({"inputs": "hello"})
 

@@ -30,7 +30,7 @@ from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Stream, closed_loop, cost
 from benchmarks.server.__main__ import REQUEST_FORMS, BuildRequest, random_texts
-from service.artifact import open_artifact
+from packbert.service.artifact import open_artifact
 
 REQUESTS = 64  # different ones
 FULL = {  # settings of a service whose queue can be kept full

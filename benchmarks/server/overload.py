@@ -45,7 +45,7 @@ from benchmarks.server.scenarios.peak_memory import peak_memory
 from benchmarks.server.scenarios.rolling import rolling
 from benchmarks.server.scenarios.saturation import overload
 from benchmarks.server.scenarios.waits import MAX_WAIT_SECONDS, RETURNS_MAX_WAIT_SECONDS, returns, waits
-from model_export.export import export
+from packbert.model_export.export import export
 
 SCENARIOS = {
     "idle": latency.idle,

@@ -17,7 +17,7 @@ from benchmarks.harness.machine import table, write
 from benchmarks.harness.process import ServiceProcess
 from benchmarks.harness.streams import Cpu
 from benchmarks.server.client_processes import ClientProcesses, client_processes
-from model_export.export import export
+from packbert.model_export.export import export
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "bert"
 WARM_UP_SECONDS = 1.0

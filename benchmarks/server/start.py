@@ -19,7 +19,7 @@ from benchmarks.harness.checkpoints import SAMPLE, checkpoint
 from benchmarks.harness.client import ask_once, post
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
-from model_export.export import export
+from packbert.model_export.export import export
 
 SOURCES = {
     "fp32": ("base", "fp32"),

@@ -18,7 +18,7 @@ import ray
 from pyarrow import dataset
 from ray import data
 
-from bert_service import Engine
+from packbert import Engine
 
 ROWS = 4096  # of one call of an engine
 READERS: dict[str, Any] = {

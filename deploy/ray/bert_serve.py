@@ -9,7 +9,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from bert_service import Engine, make_app
+from packbert import Engine, make_app
 
 TARGET_BUSY = 0.8  # of each replica
 TARGET_WAIT_SECONDS = 1.0  # of computing what waits: as much work as a busy replica

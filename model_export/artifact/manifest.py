@@ -1,16 +1,96 @@
-"""The manifest of an artifact, which `model_export` writes and `service` reads."""
+"""The manifest of an artifact, and the files of artifacts and checkpoints."""
 
 import collections.abc
 import dataclasses
+import errno
 import hashlib
+import io
 import json
+import os
+import re
+import stat
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from model_export.artifact.cpu import BF16
+from packbert.model_export.artifact.cpu import BF16
+
+HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+MODULES = "modules.json"  # of sentence-transformers
+TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
+SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", "[0-9]_*/*")
+DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKENIZER_FILES)
+CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # read only without safetensors
+MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
+UNLIMITED_BYTES = 2**63
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint that the exporter may read, sorted; other files of the folder do not count."""
+    weights = CHECKPOINT_WEIGHTS if any(folder.glob(CHECKPOINT_WEIGHTS[0])) else PICKLES
+    found = {path for pattern in (*DESCRIPTION, *weights) for path in folder.glob(pattern)}
+    return sorted(path for path in found if path.exists() and not path.is_dir())
+
+
+def most_bytes(path: Path) -> int:
+    """How large a file of a checkpoint may be."""
+    return UNLIMITED_BYTES if path.suffix in (".safetensors", ".bin") else MAX_DESCRIPTION_BYTES
+
+
+def open_file(path: Path, most: int) -> io.BufferedReader:
+    """Opens a file for reading. Raises OSError for anything but a regular file of at most `most` bytes.
+
+    Does not wait: to open a FIFO would, and to read a device need not end.
+    """
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    state = os.fstat(file.fileno())
+    fault = ""
+    if not stat.S_ISREG(state.st_mode):
+        fault = "it is not a regular file"
+    elif state.st_size > most:
+        fault = f"it has {state.st_size} bytes; at most {most} are allowed"
+    if fault:
+        file.close()
+        raise OSError(errno.EINVAL, fault, str(path))
+    return io.BufferedReader(file)
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises OSError."""
+    with open_file(path, most) as file:
+        content = file.read(most + 1)
+    if len(content) > most:  # a file of /proc has no size
+        raise OSError(errno.EINVAL, f"it has more than {most} bytes", str(path))
+    return content
+
+
+KEY = "bert_service_sizes"  # in the model's metadata, whose values protobuf stores as they are
+BEGIN = b'{"format": "bert-service sizes 2", '
+SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments", "parameters", "positions")
+
+
+def metadata_of(sizes: Mapping[str, object]) -> dict[str, str]:
+    """The metadata for a graph of these sizes, which must include SIZES."""
+    return {KEY: BEGIN.decode() + json.dumps({name: sizes[name] for name in SIZES})[1:]}
+
+
+def why_sizes_differ(model: Path, sizes: Mapping[str, int], max_tokens: int) -> str:
+    """How a manifest's sizes and length limit contradict those in model.onnx; empty if they agree or it has none."""
+    content = model.read_bytes()
+    start = content.find(BEGIN)
+    if start < 0:
+        return ""
+    stored = json.loads(content[start : content.index(b"}", start) + 1])
+    for name in SIZES[:-1]:
+        if sizes.get(name) != stored[name]:
+            return f"gives {name} as {sizes.get(name)} in sizes, but {model.name} has {stored[name]}"
+    if max_tokens > stored["positions"]:
+        return f"gives max_tokens as {max_tokens}, but {model.name} has {stored['positions']} positions"
+    return ""
+
 
 FORMAT = 7
 # layouts, how attention separates sequences: on the CPU, on the CPU in bf16, on CUDA

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.manifest import StoredWeight
+from packbert.model_export.artifact.manifest import StoredWeight
 
 Weights = dict[str, NDArray[np.generic]]
 

@@ -1,10 +1,4 @@
-"""Attention: the only operation that combines tokens, so the only one that needs to know where a sequence ends.
-
-CPU    flat [tokens, hidden] --slot_tokens--> rows [rows, width, hidden] --attention per block--> --token_slots--> flat
-
-CUDA's is in `cuda_attention.py`; `plain_attention.py` has the CPU's rows in standard operators, for a GPU that CUDA's
-does not work on.
-"""
+"""Attention: in rows on a CPU, packed and plain on CUDA."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +6,10 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
-from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
-from model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
-from model_export.graph.linear import Linear
+from packbert.model_export.artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
+from packbert.model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
+from packbert.model_export.graph.linear import Linear
+from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
 
 # bias of a score between two sequences, by dtype: the probability becomes exactly 0
 MASKED_SCORES: Mapping[str, np.generic] = {"float32": np.float32(-1e30), "float16": np.float16(-60000)}
@@ -210,3 +204,113 @@ def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
     key = f"{first.cache_key} and {second.cache_key}" if first.cache_key else ""
     return LazyWeight(shape, lambda: np.concatenate([first.load(), second.load()]), key)
+
+
+@dataclass(slots=True)
+class CumulativeLengths:
+    """Separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
+
+    With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
+    512 tokens beside 2,560 of 3: 7.4 GB in all instead of 0.5).
+    """
+
+    layout: ClassVar[str] = CUMULATIVE_LENGTHS
+    opset: ClassVar[int] = OPSET
+    g: GraphBuilder
+    heads: int
+    hidden: int
+    _selected: Value = field(init=False)
+    _offset: Value = field(init=False)
+    _lengths: Value = field(init=False)
+
+    def declare(self, selected: Value) -> None:
+        self._selected = selected
+        self._offset = self.g.input("token_offset", "int32", ["all_sequences", "longest"])
+        self._lengths = self.g.input("cumulative_lengths", "int32", ["all_sequences + 1"])
+
+    def context(
+        self,
+        linear: Linear,
+        projections: Projections,
+        query_states: Value,  # noqa: ARG002
+        key_value_states: Value,
+        *,
+        last: bool,
+    ) -> Value:
+        g = self.g
+        query, key, value = (
+            project(linear, projections, key_value_states) for project in (self._query, self._key, self._value)
+        )
+        inputs = (query, key, value, None, self._offset, self._lengths)
+        context = g.contrib("PackedMultiHeadAttention", *inputs, num_heads=self.heads)
+        return g.op("Gather", context, self._selected, axis=0) if last else context
+
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        query, key = (project(linear, projections, states) for project in (self._query, self._key))
+        return attention_probabilities(self.g, query, key, self.heads, self.hidden)
+
+    def _query(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        with self.g.scope("query"):
+            return linear.affine(self.g, states, *projections.query)
+
+    def _key(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        with self.g.scope("key"):
+            return linear.product(self.g, states, projections.key[0])
+
+    def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        with self.g.scope("value"):
+            return linear.product(self.g, states, projections.value[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Where the query states are in the rows, and the bias that separates sequences."""
+
+    tokens: Value  # [rows, queries]: the query states in each row
+    slots: Value  # [queries]: the slot of each query state
+    bias: Value  # [rows, 1, queries, width]
+
+
+@dataclass(slots=True)
+class PlainRows(CumulativeLengths):
+    """The projections and probabilities are those of the packed graph; the context is computed row by row."""
+
+    layout: ClassVar[str] = PACKED_ROWS
+    _keys: Value = field(init=False)
+    _all: _Rows = field(init=False)
+    _last: _Rows = field(init=False)
+
+    def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
+        g = self.g
+        self._keys = g.input("slot_tokens", "int32", ["rows", "width"])
+        token_slots = g.input("token_slots", "int32", ["tokens"])
+        segments = g.input("segments", "int32", ["rows", "width"])
+        query_chosen = g.input("query_chosen", "int32", ["rows", "queries"])
+        query_segments = g.input("query_segments", "int32", ["rows", "queries"])
+        chosen_slots = g.input("chosen_slots", "int32", ["chosen"])
+        with g.scope("places"):
+            bias, last_bias = (separating_bias(g, queries, segments) for queries in (segments, query_segments))
+        self._all = _Rows(tokens=self._keys, slots=token_slots, bias=bias)
+        self._last = _Rows(tokens=query_chosen, slots=chosen_slots, bias=last_bias)
+
+    def context(
+        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
+    ) -> Value:
+        g, rows = self.g, self._last if last else self._all
+        query = self._split_heads(self._query(linear, projections, query_states), rows.tokens)
+        key = self._split_heads(self._key(linear, projections, key_value_states), self._keys)
+        value = self._split_heads(self._value(linear, projections, key_value_states), self._keys)
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
+        probabilities = g.op("Softmax", g.op("Add", scores, rows.bias), axis=-1)
+        context = g.op("Transpose", g.op("MatMul", probabilities, value), perm=[0, 2, 1, 3])
+        flat = g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+        return g.op("Gather", flat, rows.slots, axis=0)
+
+    def _split_heads(self, x: Value, tokens: Value) -> Value:
+        """The rows `tokens` [rows, slots] of `x` [tokens, hidden]: [rows, heads, slots, head size]."""
+        shape = np.array([0, 0, self.heads, self.hidden // self.heads], np.int64)  # 0: as many rows, as many slots
+        rows = self.g.op("Reshape", self.g.op("Gather", x, tokens, axis=0), self.g.constant(shape))
+        return self.g.op("Transpose", rows, perm=[0, 2, 1, 3])
+
+
+PLAIN_ATTENTION: Mapping[str, type[PlainRows]] = {"cuda": PlainRows}  # the devices that have a second graph

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from model_export.artifact.manifest import WEIGHTS, StoredWeight
-from model_export.checkpoints.lazy_weight import LazyWeight
+from packbert.model_export.artifact.manifest import WEIGHTS, StoredWeight
+from packbert.model_export.lazy_weight import LazyWeight
 
 Value = ir.Value
 Attribute = int | float | str | Sequence[int] | ir.Graph

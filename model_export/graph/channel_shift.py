@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.checkpoints.lazy_weight import Dense, LazyWeight, affine_at
+from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
 
 Offsets = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
 

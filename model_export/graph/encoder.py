@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model_export.checkpoints.named_weights import NamedWeights
-from model_export.graph.attention import Attention, Projections
-from model_export.graph.builder import CONTRIB, GraphBuilder, Value
-from model_export.graph.channel_shift import Shift
-from model_export.graph.linear import Linear, Norm
+from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.graph.attention import Attention, Projections
+from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
+from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.linear import Linear, Norm
 
 
 def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projections:

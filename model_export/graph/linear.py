@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from model_export.checkpoints.lazy_weight import Array, LazyWeight
-from model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.lazy_weight import Array, LazyWeight
 
 QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are symmetric
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8

@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.artifact import Artifact, Manifest
-from service.errors import DeviceError
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.artifact import Artifact, Manifest
+from packbert.service.errors import DeviceError
+from packbert.service.scheduling.cores import Concurrency
 
 MIN_COSINE = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.9999, "int8": 0.9}  # of the self-test, by precision
 # of the distance 1 - cosine in int8, relative to the export's: other exact kernels change the largest one by less than

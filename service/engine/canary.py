@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Tokens
-from service.errors import InferenceFailed, NotFinite, ServiceError
-from service.scheduling.batcher import Batcher
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.errors import InferenceFailed, NotFinite, ServiceError
+from packbert.service.scheduling.batcher import Batcher
 
 MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
 BATCHES_BETWEEN_CHECKS = 100  # a busy engine runs the canary after so many batches

@@ -11,18 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from model_export.artifact.cpu import BF16, why_bf16_unavailable
-from service.artifact import Artifact, available, open_artifact
-from service.errors import DeviceError
-from service.scheduling.concurrency import SERIAL, Concurrency
-from service.settings import CudaAttention
+from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
+from packbert.service.artifact import Artifact, available, open_artifact
+from packbert.service.errors import DeviceError
+from packbert.service.settings import CudaAttention
 
-PROBE = f"from {__package__}.cuda import why_cuda_unavailable; print(why_cuda_unavailable())"
-TRIAL = f"from {__package__}.probes.graph_trial import main; main()"
+PROBE = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
+TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
-PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
-MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +119,3 @@ def why_cuda_unavailable() -> str:
     """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
     return probe.stdout.strip() if probe.returncode == 0 else f"the probe failed: {probe.stderr.strip()[-200:]}"
-
-
-def concurrency_for(artifact: Artifact, threads: int) -> Concurrency:
-    """A GPU would idle while the host packs and splits; a CPU has no time to spare for preparing, but several cores."""
-    if artifact.manifest.device == "cuda":
-        return Concurrency(max_in_flight=2)
-    small = artifact.weights_bytes <= MAX_COPIED_BYTES
-    if threads > 1 and (artifact.manifest.precision in PER_CORE_PRECISIONS or small):
-        return Concurrency(max_in_flight=threads, per_core=True)
-    return SERIAL

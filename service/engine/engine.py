@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.artifact import Artifact
-from service.engine.calibration import Calibration
-from service.engine.canary import Canary, Health
-from service.engine.cpu import available_cores
-from service.engine.cuda import device_memory
-from service.engine.device import concurrency_for
-from service.engine.info import engine_info
-from service.engine.runner import ModelRunner
-from service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
-from service.mapped_file import detach_from
-from service.metrics import Metrics
-from service.scheduling.batcher import Batcher
-from service.scheduling.concurrency import Concurrency
-from service.scheduling.queue import RequestQueue
-from service.scheduling.stats import BatchReport, BusyShare
-from service.scheduling.watchdog import Watchdog
-from service.settings import Settings
+from packbert.service.artifact import Artifact
+from packbert.service.engine.calibration import Calibration
+from packbert.service.engine.canary import Canary, Health
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.info import engine_info
+from packbert.service.engine.mapped_file import detach_from
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.engine.session import device_memory
+from packbert.service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
+from packbert.service.observability import Metrics
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.cores import SERIAL, Concurrency
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.watchdog import BatchReport, BusyShare, Watchdog
+from packbert.service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.tracing.spans import Tracing
+    from packbert.service.observability.spans import Tracing
 
 CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
+PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
+MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 log = logging.getLogger("service")
 
 
@@ -184,3 +184,13 @@ class ModelEngine:
         if not serving.cancelled() and (error := serving.exception()) is not None:
             log.error("the dispatch loop stopped", exc_info=error)
             self.fail(f"the dispatch loop stopped: {type(error).__name__}")
+
+
+def concurrency_for(artifact: Artifact, threads: int) -> Concurrency:
+    """A GPU would idle while the host packs and splits; a CPU has no time to spare for preparing, but several cores."""
+    if artifact.manifest.device == "cuda":
+        return Concurrency(max_in_flight=2)
+    small = artifact.weights_bytes <= MAX_COPIED_BYTES
+    if threads > 1 and (artifact.manifest.precision in PER_CORE_PRECISIONS or small):
+        return Concurrency(max_in_flight=threads, per_core=True)
+    return SERIAL

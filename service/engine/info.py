@@ -4,13 +4,13 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from model_export.artifact.cpu import BF16
-from service.artifact import Artifact
-from service.engine.calibration import Calibration
-from service.engine.session import onnxruntime_version
-from service.settings import Settings
-from service.tasks.defaults import embedding_defaults
-from service.tasks.pairs.rerank import is_cross_encoder
+from packbert.model_export.artifact.cpu import BF16
+from packbert.service.artifact import Artifact
+from packbert.service.engine.calibration import Calibration
+from packbert.service.engine.session import onnxruntime_version
+from packbert.service.settings import Settings
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.pairs import is_cross_encoder
 
 
 def engine_info(

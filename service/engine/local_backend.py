@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from service.artifact import Artifact
-from service.backend import Backend
-from service.engine.engine import ModelEngine
-from service.engine.runner import ModelRunner
-from service.errors import SHUTTING_DOWN
-from service.metrics import Metrics, register_state, render
-from service.scheduling.concurrency import Concurrency
-from service.settings import Settings
+from packbert.service.artifact import Artifact
+from packbert.service.backend import Backend
+from packbert.service.engine.engine import ModelEngine
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import SHUTTING_DOWN
+from packbert.service.observability import Metrics, register_state, render
+from packbert.service.scheduling.cores import Concurrency
+from packbert.service.settings import Settings
 
 MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 

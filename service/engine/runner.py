@@ -1,11 +1,9 @@
-"""Runs the model: sequences in, one row of answers per sequence out, on threads of its own.
-
-Knows the artifact and the machine; knows nothing of requests, queues or HTTP.
-"""
+"""Runs sequences on ONNX Runtime and returns their rows; opens further graphs when they are asked for."""
 
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,16 +13,118 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import LAYER, Batch, Row, Tokens, pack, split
-from model_export.artifact.cpu import cpu_signature, trim_heap
-from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS
-from service.artifact import Artifact
-from service.engine.calibration import Calibration, golden_tokens, measure
-from service.engine.graphs.attention import AttentionModel
-from service.engine.graphs.layers import LayersModel
-from service.engine.session import Session, configure_inference_thread, onnxruntime_version, open_session
-from service.errors import InferenceFailed, OutOfMemory
-from service.scheduling.concurrency import SERIAL, Concurrency
+from packbert.model_export.artifact.batch import (
+    ATTENTION_OUTPUTS,
+    LAYER,
+    Batch,
+    Row,
+    Tokens,
+    attention_name,
+    hidden_name,
+    pack,
+    split,
+)
+from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
+from packbert.model_export.artifact.manifest import ATTENTION, sha256
+from packbert.model_export.artifact.stored_weights import digest, read_weights
+from packbert.service.artifact import Artifact
+from packbert.service.engine.calibration import Calibration, golden_tokens, measure
+from packbert.service.engine.mapped_file import detach_from
+from packbert.service.engine.session import (
+    Session,
+    configure_inference_thread,
+    onnxruntime_version,
+    open_session,
+    open_session_sharing,
+)
+from packbert.service.errors import InferenceFailed, OutOfMemory
+from packbert.service.scheduling.cores import SERIAL, Concurrency
+
+
+@dataclass(slots=True, eq=False)
+class FurtherGraph(ABC):
+    """Knows when it is opened; does not know what it computes."""
+
+    artifact: Artifact
+    share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
+    _session: Session | None = None
+    _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def open(self) -> Session:
+        """The session, opened by the first call. Raises InferenceFailed where a file is not the one of the manifest."""
+        with self._opening:
+            if self._session is None:
+                self._session = self._read()
+        return self._session
+
+    @abstractmethod
+    def _read(self) -> Session:
+        """Opens the graph over the weights in their file, which may have changed since the start."""
+
+
+def files_changed(purpose: str, detail: object = "") -> InferenceFailed:
+    """The error of a request for `purpose` whose files are not those that the service was started with."""
+    message = f"the artifact's files have changed since the service started, so it cannot read them for {purpose}"
+    return InferenceFailed(f"{message}: restart it" + (f" ({detail})" if detail else ""))
+
+
+ATTENTION_PURPOSE = "/attention"
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True, eq=False)
+class AttentionModel(FurtherGraph):
+    def fill_row(self, tokens: Tokens, row: Row) -> Row:
+        """The row of a sequence, with the probabilities in the place of the states that `split` gave it.
+
+        `attention` are those of each layer and head, [layers, heads, tokens, tokens], and `attention_mean` the mean of
+        the heads, both as one dimension. Raises InferenceFailed where the files of the artifact have changed.
+        """
+        asked = sorted(ATTENTION_OUTPUTS & tokens.outputs)
+        if not asked:
+            return row
+        probabilities = self._run(row[asked[0]], tokens.layers)
+        values = {"attention": probabilities, "attention_mean": probabilities.mean(axis=1, dtype=np.float64)}
+        return row | {name: values[name].astype(np.float32, copy=False).reshape(-1) for name in asked}
+
+    def _run(self, states: NDArray[np.generic], layers: tuple[int, ...]) -> Floats:
+        """[layers, tokens, hidden] -> [layers, heads, tokens, tokens]. One sequence alone, whatever the batch had."""
+        feeds = {hidden_name(i): states[0, :1] for i in range(self.artifact.manifest.sizes["layers"])}
+        feeds |= {hidden_name(layer): one for layer, one in zip(layers, states, strict=True)}
+        return np.stack(self.open().run([attention_name(layer) for layer in layers], feeds)).astype(np.float32)
+
+    def _read(self) -> Session:
+        artifact, stored = self.artifact, self.artifact.manifest.attention
+        try:
+            weights = read_weights(artifact.weights, stored.stored, mapped=self.share_weights)
+            unchanged = sha256(artifact.attention) == artifact.manifest.files[ATTENTION]
+        except (OSError, ValueError) as error:
+            raise files_changed(ATTENTION_PURPOSE, error) from error
+        if not (unchanged and digest(weights.values()) == stored.sha256):
+            raise files_changed(ATTENTION_PURPOSE)
+        return open_session_sharing(artifact.attention, weights, artifact.manifest)
+
+
+LAYERS_PURPOSE = "the hidden states of layers"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LayersModel(FurtherGraph):
+    threads: int  # of a run
+
+    def _read(self) -> Session:
+        artifact = self.artifact
+        try:
+            known, read = artifact.manifest.files, (artifact.layers, artifact.weights)
+            if any(sha256(path) != known[path.name] for path in read):
+                raise files_changed(LAYERS_PURPOSE)
+        except OSError as error:
+            raise files_changed(LAYERS_PURPOSE, error) from error
+        session = open_session(artifact.layers, artifact.manifest, threads=self.threads)
+        if not self.share_weights:
+            detach_from(artifact.weights)
+        return session
+
 
 OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
 log = logging.getLogger("service")

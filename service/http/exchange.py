@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from starlette.types import ASGIApp, Message
 
-from service.errors import UNEXPECTED, ServiceError
-from service.http.dialects.errors import SERVICE_ERROR
-from service.http.limits.totals import BufferedBytes
-from service.logs import Fields
+from packbert.service.errors import UNEXPECTED, ServiceError
+from packbert.service.http.dialects.spec import SERVICE_ERROR
+from packbert.service.http.limits import BufferedBytes
+from packbert.service.logs import Fields
 
 if TYPE_CHECKING:
-    from service.http.connection import Connection
+    from packbert.service.http.connection import Connection
 
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
 JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer

@@ -7,11 +7,10 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
-from service.http.endpoints import TaskEndpoint
-from service.http.request import MAX_TIMEOUT_MS
-from service.http.responses import NPY
-from service.settings import RootTask
-from service.tasks.schemas import ErrorBody, Status
+from packbert.service.http.endpoint import MAX_TIMEOUT_MS, TaskEndpoint
+from packbert.service.http.responses import NPY
+from packbert.service.settings import RootTask
+from packbert.service.tasks.inputs import ErrorBody, Status
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {

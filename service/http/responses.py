@@ -8,9 +8,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.logs import Fields
-from service.tasks.base import LongList, LongObject, MadeList, TaskResult
-from service.turns import in_turns
+from packbert.service.logs import Fields
+from packbert.service.tasks.base import LongList, LongObject, MadeList, TaskResult
+from packbert.service.turns import in_turns
 
 Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"

@@ -14,16 +14,14 @@ from types import FrameType
 
 import uvicorn
 
-from service.backend import Backend
-from service.http.app import PROBE_PATHS, allow_origins, create_app
-from service.http.connection import Connection
-from service.http.limits.connections import RESERVE, Acceptor, ConnectionLimits
-from service.http.limits.totals import BufferedBytes
-from service.http.loop_watchdog import watch_loop
-from service.listening import begin_no_connection
-from service.logs import log_access
-from service.notify import notify_when_ready
-from service.settings import Settings
+from packbert.service.address import begin_no_connection, notify_when_ready
+from packbert.service.backend import Backend
+from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
+from packbert.service.http.connection import Connection
+from packbert.service.http.limits import RESERVE, Acceptor, BufferedBytes, ConnectionLimits
+from packbert.service.http.loop_watchdog import watch_loop
+from packbert.service.logs import log_access
+from packbert.service.settings import Settings
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them

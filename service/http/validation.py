@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from service.errors import BadRequest, Invalid, ServiceError
+from packbert.service.errors import BadRequest, Invalid, ServiceError
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it

@@ -1,28 +1,52 @@
-"""The service's engine in a program: `async with Engine.from_artifact(path) as engine: await engine.embed(texts)`.
-
-Requests are validated as on the routes, share one queue and its batches, and get the same answers, bit for bit. An
-engine has no state outside itself: several may be open in one process. It reads no BERT_* variables.
-"""
+"""`Engine`: a model in a Python program."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from service.engine.device import ArtifactChoice, select_artifact
-from service.engine.local_backend import LocalBackend
-from service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
-from service.http.dialects import native, rerank, tei, tokens
-from service.http.validation import validate
-from service.library.bulk_methods import BulkMethods
-from service.library.loop_thread import LoopThread
-from service.metrics import Metrics
-from service.settings import PREFIX, Settings, SettingsError
-from service.tasks.base import made
-from service.tasks.defaults import describe_defaults
+from packbert.service.engine.device import ArtifactChoice, select_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
+from packbert.service.http.dialects import native, rerank
+from packbert.service.http.dialects import native as tei
+from packbert.service.http.dialects import native as tokens
+from packbert.service.http.validation import validate
+from packbert.service.library.methods import BulkMethods
+from packbert.service.observability import Metrics
+from packbert.service.settings import PREFIX, Settings, SettingsError
+from packbert.service.tasks.base import made
+from packbert.service.tasks.defaults import describe_defaults
 
 T = TypeVar("T")
+
+
+class LoopThread:
+    """Starts at once; `stop` ends it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="bert-engine", daemon=True)
+        self._thread.start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Raises what the coroutine raises. Where the wait itself is interrupted, the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def stop(self) -> None:
+        """Waits until the thread has ended."""
+        self.wait(self.loop.shutdown_default_executor())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
 TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
 ROUTES = {**native.ROUTES, **tei.ROUTES, **tokens.ROUTES, **rerank.ROUTES}
 

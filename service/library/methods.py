@@ -1,14 +1,17 @@
-"""The tasks as methods, one answer for each input; `fields` are those of the route, and `timeout_seconds`."""
+"""The tasks as methods of `Engine`, for requests and for files."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bulk.chunks import Input
-from service.bulk.tasks import TASKS, as_json
+from packbert.service.errors import Overloaded, ServiceError
+from packbert.service.library.files import Input, estimate_tokens
+from packbert.service.library.job import TASKS, Answers, BulkEngine, as_json, in_order
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
@@ -88,3 +91,64 @@ class TaskMethods(ABC):
 def as_texts(texts: str | Sequence[str]) -> list[str]:
     """One text is a list of one: a string is a sequence of strings too."""
     return [texts] if isinstance(texts, str) else list(texts)
+
+
+T = TypeVar("T")
+TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
+FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
+
+
+class BulkMethods(TaskMethods, BulkEngine):
+    """Base class of `Engine`: methods that block, for `with Engine.from_artifact(path) as engine`."""
+
+    @property
+    @abstractmethod
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the engine is open on. Raises Unavailable while it is not open."""
+
+    @abstractmethod
+    def tokens_ahead(self) -> int:
+        """The most tokens that bulk requests under way should have: less than what the queue would refuse."""
+
+    def embed_all(self, texts: Iterable[str], **fields: Any) -> Iterator[Vector]:
+        """A vector [dimensions] float32 for each text, in order, as `embed` gives it.
+
+        Reads the texts as it goes, and holds no more of them and of their vectors than those of a few requests. Raises
+        ServiceError for a text that the model refuses; `index` is its place among `texts`.
+        """
+        return self.run_all("embed", texts, **fields)
+
+    def run_chunks(
+        self, task: str, chunks: Iterable[list[Input]], **fields: Any
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        fields = {"timeout_seconds": TIMEOUT_SECONDS} | fields
+        return in_order(
+            chunks,
+            lambda chunk: self.submit(self._answer_in_time(task, chunk, fields)),
+            size=lambda chunk: sum(map(estimate_tokens, chunk)),
+            most=self.tokens_ahead,
+        )
+
+    async def _answer_in_time(self, task: str, chunk: Sequence[Input], fields: dict[str, Any]) -> Answers:
+        """Sends a request again that was refused because the queue is full of others."""
+        while True:
+            try:
+                return await self.answer(task, chunk, **fields)
+            except Overloaded as error:
+                await asyncio.sleep(error.retry_after or FIRST_PAUSE_SECONDS)
+            except ServiceError as error:
+                return error
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine of this engine from another thread.
+
+        Raises RuntimeError on the engine's own event loop, which cannot wait for itself.
+        """
+        try:
+            loop = self.loop
+            if loop is asyncio._get_running_loop():  # None in a thread without one
+                raise RuntimeError("this would stop the engine's own event loop: await it, or call asyncio.to_thread")
+        except BaseException:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)

@@ -9,11 +9,11 @@ from collections.abc import Reversible, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from model_export.artifact.batch import Tokens
-from service.errors import Unavailable, suspension
-from service.scheduling.policy.fair_order import FairOrder
-from service.scheduling.request import WHOLE_BUDGET, NextBatch, QueuedRequest, Share
-from service.scheduling.wait import QueueLoad, WaitLimit
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.errors import Unavailable, suspension
+from packbert.service.scheduling.order import FairOrder
+from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, QueuedRequest, Share
+from packbert.service.scheduling.wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched

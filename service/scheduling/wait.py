@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-from service.errors import DeadlineTooShort, Overloaded, TooLarge
-from service.scheduling.policy.fair_order import FairOrder
+from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
+from packbert.service.scheduling.order import FairOrder
 
 SURE_SHARE = 0.5  # of the longest wait: while all that is queued drains within it, no request is refused for its wait
 RECENT_SECONDS = 3.0  # time constant of the average of what was admitted

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid, TooLarge
-from service.tasks.base import LongObject, TaskResult, Tasks, check_tokens
-from service.tasks.schemas import Body, FailFastList, Pair
-from service.tasks.vectors.token_vectors import Piece, show_pieces
-from service.tokenization.encoding import EncodedText, EncodeOptions, Text
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tasks.base import LongObject, TaskResult, Tasks, check_tokens
+from packbert.service.tasks.inputs import Body, FailFastList, Pair
+from packbert.service.tasks.vectors import Piece, show_pieces
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
 OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled model does so many (AMD Zen 3, fp32)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, overload
 
-from model_export.artifact.batch import Row, Tokens
-from service.artifact import Manifest
-from service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
-from service.scheduling.results import InferenceResult, RequestInParts
-from service.settings import RootTask
-from service.tasks.defaults import EmbeddingDefaults
-from service.tasks.schemas import TruncationFields
-from service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
-from service.tokenization.jobs.job import EncodingJob
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.service.artifact import Manifest
+from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
+from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.settings import RootTask
+from packbert.service.tasks.defaults import EmbeddingDefaults
+from packbert.service.tasks.inputs import TruncationFields
+from packbert.service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
+from packbert.service.tokenization.jobs import EncodingJob
+from packbert.service.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them

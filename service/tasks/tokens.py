@@ -10,12 +10,12 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import BaseModel, Field
 
-from service.errors import DeadlineExceeded, Invalid, TooLarge
-from service.tasks.base import MadeList, TaskResult, Tasks
-from service.tasks.schemas import Body, FailFastList, Pair
-from service.tokenization.encoding import PromptedTexts, Text, Texts
-from service.tokenization.token_details import TokenDetails, count_tokens, describe_tokens
-from service.turns import in_turns
+from packbert.service.errors import DeadlineExceeded, Invalid, TooLarge
+from packbert.service.tasks.base import MadeList, TaskResult, Tasks
+from packbert.service.tasks.inputs import Body, FailFastList, Pair
+from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
+from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
+from packbert.service.turns import in_turns
 
 MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 

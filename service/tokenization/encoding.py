@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from model_export.artifact.batch import Tokens
-from model_export.artifact.placement import Ints
-from service.errors import Invalid, TokenizerFailed
-from service.tokenization.tokenizer_check import guard
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.rows import Ints
+from packbert.service.errors import Invalid, TokenizerFailed
+from packbert.service.tokenization.check import guard
 
 Text = str | tuple[str, str]
 Texts = Sequence[Text]

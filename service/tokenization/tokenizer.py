@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as HFTokenizer
 
-from model_export.artifact.placement import Ints
-from service.artifact import Artifact
-from service.errors import Invalid
-from service.tokenization.encoding import (
+from packbert.model_export.artifact.rows import Ints
+from packbert.service.artifact import Artifact
+from packbert.service.errors import Invalid
+from packbert.service.tokenization.check import guard
+from packbert.service.tokenization.encoding import (
     INLINE_CHARACTERS,
     Direction,
     EncodedText,
@@ -23,14 +24,10 @@ from service.tokenization.encoding import (
     count_each,
     encode_texts,
 )
-from service.tokenization.jobs.hypotheses import HypothesesJob, PairFrame
-from service.tokenization.jobs.job import EncodingJob
-from service.tokenization.jobs.questions import QuestionsJob, WindowOptions
-from service.tokenization.jobs.windows import WindowsJob, WindowSplitter
-from service.tokenization.known_words import KnownWords
-from service.tokenization.pieces import Cuts
-from service.tokenization.scheduler import TokenizingScheduler
-from service.tokenization.tokenizer_check import guard
+from packbert.service.tokenization.jobs import Cuts, EncodingJob, TokenizingScheduler
+from packbert.service.tokenization.known_words import KnownWords
+from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
+from packbert.service.tokenization.windows import WindowsJob, WindowSplitter
 
 T = TypeVar("T")
 J = TypeVar("J", bound=EncodingJob)

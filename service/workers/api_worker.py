@@ -10,15 +10,14 @@ from typing import Any
 
 import orjson
 
-from service.artifact import Artifact
-from service.backend import Backend
-from service.errors import SHUTTING_DOWN, Unavailable
-from service.http.server import build, run
-from service.metrics import CONTENT_TYPE, Metrics, aggregate, register_state, render
-from service.settings import Settings
-from service.workers.child import WorkerSpec, metrics_dir, run_child, worker_pids
-from service.workers.client import EngineClient
-from service.workers.heartbeat import send_heartbeats
+from packbert.service.artifact import Artifact
+from packbert.service.backend import Backend
+from packbert.service.errors import SHUTTING_DOWN, Unavailable
+from packbert.service.http.server import build, run
+from packbert.service.observability import CONTENT_TYPE, Metrics, aggregate, register_state, render
+from packbert.service.settings import Settings
+from packbert.service.workers.child import WorkerSpec, metrics_dir, run_child, send_heartbeats, worker_pids
+from packbert.service.workers.engine_client import EngineClient
 
 CONNECT_GRACE_SECONDS = 2.0  # for a running engine to answer; one that is loading may take minutes
 log = logging.getLogger("service")

@@ -1,23 +1,24 @@
-"""What all workers have in common: a specification, metrics in shared files, and an end no later than the supervisor's.
+"""What all child processes have in common: a specification, heartbeats, an end with the supervisor."""
 
-Knows processes and file descriptors. The supervisor imports this module too, so it imports neither NumPy, ONNX Runtime
-nor anything of HTTP.
-"""
-
+import asyncio
+import fcntl
 import logging
 import os
 import shutil
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from service.artifact import Artifact, read_artifact
-from service.logs import configure_logging
-from service.settings import Settings
+from packbert.model_export.artifact.manifest import open_file
+from packbert.service.artifact import Artifact, read_artifact
+from packbert.service.logs import configure_logging
+from packbert.service.settings import Settings
 
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
 METRICS_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client
@@ -100,3 +101,69 @@ def _end_with_supervisor(spec: WorkerSpec) -> None:
     os.read(spec.lifeline, 1)
     shutil.rmtree(spec.folder, ignore_errors=True)
     os._exit(1)
+
+
+PREFIX = "bert-service-"
+LOCK = "lock"  # a file in it, locked (flock) while its supervisor lives
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """With mode 0700, in TMPDIR; removed at the end. Raises OSError where it cannot be created."""
+    remove_left_behind(Path(tempfile.gettempdir()))
+    made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+    try:
+        with (made / LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made = made.rename(made.with_name(made.name[1:]))  # locked before another service can see it
+            yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_left_behind(parent: Path) -> None:
+    """Removes the folders of this user whose supervisor has ended: their lock is free."""
+    for path in parent.glob(f"{PREFIX}*/{LOCK}"):
+        with suppress(OSError):
+            if path.parent.lstat().st_uid != os.getuid():
+                continue
+            with open_file(path, 0) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)
+
+
+INTERVAL_SECONDS = 0.5
+MAX_MISSED = 10  # heartbeats in a row; a worker that misses so many is considered hung
+
+
+async def send_heartbeats(write_end: int) -> None:
+    """Until cancelled. Raises OSError where the read end is closed."""
+    while True:
+        with suppress(BlockingIOError):  # the pipe is full: the supervisor has not read for hours
+            os.write(write_end, b".")
+        await asyncio.sleep(INTERVAL_SECONDS)
+
+
+async def wait_for_loss(read_end: int) -> None:
+    """Returns when heartbeats have come and then stopped. What the pipe holds at the start is of an earlier process."""
+    _drain(read_end)
+    missed = -1  # no heartbeat so far
+    while missed < MAX_MISSED:
+        await asyncio.sleep(INTERVAL_SECONDS)
+        missed = 0 if _drain(read_end) else missed + (missed >= 0)
+
+
+def open_pipe() -> tuple[int, int]:
+    """The read end and the write end, both non-blocking."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
+
+
+def _drain(read_end: int) -> bool:
+    """Whether there was anything to read."""
+    try:
+        return bool(os.read(read_end, 2**16))
+    except BlockingIOError:
+        return False

@@ -16,12 +16,21 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from service.artifact import Artifact
-from service.listening import ListenError
-from service.settings import Settings, variables_with
-from service.workers.child import LOAD_FAILED, METRICS_DIR_VARIABLE, WorkerSpec, engine_socket, metrics_dir
-from service.workers.folder import private_folder
-from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, wait_for_loss
+from packbert.service.address import ListenError
+from packbert.service.artifact import Artifact
+from packbert.service.settings import Settings, variables_with
+from packbert.service.workers.child import (
+    INTERVAL_SECONDS,
+    LOAD_FAILED,
+    MAX_MISSED,
+    METRICS_DIR_VARIABLE,
+    WorkerSpec,
+    engine_socket,
+    metrics_dir,
+    open_pipe,
+    private_folder,
+    wait_for_loss,
+)
 
 BACKLOG = 2048
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST, LAYER_OUTPUTS
-from model_export.artifact.feeds.pooled import MEANS, MODES
-from model_export.artifact.feeds.sparse import PART, PARTS, SHIFTS
-from model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
-from model_export.artifact.placement import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
+from packbert.model_export.artifact.batch import ATTENTION_OUTPUTS, LAST, LAYER_OUTPUTS, Tokens, pack, split
+from packbert.model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
+from packbert.model_export.artifact.pooling import MEANS, MODES, PART, PARTS, SHIFTS
+from packbert.model_export.artifact.rows import ALIGNMENT, K_BLOCK, LARGEST_BLOCK, place
 
 SEQUENCE_OUTPUTS = [
     frozenset({"cls"}),

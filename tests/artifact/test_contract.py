@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import OUTPUTS, Tokens, pack
-from model_export.artifact.manifest import FORMAT, MANIFEST, Manifest, ManifestError
-from model_export.artifact.placement import Ints
-from service.artifact import open_artifact
+from packbert.model_export.artifact.batch import OUTPUTS, Tokens, pack
+from packbert.model_export.artifact.manifest import FORMAT, MANIFEST, Manifest, ManifestError
+from packbert.model_export.artifact.rows import Ints
+from packbert.service.artifact import open_artifact
 from tests.paths import GOLDEN
 
 

@@ -16,9 +16,9 @@ from benchmarks.engine.contenders.process import ContenderError, ContenderProces
 from benchmarks.engine.contenders.ragged import write_vectors_only
 from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.harness import mixes
-from model_export.artifact.batch import Tokens, pack
-from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.graph.builder import GraphBuilder
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.graph.builder import GraphBuilder
+from packbert.model_export.lazy_weight import LazyWeight
 
 LENGTHS = [7, 60, 3, 12, 12, 31, 5, 60]
 SECONDS = {Arrangement(1, 128): 3.0, Arrangement(2, 128): 1.0}

@@ -12,7 +12,7 @@ from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.engine.tables import is_accurate
 from benchmarks.harness import checkpoints
 from benchmarks.harness.machine import INSTRUCTIONS
-from model_export.errors import ExportError
+from packbert.model_export.errors import ExportError
 
 RATES = {
     "tokens": 100,

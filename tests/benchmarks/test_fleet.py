@@ -14,10 +14,10 @@ from benchmarks.fleet.machines import MEASURED, RESULTS, Machine, measured
 from benchmarks.fleet.replica import text
 from benchmarks.fleet.simulation import BALANCERS, RETRIES, Arrival, Fleet, Outcome, Simulation, poisson
 from benchmarks.fleet.tables import DOCUMENT, rewrite
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import Overloaded, ServiceError
-from service.scheduling.batcher import Batcher
-from service.scheduling.watchdog import Watchdog
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.errors import Overloaded, ServiceError
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import Watchdog
 from tests.service.fakes import FakeTime, make_queue, play
 
 INT8 = measured("BERT-base int8")

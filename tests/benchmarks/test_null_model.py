@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.null_model import NullRunner
-from model_export.artifact.batch import LAYER, MASK, OUTPUTS, SPARSE, TARGET, Tokens
-from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
-from service.artifact import open_artifact
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import ATTENTION_OUTPUTS, LAST, LAYER, MASK, OUTPUTS, SPARSE, TARGET, Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.runner import ModelRunner
 
 OF_SPARSE = {name for name, kind in OUTPUTS.items() if kind == SPARSE}  # asked for together
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.harness.process import ServiceProcess, free_port
-from bert_service import Engine, Settings, make_app
+from packbert import Engine, Settings, make_app
 from tests.contract.answers import Answer
 from tests.contract.request import Request, to_bytes
 from tests.contract.services import KEY_FILE_CONTENT, Service

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model_export.export import export
+from packbert.model_export.export import export
 from tests.contract.record import FILE, compare, read
 from tests.contract.running import ask_application, ask_process, checkpoint
 from tests.contract.services import RECORDED, Service

@@ -10,7 +10,7 @@ import helm_python
 import pytest
 import yaml
 
-from service.settings import Settings
+from packbert.service.settings import Settings
 from tests.deploy.chart import CHART, NEWEST, Rendered, check, loaded, render
 from tests.deploy.chart_cases import CASES, EXPORT, MODEL, Case
 from tests.deploy.queries import DEPLOY, RULES, Query, alerts

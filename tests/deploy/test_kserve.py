@@ -4,8 +4,7 @@ from typing import Any
 
 import yaml
 
-from service.command import variables_of
-from service.settings import Settings
+from packbert.service.settings import Settings, variables_of
 from tests.deploy.chart import check, render
 from tests.deploy.chart_cases import MODEL
 from tests.deploy.queries import DEPLOY

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-import bert_service
+import packbert
 from tests import paths
 
 FOLDER = paths.ROOT / "deploy" / "ray"
@@ -115,9 +115,9 @@ def test_a_replica_answers_reports_its_load_and_its_health(
 
 
 def test_only_public_names_are_used(module: ModuleType) -> None:
-    used = {name for name in bert_service.__all__ if name in vars(module)}
+    used = {name for name in packbert.__all__ if name in vars(module)}
     assert used == {"Engine", "make_app"}
-    assert all("from service" not in path.read_text("utf-8") for path in FOLDER.glob("*.py"))
+    assert all("packbert." not in path.read_text("utf-8") for path in FOLDER.glob("*.py"))
     readme = (FOLDER / "README.md").read_text("utf-8")
     assert "serve run bert_serve:app artifact=" in readme
     assert "python deploy/ray/bert_bulk.py in.parquet out.parquet --artifact" in readme

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings
+from packbert.service.settings import Settings
 from tests.deploy.queries import DEPLOY, RULE_TESTS, RULES, alerts
 from tests.operating_alerts import OPERATING, rewrite
 

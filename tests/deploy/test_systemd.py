@@ -4,8 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from service.settings import Settings
-from service.workers.supervisor import STOP_GRACE_SECONDS
+from packbert.service.settings import Settings
+from packbert.service.workers.supervisor import STOP_GRACE_SECONDS
 from tests.deploy.queries import DEPLOY
 from tests.paths import ROOT
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from service.settings import Settings
+from packbert.service.settings import Settings
 from tests.paths import README
 from tests.readme_examples import PAGES, examples
 from tests.readme_metrics import GPU_ONLY, OPERATING, rewrite_operating, scrape

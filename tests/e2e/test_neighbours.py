@@ -9,15 +9,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from benchmarks.harness.checkpoints import REST, TINY, weights
-from model_export.artifact.batch import Row, Tokens
-from model_export.artifact.cpu import BF16, why_bf16_unavailable
-from model_export.artifact.feeds.layers import LAST
-from model_export.export import export
-from service.artifact import open_artifact
-from service.engine.device import select_artifact
-from service.engine.runner import ModelRunner
-from service.errors import DeviceError
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import LAST, Row, Tokens
+from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.device import select_artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import DeviceError
+from packbert.service.scheduling.cores import Concurrency
 
 FILL = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 SPARSE = frozenset({"sparse_places", "sparse_logits"})

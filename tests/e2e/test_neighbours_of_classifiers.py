@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_export.artifact.batch import Tokens
-from model_export.export import export
-from service.artifact import open_artifact
-from service.engine.runner import ModelRunner
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.scheduling.cores import Concurrency
 from tests.e2e.test_neighbours import equal
 from tests.paths import SAMPLE
 

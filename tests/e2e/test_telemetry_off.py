@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from model_export.artifact.manifest import LAYERS
-from model_export.artifact.openvino_encoder import OpenVinoEncoder
+from packbert.model_export.artifact.manifest import LAYERS
+from packbert.model_export.artifact.openvino import OpenVinoEncoder
 
 
 @pytest.mark.parametrize(
-    "module", ["model_export.verification.verify", "model_export.output.prepacked", "service.engine.session"]
+    "module",
+    ["packbert.model_export.verification.verify", "packbert.model_export.export", "packbert.service.engine.session"],
 )
 def test_onnx_runtime_writes_no_telemetry_files(module: str, tmp_path: Path) -> None:
     silencing = ("CI", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
-from model_export.artifact.cpu import multiply_exactly
-from model_export.artifact.manifest import MODEL, Manifest
-from model_export.checkpoints.checkpoint import Checkpoint
+from packbert.model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
+from packbert.model_export.artifact.cpu import multiply_exactly
+from packbert.model_export.artifact.manifest import MODEL, Manifest
+from packbert.model_export.checkpoint import Checkpoint
 from tests.paths import GOLDEN
 
 NAMES = sorted(folder.parent.name for folder in GOLDEN.glob("*/expected.npz"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from model_export.artifact import cpu
+from packbert.model_export.artifact import cpu
 from tests.paths import ROOT
 
 LIBRARIES = ("ml-dtypes", "numpy", "onnx", "onnx-ir", "safetensors", "tokenizers")

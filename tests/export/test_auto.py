@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from model_export import export as exporting
-from model_export.__main__ import main
-from model_export.artifact import cpu
-from model_export.artifact.manifest import Manifest
-from model_export.verification import verify
+from packbert.model_export import export as exporting
+from packbert.model_export.__main__ import main
+from packbert.model_export.artifact import cpu
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.verification import verify
 from tests.paths import GOLDEN
 
 NO_BF16 = "this processor has neither AVX512-BF16 nor AMX"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from model_export.__main__ import main
-from model_export.artifact.manifest import Manifest
+from packbert.model_export.__main__ import main
+from packbert.model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 

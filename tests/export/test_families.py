@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from model_export.errors import ExportError
-from model_export.export import export
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
 from tests import readme_families as families
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_export.__main__ import main
+from packbert.model_export.__main__ import main
 from tests.paths import GOLDEN
 
 Damage = Callable[[Path], object]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 FOREIGN = "raise ImportError('a package of the user, which the service has no business with')\n"
 LIBRARY = """
 import asyncio, json, sys
-from bert_service import Engine
+from packbert import Engine
 
 async def story():
     async with Engine.from_artifact(sys.argv[1]) as engine:

@@ -45,14 +45,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 def test_the_wheel_has_one_name(installed: Installed) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"bert_service"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"packbert"}
     own = {
         str(path.relative_to(paths.ROOT))
         for name in ("service", "model_export")
         for path in (paths.ROOT / name).rglob("*")
         if path.suffix in (".py", ".typed", ".safetensors", ".json", ".html", ".css", ".js", ".svg")
     }
-    packed = {name.removeprefix("bert_service/") for name in names}
+    packed = {name.removeprefix("packbert/") for name in names}
     assert {name for name in own if not name.endswith("py.typed")} <= packed
     assert "py.typed" in packed
 
@@ -61,13 +61,13 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: httpx.Client
 ) -> None:
     python, artifact = installed.commands / "python", tmp_path / "artifact"
-    run([installed.commands / "bert-export", paths.GOLDEN / "bert", artifact], installed.foreign, {})
+    run([installed.commands / "packbert", "export", paths.GOLDEN / "bert", artifact], installed.foreign, {})
     expected = as_vectors(server.post("/embed", json={"inputs": TEXTS}).json())
     assert np.array_equal(embed_by_library(python, artifact, installed.foreign, {}), expected)
     source = tmp_path / "in.txt"
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
     command: list[str | Path] = [
-        installed.commands / "bert-service",
+        installed.commands / "packbert",
         "bulk",
         source,
         tmp_path / "bulk.npy",
@@ -81,9 +81,9 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for processes in ("0", "2"):
         settings = {"BERT_ARTIFACT": str(artifact), "BERT_API_PROCESSES": processes}
-        with ServiceProcess(settings, module="bert_service.service") as process:
+        with ServiceProcess(settings) as process:
             output = tmp_path / f"client-{processes}.jsonl"
-            command = [installed.commands / "bert-client", "embed", source, "-o", output, "--url", process.url]
+            command = [installed.commands / "packbert", "client", "embed", source, "-o", output, "--url", process.url]
             run(command, installed.foreign, {})
             found = as_vectors([json.loads(line) for line in output.read_text("utf-8").splitlines()])
             assert np.array_equal(found, expected)
@@ -92,7 +92,7 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
 def test_types_of_the_library_are_known_to_a_checker(installed: Installed, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "from bert_service import Engine\n\n\n"
+        "from packbert import Engine\n\n\n"
         "async def main(engine: Engine) -> None:\n"
         "    reveal_type(await engine.embed('a'))\n"
         "    await engine.embed('a', pooling='max')\n",

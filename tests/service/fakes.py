@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import OutOfMemory
-from service.scheduling.batcher import Batcher
-from service.scheduling.queue import RequestQueue
-from service.scheduling.results import InferenceResult, RequestInParts
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.errors import OutOfMemory
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import InferenceResult, RequestInParts
 
 T = TypeVar("T")
 

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 import httpx
 
-from model_export.artifact.batch import Tokens
-from service.artifact import Artifact, open_artifact
-from service.engine.runner import ModelRunner
-from service.errors import ServiceError
-from service.http.app import create_app
-from service.metrics import Metrics
-from service.scheduling.results import InferenceResult
-from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults, root_task
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import ServiceError
+from packbert.service.http.app import create_app
+from packbert.service.observability import Metrics
+from packbert.service.scheduling.request import InferenceResult
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults, root_task
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.artifact import open_artifact
-from service.backend import Backend
-from service.http.server import Server, build
-from service.metrics import Metrics, render
-from service.settings import Settings
+from packbert.service.artifact import open_artifact
+from packbert.service.backend import Backend
+from packbert.service.http.server import Server, build
+from packbert.service.observability import Metrics, render
+from packbert.service.settings import Settings
 from tests.service.fakes import FakeTime, play, settle
 
 

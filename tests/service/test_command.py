@@ -2,8 +2,7 @@
 
 import pytest
 
-from service.command import variables_of
-from service.settings import Settings
+from packbert.service.settings import Settings, variables_of
 
 
 def test_a_flag_sets_the_variable_of_its_setting() -> None:

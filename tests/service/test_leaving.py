@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.client import Connection, Outcome, ask_once, get, post
-from service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, Server
+from packbert.service.http.server import AFTER_DRAIN_SECONDS, LAST_CONNECTIONS_SECONDS, Server
 from tests.service.fakes import FakeTime
 from tests.service.modeless import play_server
 

@@ -3,7 +3,7 @@
 import select
 import socket
 
-from service.listening import begin_no_connection
+from packbert.service.address import begin_no_connection
 
 
 def connects(client: socket.socket, address: tuple[str, int]) -> bool:

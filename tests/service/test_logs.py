@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from service.logs import ACCESS, configure_logging, log_access
-from service.settings import Settings
+from packbert.service.logs import ACCESS, configure_logging, log_access
+from packbert.service.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.mapped_file import detach_from, mappings_of
+from packbert.service.engine.mapped_file import detach_from, mappings_of
 
 PAGE = mmap.PAGESIZE
 

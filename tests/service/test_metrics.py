@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from service import errors
-from service.errors import ServiceError
-from service.metrics import REASONS, TASKS, Metrics, aggregate, register_state, render
-from service.metrics.names import REQUEST_SECONDS
-from service.scheduling.batcher import Batcher
-from service.scheduling.stats import BatchReport
-from service.scheduling.watchdog import Watchdog
+from packbert.service import errors
+from packbert.service.errors import ServiceError
+from packbert.service.observability import REASONS, TASKS, Metrics, aggregate, register_state, render
+from packbert.service.observability.cells import REQUEST_SECONDS
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
 
 

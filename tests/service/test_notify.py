@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from service.notify import notify_when_ready
-from service.settings import Settings
+from packbert.service.address import notify_when_ready
+from packbert.service.settings import Settings
 from tests.service.fakes import play
 
 

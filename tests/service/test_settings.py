@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings, SettingsError
+from packbert.service.settings import Settings, SettingsError
 
 GOOD = {"BERT_ARTIFACT": "/models/bert"}
 

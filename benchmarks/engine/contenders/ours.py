@@ -16,7 +16,7 @@ from benchmarks.engine.contenders.arrangement import Tuned, Values
 from benchmarks.engine.contenders.padding import Ids, Vectors
 from benchmarks.engine.contenders.worker import Measured, serve
 from benchmarks.harness.checkpoints import BUILD, SIZES
-from model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.batch import Tokens
 
 
 class Ours:

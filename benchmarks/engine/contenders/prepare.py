@@ -19,12 +19,12 @@ from benchmarks.engine.peak import compile_loops
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import BUILD, SIZES, artifact, checkpoint, exporter_digest
 from benchmarks.harness.environments import programs
-from model_export.errors import ExportError
-from model_export.export import export
-from model_export.graph.precision import PRECISIONS
-from service.artifact import open_artifact
-from service.tokenization.encoding import EncodeOptions
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.build import PRECISIONS
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 MODELS = BUILD / "contenders"

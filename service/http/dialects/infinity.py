@@ -8,16 +8,14 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from service.backend import Backend
-from service.http.dialects.errors import OPENAI_ERROR
-from service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
-from service.http.dialects.spec import TaskSpec
-from service.http.responses import JSON
-from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
-from service.tasks.labels.label_schemas import Label
-from service.tasks.labels.predict import Floats
-from service.tasks.pairs.score import score_labels
-from service.tasks.schemas import NO_EFFECT, StringOrList, TruncationFields
+from packbert.service.backend import Backend
+from packbert.service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
+from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
+from packbert.service.http.responses import JSON
+from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.inputs import NO_EFFECT, StringOrList, TruncationFields
+from packbert.service.tasks.pairs import score_labels
+from packbert.service.tasks.predict import Floats, Label
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 

@@ -11,15 +11,14 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from service.backend import Backend
-from service.errors import Invalid, NotFound
-from service.http.dialects.errors import OPENAI_ERROR
-from service.http.dialects.spec import TaskSpec
-from service.http.responses import JSON, Floats
-from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
-from service.tasks.schemas import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
-from service.tasks.vectors import embed
-from service.tokenization.encoding import Direction
+from packbert.service.backend import Backend
+from packbert.service.errors import Invalid, NotFound
+from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
+from packbert.service.http.responses import JSON, Floats
+from packbert.service.tasks import embed
+from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
+from packbert.service.tokenization.encoding import Direction
 
 
 class VllmFields(TruncationFields):

@@ -13,12 +13,11 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid
-from service.http.dialects.errors import ErrorShape, service_error
-from service.http.dialects.spec import TaskSpec
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.pairs import rerank
-from service.tasks.schemas import Body, ClientFields, ErrorBody, FailFastList, RerankFields
+from packbert.service.errors import Invalid
+from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
+from packbert.service.tasks import pairs as rerank
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.inputs import Body, ClientFields, ErrorBody, FailFastList, RerankFields
 
 
 class Document(Body):

@@ -14,21 +14,20 @@ from fastapi.responses import RedirectResponse
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.backend import Backend
-from service.errors import ServiceError
-from service.http.dialects import native, rerank, tei
-from service.http.dialects.spec import TaskSpec
-from service.http.page.routes import add_page_routes, open_page
-from service.http.responses import JSON
-from service.http.validation import validate
-from service.settings import RootTask
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.labels.label_schemas import PredictResponse, TagResponse
-from service.tasks.labels.zero_shot import as_elements
-from service.tasks.masks.mask_schemas import FillMaskParameters, FillMaskResponse
-from service.tasks.pairs.answer import AnswerResponse, QuestionAndContext
-from service.tasks.pairs.choose import ChooseResponse, PromptAndChoices
-from service.tasks.schemas import (
+from packbert.service.backend import Backend
+from packbert.service.errors import ServiceError
+from packbert.service.http.dialects import native, rerank
+from packbert.service.http.dialects import native as tei
+from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.http.page.routes import add_page_routes, open_page
+from packbert.service.http.responses import JSON
+from packbert.service.http.validation import validate
+from packbert.service.settings import RootTask
+from packbert.service.tasks.answer import AnswerResponse, QuestionAndContext
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.choose import ChooseResponse, PromptAndChoices
+from packbert.service.tasks.fill_mask import FillMaskParameters, FillMaskResponse
+from packbert.service.tasks.inputs import (
     Body,
     EmbedResponse,
     FailFastList,
@@ -38,6 +37,8 @@ from service.tasks.schemas import (
     SimilarityResponse,
     Status,
 )
+from packbert.service.tasks.predict import PredictResponse, TagResponse
+from packbert.service.tasks.zero_shot import as_elements
 
 SPECS: dict[RootTask, TaskSpec] = {
     "answer": native.ROUTES["/answer"],

@@ -11,16 +11,15 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, Field
 
-from service.errors import Invalid
-from service.http.dialects.errors import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, openai_error
-from service.http.dialects.openai import Usage, VllmFields, as_base64_text, new_id, truncation_fields, usage
-from service.http.dialects.spec import TaskSpec
-from service.http.responses import Floats
-from service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
-from service.tasks.masks.likelihood import LikelihoodResponse, Variant, score_sentences
-from service.tasks.pairs.score import score_labels, score_pairs
-from service.tasks.schemas import NO_EFFECT, EmbeddingFields, StringOrList
-from service.tasks.vectors.embed import embed_texts
+from packbert.service.errors import Invalid
+from packbert.service.http.dialects.openai import Usage, VllmFields, as_base64_text, new_id, truncation_fields, usage
+from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
+from packbert.service.http.responses import Floats
+from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, StringOrList
+from packbert.service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
+from packbert.service.tasks.pairs import score_labels, score_pairs
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 

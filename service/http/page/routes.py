@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
-from service.http.headers.accept import accepts_coding, choose_language
-from service.settings import Settings
+from packbert.service.http.headers import accepts_coding, choose_language
+from packbert.service.settings import Settings
 
 FOLDER = Path(__file__).parent / "static"
 LANGUAGES = ("en", "zh")  # the first one where a browser asks for none of them

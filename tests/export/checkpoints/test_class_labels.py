@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from model_export.checkpoints.class_labels import classifier_of
-from model_export.checkpoints.named_weights import NamedWeights
-from model_export.errors import ExportError
+from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.errors import ExportError
+from packbert.model_export.labels import classifier_of
 
 
 class SequenceClassifier:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
-from model_export.artifact.manifest import MODEL
-from model_export.errors import ExportError
-from model_export.export import export
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
 from tests.export.goldens import expected, run
 from tests.paths import GOLDEN
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from model_export.checkpoints.families import FAMILIES, architecture_of
-from model_export.describe import describe_checkpoint
-from model_export.errors import ExportError
-from model_export.export import export
-from model_export.tokenization.tokenizer_files import read_tokenizer
+from packbert.model_export.describe import describe_checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.model_export.families import FAMILIES, architecture_of
+from packbert.model_export.tokenizer import read_tokenizer
 from tests.paths import GOLDEN
 
 INVALID: tuple[Any, ...] = (None, -1, 0, 1, 10**9, 1.5, "768", "", [], {}, True, [1])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_export.artifact.manifest import MODEL, Manifest
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.errors import ExportError
-from model_export.export import export
+from packbert.model_export.artifact.manifest import MODEL, Manifest
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
 from tests.export.goldens import distance, expected, request, run
 from tests.paths import GOLDEN
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.hub import REPOSITORY, FakeHub
-from model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
 MODULES = GOLDEN / "sentence-transformers" / "dense"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from model_export.__main__ import main
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.sentence_modules import SentenceModel, sentence_model
-from model_export.describe import describe_checkpoint
-from model_export.errors import ExportError
-from model_export.export import export
+from packbert.model_export.__main__ import main
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.describe import describe_checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.model_export.sentence import SentenceModel, sentence_model
 from tests import sentence_transformers
 from tests.export.goldens import sentence_transformers_checkpoint
 from tests.paths import GOLDEN

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.artifact.manifest import MODEL
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.storage.torch_pickle import MAX_PICKLE_BYTES, read_tensors
-from model_export.errors import ExportError
-from model_export.export import export
+from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.model_export.torch_pickle import MAX_PICKLE_BYTES, read_tensors
 from tests.export.goldens import expected, request, run
 from tests.paths import GOLDEN
 

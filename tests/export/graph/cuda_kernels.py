@@ -9,7 +9,7 @@ each opset from 13 to 25, was given to its CUDA provider, which took it.
 
 from dataclasses import dataclass
 
-from model_export.graph.builder import CONTRIB, OPSET
+from packbert.model_export.graph.builder import CONTRIB, OPSET
 from tests.export.graph.cuda_nodes import NodeKind
 
 FLOATS = frozenset({"float", "float16"})

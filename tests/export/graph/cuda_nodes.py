@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx import defs
 
-from model_export.graph.builder import OPSET
+from packbert.model_export.graph.builder import OPSET
 
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, WEIGHTS
+from packbert.model_export.artifact.batch import Tokens, pack, split
+from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, WEIGHTS
 from tests.export.goldens import Artifact, open_session
 
 AFTER_SOFTMAX = 3  # mode of the operator's fourth output

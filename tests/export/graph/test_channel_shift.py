@@ -9,16 +9,15 @@ import onnxruntime as ort
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_export.artifact.batch import Tokens, pack
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.named_weights import NamedWeights
-from model_export.export import export
-from model_export.graph.attention import PackedRows
-from model_export.graph.builder import GraphBuilder
-from model_export.graph.channel_shift import ChannelShift
-from model_export.graph.encoder import Encoder
-from model_export.graph.linear import CpuLinear
-from model_export.verification.reference import Reference
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.export import export
+from packbert.model_export.graph.attention import PackedRows
+from packbert.model_export.graph.builder import GraphBuilder
+from packbert.model_export.graph.channel_shift import ChannelShift
+from packbert.model_export.graph.encoder import Encoder
+from packbert.model_export.graph.linear import CpuLinear
+from packbert.model_export.verification.reference import Reference
 from tests.export.goldens import expected
 from tests.paths import GOLDEN
 

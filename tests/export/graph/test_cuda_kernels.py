@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.build import build_graph
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.graph.builder import GraphBuilder
+from packbert.model_export.build import build_graph
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.graph.builder import GraphBuilder
 from tests import sentence_transformers
 from tests.export.goldens import NAMES
 from tests.export.graph.cuda_kernels import KERNELS

@@ -6,9 +6,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from model_export.artifact.feeds.layers import LAST, graph_outputs
-from model_export.artifact.manifest import LAYERS, MODEL
-from model_export.export import export
+from packbert.model_export.artifact.batch import LAST, graph_outputs
+from packbert.model_export.artifact.manifest import LAYERS, MODEL
+from packbert.model_export.export import export
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 

@@ -7,10 +7,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from model_export.checkpoints.lazy_weight import LazyWeight
-from model_export.graph.builder import GraphBuilder
-from model_export.graph.linear import Quantized, multiply, quantize_above
-from service.engine.session import CpuSession
+from packbert.model_export.graph.builder import GraphBuilder
+from packbert.model_export.graph.linear import Quantized, multiply, quantize_above
+from packbert.model_export.lazy_weight import LazyWeight
+from packbert.service.engine.session import CpuSession
 
 LOWEST = -0.17
 

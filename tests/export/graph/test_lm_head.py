@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens, pack
-from model_export.artifact.manifest import MODEL
-from model_export.build import build_graph
-from model_export.checkpoints.architecture import Architecture
-from model_export.checkpoints.checkpoint import Checkpoint
-from model_export.checkpoints.named_weights import NamedWeights
-from model_export.graph.heads.lm_head import SHORTLIST
-from model_export.verification.reference import Reference
+from packbert.model_export.artifact.batch import Tokens, pack
+from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.build import build_graph
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.families import Architecture
+from packbert.model_export.graph.heads import SHORTLIST
+from packbert.model_export.verification.reference import Reference
 from tests.export.goldens import open_session
 from tests.paths import GOLDEN, SAMPLE
 

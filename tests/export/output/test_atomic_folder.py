@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from model_export.artifact.manifest import MANIFEST
-from model_export.errors import ExportError
-from model_export.export import export
-from model_export.output.atomic_folder import atomic_folder
+from packbert.model_export.artifact.manifest import MANIFEST
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.model_export.folder import atomic_folder
 from tests.paths import GOLDEN
 
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "

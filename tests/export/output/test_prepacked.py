@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 import pytest
 
-from model_export import export as exporting
-from model_export.artifact.batch import Row, Tokens
-from model_export.artifact.manifest import MODEL, PREPACKED_FOR, WEIGHTS
-from model_export.errors import ExportError
-from model_export.export import export
-from service.artifact import ManifestError, open_artifact, read_artifact
-from service.engine.runner import ModelRunner
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export import export as exporting
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.model_export.artifact.manifest import MODEL, PREPACKED_FOR, WEIGHTS
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.service.artifact import ManifestError, open_artifact, read_artifact
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.scheduling.cores import Concurrency
 from tests.paths import GOLDEN
 
 OUTPUTS = frozenset({"cls", "mean", "pooler", "pair", "top_logits", "top_ids", "log_sum_exp"})

@@ -3,7 +3,7 @@
 import resource
 from typing import NoReturn
 
-from model_export.tokenization.tokenizer_check import CPU_SECONDS, check_in_child
+from packbert.model_export.tokenizer_check import CPU_SECONDS, check_in_child
 
 
 def spin(_: str) -> NoReturn:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from model_export.artifact.manifest import ModelBounds
-from model_export.describe import describe_checkpoint
-from model_export.errors import ExportError
-from model_export.export import export
-from model_export.tokenization.tokenizer_check import fault_of
+from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.model_export.describe import describe_checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from packbert.model_export.tokenizer_check import fault_of
 from tests.paths import GOLDEN
 
 Content = dict[str, Any]

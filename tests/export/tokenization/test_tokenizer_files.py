@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from model_export.checkpoints.checkpoint import read_json
-from model_export.checkpoints.families import FAMILIES
-from model_export.errors import ExportError
-from model_export.tokenization.tokenizer_files import TokenizerFiles, read_tokenizer
+from packbert.model_export.checkpoint import read_json
+from packbert.model_export.errors import ExportError
+from packbert.model_export.families import FAMILIES
+from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from tests.paths import GOLDEN
 
 TEXT = "The CAT, café 北京"

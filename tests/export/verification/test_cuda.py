@@ -8,8 +8,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, load
 
-from model_export.artifact.batch import Tokens, pack, split
-from model_export.artifact.manifest import (
+from packbert.model_export.artifact.batch import Tokens, pack, split
+from packbert.model_export.artifact.manifest import (
     CUMULATIVE_LENGTHS,
     LAYERS,
     MODEL,
@@ -18,10 +18,10 @@ from model_export.artifact.manifest import (
     PLAIN_LAYERS,
     Manifest,
 )
-from model_export.errors import ExportError, PrecisionError
-from model_export.export import export
-from model_export.graph.builder import GraphBuilder, Value
-from model_export.verification.cuda_on_cpu import write_portable
+from packbert.model_export.errors import ExportError, PrecisionError
+from packbert.model_export.export import export
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.verification.on_cpu import write_portable
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
@@ -87,7 +87,7 @@ def test_a_plain_graph_that_mixes_sequences_is_not_written(tmp_path: Path, monke
     def separate_nothing(g: GraphBuilder, queries: Value, keys: Value) -> Value:  # noqa: ARG001
         return g.constant(np.float32(0))
 
-    monkeypatch.setattr("model_export.graph.plain_attention.separating_bias", separate_nothing)
+    monkeypatch.setattr("packbert.model_export.graph.attention.separating_bias", separate_nothing)
     with pytest.raises(PrecisionError, match="does not compute the checkpoint's vectors"):
         export(BERT, tmp_path / "artifact", device="cuda")
     assert not list(tmp_path.rglob("*.onnx"))

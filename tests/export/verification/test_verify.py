@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.poison import overwrite
-from model_export.artifact.batch import Tokens
-from model_export.artifact.manifest import PACKED_ROWS
-from model_export.errors import ExportError
-from model_export.verification.reference import random_sequences
-from model_export.verification.verify import Expected, verify
-from service.artifact import open_artifact
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import PACKED_ROWS
+from packbert.model_export.errors import ExportError
+from packbert.model_export.verification.reference import random_sequences
+from packbert.model_export.verification.verify import Expected, verify
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.runner import ModelRunner
 
 
 def own_outputs(artifact: Path) -> Expected:

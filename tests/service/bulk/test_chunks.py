@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bulk.chunks import ChunkLimits, Input, estimate_tokens, split_into_chunks
+from packbert.service.library.files import ChunkLimits, Input, estimate_tokens, split_into_chunks
 
 TEXTS = st.lists(st.text(max_size=40) | st.tuples(st.text(max_size=20), st.text(max_size=20)), max_size=60)
 

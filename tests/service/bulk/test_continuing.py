@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from bert_service import Engine
-from service.bulk import job as bulk
-from service.bulk.files import FileError
-from service.bulk.job import Job, run_job
-from service.bulk.parts import NOTE
-from service.client import Client, RequestFailed
-from service.client.__main__ import main as client_main
-from service.library.command import main
-from service.settings import variables_with
+from packbert import Engine
+from packbert.service.library import job as bulk
+from packbert.service.library.bulk_command import main
+from packbert.service.library.client import Client
+from packbert.service.library.client_command import main as client_main
+from packbert.service.library.files import FileError
+from packbert.service.library.job import NOTE, Job, RequestFailed, run_job
+from packbert.service.settings import variables_with
 
 ROWS = 40_000  # ten parts, of which the first is written long before the last
 REFUSED = [7, 5000, 39_999]  # of the first part, the second and the last

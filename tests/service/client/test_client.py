@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from service.bulk import job as bulk
-from service.bulk.files import FileError
-from service.bulk.job import Job, run_job
-from service.client import Client, RequestFailed
-from service.client.__main__ import main
+from packbert.service.library import job as bulk
+from packbert.service.library.client import Client
+from packbert.service.library.client_command import main
+from packbert.service.library.files import FileError
+from packbert.service.library.job import Job, RequestFailed, run_job
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(41)]
 LONG = "dog " * 400

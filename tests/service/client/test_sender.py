@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 import httpx
 import pytest
 
-from service.bulk.chunks import Input
-from service.bulk.tasks import Answers, RequestFailed
-from service.client.sender import Concurrency, Sender
+from packbert.service.library.client import Concurrency, Sender
+from packbert.service.library.files import Input
+from packbert.service.library.job import Answers, RequestFailed
 
 Handler = Callable[[httpx.Request], httpx.Response]
 

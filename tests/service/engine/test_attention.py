@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model_export.artifact.batch import Row, Tokens
-from service.artifact import open_artifact
-from service.engine.runner import ModelRunner
-from service.errors import InferenceFailed
-from service.mapped_file import detach_from, mappings_of
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.mapped_file import detach_from, mappings_of
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import InferenceFailed
+from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import CHANGES, change_file

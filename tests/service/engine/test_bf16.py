@@ -8,23 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.__main__ import main
-from model_export.artifact import cpu
-from model_export.artifact.batch import Tokens, pack
-from model_export.artifact.feeds.layers import LAST
-from model_export.artifact.manifest import BF16_ROWS, HEADS, LAYERS, ManifestError
-from model_export.artifact.openvino_encoder import STATES, OpenVinoEncoder, to_bf16
-from service.artifact import Artifact, open_artifact
-from service.engine.device import concurrency_for, select_artifact
-from service.engine.info import engine_info
-from service.engine.runner import ModelRunner
-from service.errors import DeviceError
-from service.mapped_file import mappings_of
-from service.model_cache.cache import Cache
-from service.model_cache.checkpoint import ModelError
-from service.model_cache.prepare import Wanted, prepare_artifact
-from service.scheduling.concurrency import SERIAL, Concurrency
-from service.settings import Settings
+from packbert.model_export.__main__ import main
+from packbert.model_export.artifact import cpu
+from packbert.model_export.artifact.batch import LAST, Tokens, pack
+from packbert.model_export.artifact.manifest import BF16_ROWS, HEADS, LAYERS, ManifestError
+from packbert.model_export.artifact.openvino import STATES, OpenVinoEncoder, to_bf16
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.device import select_artifact
+from packbert.service.engine.engine import concurrency_for
+from packbert.service.engine.info import engine_info
+from packbert.service.engine.mapped_file import mappings_of
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import DeviceError
+from packbert.service.model_cache import Cache, ModelError
+from packbert.service.prepare import Wanted, prepare_artifact
+from packbert.service.scheduling.cores import SERIAL, Concurrency
+from packbert.service.settings import Settings
 from tests.paths import GOLDEN
 
 HAS_BF16, HAS_NOT = {"avx512_bf16"}, {"avx2", "avx512_vnni"}

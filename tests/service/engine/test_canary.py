@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from service.engine.canary import Canary, Health
-from service.errors import Unavailable
-from service.scheduling.batcher import Batcher
-from service.scheduling.watchdog import Watchdog
+from packbert.service.engine.canary import Canary, Health
+from packbert.service.errors import Unavailable
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
 
 CANARY = 7  # the number of its sequence, which is also what the fake model answers

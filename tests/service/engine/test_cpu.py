@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.cpu import available_cores
+from packbert.service.engine.cpu import available_cores
 
 ALLOWED = len(os.sched_getaffinity(0))
 

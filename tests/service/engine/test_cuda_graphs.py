@@ -17,23 +17,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from model_export.artifact.manifest import MANIFEST, PLAIN
-from model_export.export import export
-from service.__main__ import _warn_of_device
-from service.artifact import Artifact, ManifestError, open_artifact, read_artifact, why_inconsistent
-from service.engine import device
-from service.engine.calibration import golden_tokens, self_test
-from service.engine.cuda import runtime_capability
-from service.engine.device import ArtifactChoice, select_artifact
-from service.engine.local_backend import LocalBackend
-from service.engine.probes.graph_trial import try_graph, why_packed_refused
-from service.engine.runner import ModelRunner
-from service.engine.session import CpuSession
-from service.errors import DeviceError
-from service.http.app import create_app
-from service.metrics import Metrics
-from service.settings import CudaAttention, Settings, SettingsError
-from service.workers.child import WorkerSpec
+from packbert.model_export.artifact.manifest import MANIFEST, PLAIN
+from packbert.model_export.export import export
+from packbert.service.__main__ import _warn_of_device
+from packbert.service.artifact import Artifact, ManifestError, open_artifact, read_artifact, why_inconsistent
+from packbert.service.engine import device
+from packbert.service.engine.calibration import golden_tokens, self_test
+from packbert.service.engine.device import ArtifactChoice, select_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.engine.session import CpuSession, runtime_capability
+from packbert.service.engine.trial import try_graph, why_packed_refused
+from packbert.service.errors import DeviceError
+from packbert.service.http.app import create_app
+from packbert.service.observability import Metrics
+from packbert.service.settings import CudaAttention, Settings, SettingsError
+from packbert.service.workers.child import WorkerSpec
 from tests.paths import GOLDEN
 
 TRIAL = "import sys; print(); print({{'packed': {!r}, 'plain': {!r}}}[sys.argv[2]])"  # the reasons of both graphs
@@ -56,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.session.CudaSession", CpuAsCuda)
+    monkeypatch.setattr("packbert.service.engine.session.CudaSession", CpuAsCuda)
     monkeypatch.setattr(device, "PROBE", "print('')")
 
 
@@ -127,7 +126,7 @@ def test_packed_attention_is_refused_where_its_kernels_are_not_for_the_card_or_t
 
 @pytest.mark.usefixtures("gpu")
 def test_a_trial_does_not_run_a_refused_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.probes.graph_trial.compute_capability", lambda: (6, 1))
+    monkeypatch.setattr("packbert.service.engine.trial.compute_capability", lambda: (6, 1))
     assert "compute capability 6.1" in try_graph(folder, plain=False)
     assert try_graph(folder, plain=True) == ""
 

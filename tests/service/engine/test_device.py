@@ -15,17 +15,16 @@ import onnxruntime
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from model_export.artifact.batch import Tokens
-from model_export.artifact.manifest import MANIFEST
-from model_export.export import export
-from service.artifact import open_artifact
-from service.engine.calibration import self_test
-from service.engine.cuda import runtime_fault, runtime_memory, why_cuda_unavailable
-from service.engine.device import export_device
-from service.engine.runner import ModelRunner
-from service.engine.session import CudaSession
-from service.errors import DeviceError, InferenceFailed
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import MANIFEST
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.calibration import self_test
+from packbert.service.engine.device import export_device
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.engine.session import CudaSession, runtime_fault, runtime_memory, why_cuda_unavailable
+from packbert.service.errors import DeviceError, InferenceFailed
+from packbert.service.scheduling.cores import Concurrency
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"

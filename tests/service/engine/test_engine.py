@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from model_export.artifact.batch import Tokens
-from service.artifact import Artifact, open_artifact
-from service.engine.engine import ModelEngine
-from service.engine.local_backend import LocalBackend
-from service.errors import InferenceFailed, Overloaded, Unavailable
-from service.metrics import Metrics
-from service.settings import Settings
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.engine import ModelEngine
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
 from tests.service.fakes import adds_up, sequence
 
 PATIENCE = 30.0  # seconds for what takes a fraction of one

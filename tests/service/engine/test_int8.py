@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from model_export.artifact.cpu import int8_saturates
-from model_export.artifact.manifest import MODEL, WEIGHTS
-from service.artifact import open_artifact, read_artifact
-from service.engine import session
-from service.engine.calibration import self_test
-from service.engine.runner import ModelRunner
-from service.errors import DeviceError
+from packbert.model_export.artifact.cpu import int8_saturates
+from packbert.model_export.artifact.manifest import MODEL, WEIGHTS
+from packbert.service.artifact import open_artifact, read_artifact
+from packbert.service.engine import session
+from packbert.service.engine.calibration import self_test
+from packbert.service.engine.runner import ModelRunner
+from packbert.service.errors import DeviceError
 
 
 @pytest.mark.parametrize("name", ["bert", "sample"])

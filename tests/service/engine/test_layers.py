@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
-from model_export.artifact.feeds.layers import LAST
-from service.errors import InferenceFailed
-from service.mapped_file import detach_from, mappings_of
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import LAST, Tokens
+from packbert.service.engine.mapped_file import detach_from, mappings_of
+from packbert.service.errors import InferenceFailed
+from packbert.service.scheduling.cores import Concurrency
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import CHANGES, change_file
 from tests.service.engine.test_attention import one, opened

@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.harness.poison import poison_word
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.artifact import Artifact, open_artifact
-from service.engine.calibration import BUDGETS, best_seconds, self_test, smallest_batch_near_peak
-from service.engine.device import MAX_COPIED_BYTES, concurrency_for
-from service.engine.runner import ModelRunner, is_out_of_memory
-from service.engine.session import Arrays, Session
-from service.errors import DeviceError, InferenceFailed
-from service.scheduling.concurrency import Concurrency
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.calibration import BUDGETS, best_seconds, self_test, smallest_batch_near_peak
+from packbert.service.engine.engine import MAX_COPIED_BYTES, concurrency_for
+from packbert.service.engine.runner import ModelRunner, is_out_of_memory
+from packbert.service.engine.session import Arrays, Session
+from packbert.service.errors import DeviceError, InferenceFailed
+from packbert.service.scheduling.cores import Concurrency
 
 
 class LargeArtifact(Artifact):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.client import ask_once
-from service.http.server import Server
+from packbert.service.http.server import Server
 from tests.service.fakes import FakeTime
 from tests.service.modeless import play_server
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess, free_port
-from service.artifact import open_artifact
-from service.http.app import create_app
-from service.metrics import Metrics
-from service.settings import Settings, SettingsError, variables_with
+from packbert.service.artifact import open_artifact
+from packbert.service.http.app import create_app
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings, SettingsError, variables_with
 from tests.service.modeless import ModelessBackend
 
 PUBLIC, ADMIN = "http://service:8080", "http://service:9000"

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.http.openapi import InfoResponse
+from packbert.service.http.openapi import InfoResponse
 from tests.pipelines import as_pipeline, same, without_targets
 
 GOLDEN_HIDDEN = 32

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.http.app import allow_origins
+from packbert.service.http.app import allow_origins
 
 BODY = {"inputs": ["my dog is hairy", "he likes play ##ing"]}
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.errors import DeadlineExceeded
+from packbert.service.errors import DeadlineExceeded
 from tests.service.http.test_endpoints import Exchange, FakeBackend
 from tests.service.test_metrics import values_of
 

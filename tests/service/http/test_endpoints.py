@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
-from service.http.dialects.table import TASKS
-from service.http.endpoints import TaskEndpoint, compress
-from service.http.exchange import CONNECTION_KEY, ClientConnection
-from service.http.headers.api_keys import ApiKeys
-from service.http.limits.totals import UNCOUNTED_BYTES, BufferedBytes
-from service.http.request import TaskRequest
-from service.metrics import Metrics
-from service.settings import Settings
+from packbert.service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
+from packbert.service.http.app import TASKS
+from packbert.service.http.endpoint import TaskEndpoint, TaskRequest, compress
+from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
+from packbert.service.http.headers import ApiKeys
+from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
 
 VALID = b'{"inputs": "a"}'
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.http import exchange as exchange_module
-from service.http.exchange import Exchange
+from packbert.service.http import exchange as exchange_module
+from packbert.service.http.exchange import Exchange
 
 Message = dict[str, Any]
 

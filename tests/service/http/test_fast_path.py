@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.http.app import create_app
-from service.http.dialects.table import TASKS
-from service.http.fast_path import TaskFastPath
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import TaskResult
+from packbert.service.http.app import TASKS, TaskFastPath, create_app
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult
 
 Sent = list[dict[str, Any]]
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.http.limits.connections import ConnectionLimits
+from packbert.service.http.limits import ConnectionLimits
 from tests.service.fakes import FakeTime, play, settle
 from tests.service.http.test_protocol import Client
 

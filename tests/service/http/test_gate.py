@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from service.artifact import open_artifact
-from service.errors import Overloaded
-from service.http.app import create_app
-from service.http.dialects.kserve.routes import INFER
-from service.http.dialects.spec import TaskSpec
-from service.http.dialects.table import TASKS, task_routes
-from service.http.limits.body import INLINE_BYTES, start_thread
-from service.scheduling.results import InferenceResult
-from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tokenization.tokenizer import Tokenizer
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Overloaded
+from packbert.service.http.app import TASKS, create_app, task_routes
+from packbert.service.http.body import INLINE_BYTES, start_thread
+from packbert.service.http.dialects.kserve import INFER
+from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.scheduling.request import InferenceResult
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 from tests.service.in_process import InProcessBackend
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from service.http.app import create_app
-from service.http.dialects.table import TASKS
+from packbert.service.http.app import TASKS, create_app
 from tests.service.http.test_fast_path import FakeBackend, call
 
 

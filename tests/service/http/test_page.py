@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.http.page.routes import FOLDER, LANGUAGES, MEDIA_TYPES
+from packbert.service.http.page.routes import FOLDER, LANGUAGES, MEDIA_TYPES
 from tests.paths import ROOT
 from tests.service.in_process import InProcessClient, serve_in_process
 

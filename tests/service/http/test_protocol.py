@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from service.http import connection as connection_module
-from service.http.limits.connections import ConnectionLimits
-from service.http.limits.totals import BufferedBytes
+from packbert.service.http import connection as connection_module
+from packbert.service.http.limits import BufferedBytes, ConnectionLimits
 from tests.service.fakes import FakeTime, play, settle
 
 POST = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"

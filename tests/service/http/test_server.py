@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.harness.client import ask_once, get
 from benchmarks.harness.process import ServiceProcess
-from service.http import server as server_module
-from service.http.limits.connections import RESERVE
-from service.http.server import MIN_IDLE_SECONDS, Server
+from packbert.service.http import server as server_module
+from packbert.service.http.limits import RESERVE
+from packbert.service.http.server import MIN_IDLE_SECONDS, Server
 from tests.service.fakes import FakeTime, settle
 from tests.service.http.test_fast_path import FakeBackend
 from tests.service.modeless import play_server

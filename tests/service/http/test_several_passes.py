@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.tasks.masks.likelihood import Likelihood
-from service.tasks.masks.mask_schemas import Candidate, JointCandidate
+from packbert.service.tasks.fill_mask import Candidate, JointCandidate
+from packbert.service.tasks.likelihood import Likelihood
 
 LONGEST = "cat " * 142  # with [CLS] and [SEP] 144 tokens, the model's limit
 PER_TEXT = 142 * 144  # tokens of its passes

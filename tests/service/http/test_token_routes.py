@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from service.errors import TooLarge
-from service.tasks import tokens
-from service.tasks.vectors import sparse, token_vectors
+from packbert.service.errors import TooLarge
+from packbert.service.tasks import sparse, tokens
+from packbert.service.tasks import vectors as token_vectors
 
 NPY = {"accept": "application/x-npy"}
 

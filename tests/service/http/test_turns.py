@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from model_export.artifact.cpu import trim_heap
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.http.app import create_app
-from service.http.limits.body import start_thread
-from service.http.server import COLLECT_AFTER
-from service.metrics import Metrics
-from service.settings import Settings
+from packbert.model_export.artifact.cpu import trim_heap
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.http.app import create_app
+from packbert.service.http.body import start_thread
+from packbert.service.http.server import COLLECT_AFTER
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
 
 MAX_TURN_SECONDS = 0.05

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from service.errors import Invalid
-from service.http.dialects.table import TASKS
-from service.http.validation import parse
-from service.tasks import schemas
-from service.tasks.masks.mask_schemas import FillMaskRequest
+from packbert.service.errors import Invalid
+from packbert.service.http.app import TASKS
+from packbert.service.http.validation import parse
+from packbert.service.tasks import inputs as schemas
+from packbert.service.tasks.fill_mask import FillMaskRequest
 
 
 @pytest.mark.parametrize("item", ["1", "[1]", "{}", "null", "[[]]"])

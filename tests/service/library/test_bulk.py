@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from bert_service import Engine, ServiceError
-from service.bulk import job
-from service.errors import Overloaded
-from service.library import engine as library
-from service.library.command import main
+from packbert import Engine, ServiceError
+from packbert.service.errors import Overloaded
+from packbert.service.library import engine as library
+from packbert.service.library import job
+from packbert.service.library.bulk_command import main
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
 LONG = "dog " * 400

@@ -11,9 +11,9 @@ import numpy as np
 import orjson
 import pytest
 
-from bert_service import Engine, ManifestError, ServiceError, SettingsError, make_app
-from service.errors import Unavailable
-from service.library.methods import TaskMethods
+from packbert import Engine, ManifestError, ServiceError, SettingsError, make_app
+from packbert.service.errors import Unavailable
+from packbert.service.library.methods import TaskMethods
 from tests.export.goldens import Artifact
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]

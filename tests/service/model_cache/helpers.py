@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.model_cache.prepare import Wanted
+from packbert.service.prepare import Wanted
 from tests.paths import GOLDEN
 
 PREPARE = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.model_cache.cache import Cache, Recipe
+from packbert.service.model_cache import Cache, Recipe
 from tests.service.model_cache.helpers import (
     LIMITED,
     artifacts_in,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from tqdm import tqdm
 
-from service.model_cache import exporter
-from service.model_cache.checkpoint import ModelError
+from packbert.service import prepare as exporter
+from packbert.service.model_cache import ModelError
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from benchmarks.harness.process import ServiceProcess
-from model_export.artifact.manifest import Manifest
-from service.model_cache.cache import Cache
-from service.model_cache.checkpoint import ModelError
-from service.model_cache.prepare import prepare_artifact
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.service.model_cache import Cache, ModelError
+from packbert.service.prepare import prepare_artifact
 from tests.paths import GOLDEN
 from tests.service.model_cache.helpers import wanted
 

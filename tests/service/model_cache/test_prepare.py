@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from model_export.artifact.manifest import Manifest
-from service.artifact import ManifestError
-from service.model_cache.cache import Cache, Recipe
-from service.model_cache.checkpoint import ModelError, find_source
-from service.model_cache.prepare import prepare_artifact
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.service.artifact import ManifestError
+from packbert.service.model_cache import Cache, ModelError, Recipe, find_source
+from packbert.service.prepare import prepare_artifact
 from tests.service.model_cache.helpers import copy_checkpoint, wanted
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from model_export.artifact.batch import Tokens
-from service.errors import Overloaded
-from service.scheduling.queue import RequestQueue
-from service.scheduling.request import QueuedRequest
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.errors import Overloaded
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import QueuedRequest
 
 FOREVER = 1e9
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from service.errors import (
+from packbert.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
     Overloaded,
@@ -14,10 +14,10 @@ from service.errors import (
     TooMuchForDeadline,
     Unavailable,
 )
-from service.scheduling.batcher import Batcher
-from service.scheduling.queue import RequestQueue
-from service.scheduling.results import InferenceResult, RequestInParts
-from service.scheduling.stats import RequestCounts
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.watchdog import RequestCounts
 from tests.service.fakes import FakeRunner, FakeTime, play, sequence, settle
 from tests.service.scheduling.test_batcher import ask, serving
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.errors import (
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
     NotFinite,
@@ -21,13 +21,11 @@ from service.errors import (
     ServiceError,
     Unavailable,
 )
-from service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
-from service.scheduling.concurrency import Concurrency
-from service.scheduling.queue import RequestQueue
-from service.scheduling.request import WHOLE_BUDGET, NextBatch, Share
-from service.scheduling.results import InferenceResult
-from service.scheduling.stats import BatchReport
-from service.scheduling.watchdog import Watchdog
+from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
+from packbert.service.scheduling.cores import Concurrency
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import WHOLE_BUDGET, InferenceResult, NextBatch, Share
+from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
 
 PER_CORE = Concurrency(2, per_core=True)

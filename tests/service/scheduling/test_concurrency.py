@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.scheduling.concurrency import MIN_TOKENS_PER_CORE, Concurrency
+from packbert.service.scheduling.cores import MIN_TOKENS_PER_CORE, Concurrency
 
 
 @pytest.mark.parametrize(("in_flight", "share"), [(0, 250), (1, 334), (2, 500), (3, 1000)])

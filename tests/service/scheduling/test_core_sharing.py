@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from service.scheduling.concurrency import Concurrency
-from service.scheduling.core_sharing import MAX_LOOKED_AT, all_cores_pay
-from service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.cores import MAX_LOOKED_AT, Concurrency, all_cores_pay
+from packbert.service.scheduling.queue import RequestQueue
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
 from tests.service.scheduling.test_batcher import PER_CORE, ask, outcomes, serving
 

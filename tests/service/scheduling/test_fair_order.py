@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.scheduling.policy.fair_order import FairOrder
-from service.scheduling.wait import RecentLoad
+from packbert.service.scheduling.order import FairOrder
+from packbert.service.scheduling.wait import RecentLoad
 
 MINIMUM = 8
 

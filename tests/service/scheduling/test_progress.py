@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import Overloaded, TooLarge
-from service.scheduling.concurrency import Concurrency
-from service.scheduling.core_sharing import CoreSharing
-from service.scheduling.queue import RequestQueue
-from service.scheduling.request import QueuedRequest, SequenceJob
+from packbert.service.errors import Overloaded, TooLarge
+from packbert.service.scheduling.cores import Concurrency, CoreSharing
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import QueuedRequest, SequenceJob
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
 from tests.service.scheduling.simulation import tokens_of
 from tests.service.scheduling.test_batcher import ask, outcomes, serving

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.errors import DeadlineTooShort, Overloaded, TooLarge
-from service.scheduling.queue import RECENT_BATCHES, RequestQueue
-from service.scheduling.request import NextBatch, QueuedRequest
+from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
+from packbert.service.scheduling.queue import RECENT_BATCHES, RequestQueue
+from packbert.service.scheduling.request import NextBatch, QueuedRequest
 from tests.service.fakes import make_queue, sequence
 
 FOREVER = 1e9

@@ -1,7 +1,7 @@
 """The numbers at the edge of the queue's rules."""
 
-from service.scheduling.queue import BULK_SHARE, RequestQueue
-from service.scheduling.request import QueuedRequest
+from packbert.service.scheduling.queue import BULK_SHARE, RequestQueue
+from packbert.service.scheduling.request import QueuedRequest
 from tests.service.fakes import make_queue, sequence
 
 LATE = 2000.0

@@ -5,10 +5,9 @@ import math
 
 import pytest
 
-from service.scheduling.batcher import Batcher
-from service.scheduling.concurrency import Concurrency
-from service.scheduling.stats import BUSY_SECONDS, BusyShare
-from service.scheduling.watchdog import Watchdog
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.cores import Concurrency
+from packbert.service.scheduling.watchdog import BUSY_SECONDS, BusyShare, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
 
 

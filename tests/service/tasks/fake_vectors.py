@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from model_export.artifact.batch import Row, Tokens
-from service.artifact import Artifact
-from service.scheduling.results import InferenceResult
-from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.service.artifact import Artifact
+from packbert.service.scheduling.request import InferenceResult
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 
 

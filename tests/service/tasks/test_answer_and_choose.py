@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
-from service.tasks.pairs.answer import best_spans
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.tasks.answer import best_spans
 from tests.export.goldens import Artifact, answers, expected
 from tests.service.in_process import InProcessClient, serve_in_process
 

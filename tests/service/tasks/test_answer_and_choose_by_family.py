@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import Tasks
-from service.tasks.pairs.answer import AnswerRequest, answer
-from service.tasks.pairs.choose import ChooseRequest, choose
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.answer import AnswerRequest, answer
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.choose import ChooseRequest, choose
 from tests.export.goldens import NAMES, Artifact, answers
 
 TOLERANCE = 1e-4

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import TooLarge
-from service.tasks.attention import MAX_NUMBERS, check_size
-from service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.errors import TooLarge
+from packbert.service.tasks.attention import MAX_NUMBERS, check_size
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, serve_in_process

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Row
-from service.tasks.masks.joint_masks import Filled, Search, _most_certain, _neighbours
-from service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.model_export.artifact.batch import Row
+from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 
 A, B = 5, 6
 

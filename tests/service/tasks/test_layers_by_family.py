@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.errors import Invalid, ServiceError, TooLarge
-from service.tasks.base import Tasks
-from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors.embed import unit_length
-from service.tasks.vectors.vectors import embed_any
+from packbert.service.errors import Invalid, ServiceError, TooLarge
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.embed import unit_length
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tasks.vectors import embed_any
 from tests.export.goldens import Artifact
 from tests.golden.texts import TEXTS
 from tests.paths import GOLDEN

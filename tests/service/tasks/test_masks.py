@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Row
-from service.artifact import open_artifact
-from service.errors import Invalid, TooLarge
-from service.tasks.base import Tasks
-from service.tasks.masks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
-from service.tasks.masks.passes import check_cost
-from service.tasks.masks.whole_words import Plan, _passes, _scores, check_fit, word_score
-from service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.model_export.artifact.batch import Row
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.fill_mask import MAX_ANSWER_TOKENS, MIN_CANDIDATE_TOKENS, AnswerSize
+from packbert.service.tasks.passes import Plan, _passes, _scores, check_cost, check_fit, word_score
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.service.tasks.fake_vectors import tasks_with_vectors
 
 MASK = 4

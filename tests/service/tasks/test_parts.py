@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from service.artifact import open_artifact
-from service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError
-from service.scheduling.batcher import Batcher
-from service.scheduling.stats import RequestCounts
-from service.settings import Settings
-from service.tasks.base import Limits, TaskResult, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tasks.masks.fill_mask import fill_mask
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors.embed import OPTIONS
-from service.tasks.vectors.windows import run_windows
-from service.tokenization.encoding import PromptedTexts
-from service.tokenization.tokenizer import Tokenizer
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import RequestCounts
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, TaskResult, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.embed import OPTIONS
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tasks.windows import run_windows
+from packbert.service.tokenization.encoding import PromptedTexts
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import FakeRunner, adds_up, make_queue, settle
 
 Story = Callable[[Tasks, Batcher, FakeRunner], Coroutine[Any, Any, None]]

@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Batch, Row, Tokens
-from service.artifact import open_artifact
-from service.errors import DeadlineExceeded, InferenceFailed, ServiceError, TooMuchForDeadline
-from service.scheduling.batcher import Batcher
-from service.scheduling.stats import RequestCounts
-from service.scheduling.watchdog import Clock
-from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tasks.masks.fill_mask import fill_mask
-from service.tasks.masks.likelihood import score_sentences
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.masks.passes import PASSES_AT_ONCE
-from service.tasks.schemas import TruncationFields
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Batch, Row, Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import DeadlineExceeded, InferenceFailed, ServiceError, TooMuchForDeadline
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import Clock, RequestCounts
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import TruncationFields
+from packbert.service.tasks.likelihood import score_sentences
+from packbert.service.tasks.passes import PASSES_AT_ONCE
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import adds_up, make_queue
 from tests.service.fakes import play as play_fake
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from model_export.export import export
-from service.artifact import open_artifact
-from service.settings import Settings, SettingsError, variables_with
-from service.tasks.defaults import describe_defaults, embedding_defaults
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.settings import Settings, SettingsError, variables_with
+from packbert.service.tasks.defaults import describe_defaults, embedding_defaults
 from tests import sentence_transformers
 
 

@@ -9,16 +9,16 @@ import httpx
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
-from service.artifact import open_artifact
-from service.errors import InferenceFailed
-from service.scheduling.results import InferenceResult
-from service.settings import Settings
-from service.tasks.base import InferenceQueue, Limits, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tasks.labels.label_schemas import TagRequest
-from service.tasks.labels.tag import tag
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import InferenceFailed
+from packbert.service.scheduling.request import InferenceResult
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import InferenceQueue, Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.predict import TagRequest
+from packbert.service.tasks.tag import tag
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 from tests.service.fakes import WholeQueue
 

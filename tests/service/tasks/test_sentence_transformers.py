@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.export import export
-from service.artifact import open_artifact
-from service.errors import Invalid, NoSuchHead
-from service.settings import Settings
-from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors.embed import embed
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, NoSuchHead
+from packbert.service.settings import Settings
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.inputs import EmbedRequest
 from tests import sentence_transformers
 from tests.paths import GOLDEN
 from tests.service.in_process import open_tasks

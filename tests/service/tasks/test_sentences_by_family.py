@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from model_export.artifact.batch import Tokens
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.masks.fill_mask import fill_mask
-from service.tasks.masks.likelihood import score_sentences
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.schemas import TruncationFields
-from service.tokenization.encoding import EncodeOptions
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import TruncationFields
+from packbert.service.tasks.likelihood import score_sentences
+from packbert.service.tokenization.encoding import EncodeOptions
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 

@@ -8,16 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from model_export.artifact.batch import Tokens
-from service.artifact import open_artifact
-from service.errors import Unavailable
-from service.scheduling.results import InferenceResult
-from service.settings import Settings
-from service.tasks.base import Limits, Tasks
-from service.tasks.defaults import embedding_defaults
-from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors.embed import embed
-from service.tokenization.tokenizer import Tokenizer
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Unavailable
+from packbert.service.scheduling.request import InferenceResult
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 
 

@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.errors import NoSuchHead
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.labels.label_schemas import PredictRequest, TagRequest
-from service.tasks.labels.predict import predict
-from service.tasks.labels.tag import tag
-from service.tasks.masks.fill_mask import fill_mask
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.pairs.nsp import nsp
-from service.tasks.schemas import NspRequest
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.errors import NoSuchHead
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import NspRequest
+from packbert.service.tasks.pairs import nsp
+from packbert.service.tasks.predict import PredictRequest, TagRequest, predict
+from packbert.service.tasks.tag import tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_export.export import export
-from service.artifact import open_artifact
-from service.engine.local_backend import LocalBackend
-from service.errors import NoSuchHead
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import Tasks
-from service.tasks.schemas import EmbedRequest
-from service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
-from service.tasks.vectors.sparse import EmbedSparseRequest, embed_sparse
-from service.tasks.vectors.token_vectors import EmbedAllRequest, embed_all, embed_tokens
+from packbert.model_export.export import export
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.errors import NoSuchHead
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
+from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
+from packbert.service.tasks.vectors import EmbedAllRequest, embed_all, embed_tokens
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 

@@ -11,12 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from model_export.export import export
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.labels.label_schemas import PredictRequest
-from service.tasks.labels.predict import predict
-from service.tasks.schemas import EmbedRequest
-from service.tasks.vectors.embed import embed
+from packbert.model_export.export import export
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tasks.predict import PredictRequest, predict
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN

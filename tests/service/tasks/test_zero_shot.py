@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from model_export.export import export
-from service.errors import NoSuchHead
-from service.tasks.base import Tasks
-from service.tasks.labels.label_schemas import PredictRequest
-from service.tasks.labels.zero_shot import find_entailment, predict_labels, score_labels
+from packbert.model_export.export import export
+from packbert.service.errors import NoSuchHead
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.predict import PredictRequest
+from packbert.service.tasks.zero_shot import find_entailment, predict_labels, score_labels
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 from tests.service.tasks.test_tokens_by_family import run

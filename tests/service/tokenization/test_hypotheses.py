@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as HFTokenizer
 
-from service.artifact import open_artifact
-from service.errors import Invalid
-from service.tokenization.encoding import Direction, EncodedText, EncodeOptions
-from service.tokenization.tokenizer import Tokenizer
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 LIMIT = 144

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from service.artifact import open_artifact
-from service.tokenization import known_words
-from service.tokenization.encoding import EncodedText, EncodeOptions, encode_texts
-from service.tokenization.known_words import KnownWords
+from packbert.service.artifact import open_artifact
+from packbert.service.tokenization import known_words
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, encode_texts
+from packbert.service.tokenization.known_words import KnownWords
 
 OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), top_k=3)
 LIMIT = 64

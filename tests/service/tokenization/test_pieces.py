@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import normalizers
 
-from service.errors import Invalid
-from service.tokenization import pieces
-from service.tokenization.encoding import (
+from packbert.service.errors import Invalid
+from packbert.service.tokenization import jobs as job_module
+from packbert.service.tokenization import jobs as pieces
+from packbert.service.tokenization.encoding import (
     Direction,
     EncodedText,
     EncodeOptions,
@@ -20,9 +21,7 @@ from service.tokenization.encoding import (
     count_characters,
     encode_texts,
 )
-from service.tokenization.jobs import job as job_module
-from service.tokenization.jobs.job import EncodingJob
-from service.tokenization.pieces import PIECE_CHARACTERS, Cuts
+from packbert.service.tokenization.jobs import PIECE_CHARACTERS, Cuts, EncodingJob
 from tests.paths import GOLDEN
 
 FAMILIES = ("albert", "bert", "camembert", "roberta", "xlm-roberta")

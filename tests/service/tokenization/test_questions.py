@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from service.artifact import open_artifact
-from service.errors import Invalid, TooLarge
-from service.tokenization.encoding import EncodedText
-from service.tokenization.jobs.questions import WindowOptions
-from service.tokenization.tokenizer import Tokenizer
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tokenization.encoding import EncodedText
+from packbert.service.tokenization.pairs import WindowOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 LIMIT = 144

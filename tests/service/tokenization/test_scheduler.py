@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import Overloaded
-from service.tokenization.scheduler import MAX_UNQUEUED, OLDEST_EVERY, TokenizingScheduler
+from packbert.service.errors import Overloaded
+from packbert.service.tokenization.jobs import MAX_UNQUEUED, OLDEST_EVERY, TokenizingScheduler
 from tests.service.fakes import FakeTime, play, settle
 
 

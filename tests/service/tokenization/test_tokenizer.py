@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from service.artifact import open_artifact
-from service.errors import Invalid
-from service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, longest_first
-from service.tokenization.tokenizer import CHUNK_CHARACTERS, Tokenizer, chunk_by_size
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, longest_first
+from packbert.service.tokenization.tokenizer import CHUNK_CHARACTERS, Tokenizer, chunk_by_size
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 

@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from model_export.artifact.manifest import MANIFEST, TOKENIZER, sha256
-from service.artifact import Artifact, open_artifact
-from service.errors import Invalid, TokenizerFailed
-from service.tokenization.encoding import EncodeOptions
-from service.tokenization.tokenizer import Tokenizer
-from service.tokenization.tokenizer_check import guard
+from packbert.model_export.artifact.manifest import MANIFEST, TOKENIZER, sha256
+from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.errors import Invalid, TokenizerFailed
+from packbert.service.tokenization.check import guard
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 
 PLAIN = EncodeOptions(outputs=frozenset({"cls"}))
 HIDDEN_FAULT = "((ⵣ.ⵥ)+)+$"  # exponential

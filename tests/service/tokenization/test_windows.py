@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from service.artifact import open_artifact
-from service.errors import Invalid, TooLarge
-from service.tokenization.encoding import EncodedText, EncodeOptions
-from service.tokenization.tokenizer import Tokenizer
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 SPANS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)

@@ -10,15 +10,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.harness.process import free_port
-from service.artifact import open_artifact
-from service.errors import InferenceFailed
-from service.logs import ACCESS, add_trace_id
-from service.metrics import Metrics, render
-from service.settings import Settings
-from service.tasks.base import Tasks
-from service.tracing import spans
-from service.tracing.context import TRACEPARENT
-from service.tracing.spans import Tracing
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import InferenceFailed
+from packbert.service.logs import ACCESS, add_trace_id
+from packbert.service.observability import Metrics, render, spans
+from packbert.service.observability.spans import Tracing
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Tasks
+from packbert.service.trace_context import TRACEPARENT
 from tests.service.in_process import InProcessBackend, InProcessClient, open_tasks
 from tests.service.tracing.collector import Collector, collect
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from service.__main__ import main
-from service.settings import Settings, SettingsError
+from packbert.service.__main__ import main
+from packbert.service.settings import Settings, SettingsError
 from tests.paths import ROOT
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from model_export.artifact.batch import Tokens
-from model_export.artifact.manifest import ModelBounds
-from service.errors import (
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.service.errors import (
     DeadlineExceeded,
     DeadlineTooShort,
     InferenceFailed,
@@ -26,14 +26,14 @@ from service.errors import (
     TooLarge,
     Unavailable,
 )
-from service.scheduling.batcher import Batcher
-from service.scheduling.queue import RequestQueue
-from service.scheduling.results import InferenceResult, RequestInParts
-from service.workers import messages
-from service.workers.client import EngineClient
-from service.workers.connection import outbox
-from service.workers.engine_worker import EngineWorker
-from service.workers.heartbeat import open_pipe
+from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.workers import engine_client as outbox
+from packbert.service.workers import messages
+from packbert.service.workers.child import open_pipe
+from packbert.service.workers.engine_client import EngineClient
+from packbert.service.workers.engine_worker import EngineWorker
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
 
 GRACE_SECONDS = 10
@@ -384,7 +384,7 @@ def test_requests_get_503_when_the_engine_ends_and_its_replacement_is_found(tmp_
 
 
 def test_requests_to_a_silent_engine_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.workers.client.QUERY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("packbert.service.workers.engine_client.QUERY_TIMEOUT_SECONDS", 0.05)
 
     async def story() -> None:
         runner = FakeRunner(held=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from service.workers.heartbeat import INTERVAL_SECONDS, MAX_MISSED, open_pipe, send_heartbeats, wait_for_loss
+from packbert.service.workers.child import INTERVAL_SECONDS, MAX_MISSED, open_pipe, send_heartbeats, wait_for_loss
 from tests.service.fakes import FakeTime, play
 
 LOSS_SECONDS = INTERVAL_SECONDS * MAX_MISSED

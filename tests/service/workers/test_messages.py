@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_export.artifact.batch import LAYER, MASK, OUTPUTS, TARGET, Tokens
-from model_export.artifact.feeds.layers import ATTENTION_OUTPUTS, LAST
-from model_export.artifact.manifest import ModelBounds
-from service import errors
-from service.workers import messages
-from service.workers.codec import (
+from packbert.model_export.artifact.batch import ATTENTION_OUTPUTS, LAST, LAYER, MASK, OUTPUTS, TARGET, Tokens
+from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.service import errors
+from packbert.service.workers import messages
+from packbert.service.workers.messages import (
     MESSAGE_BYTES,
+    ProtocolError,
     RemoteRequest,
     RemoteResult,
     chunk_by_bytes,
@@ -26,7 +26,6 @@ from service.workers.codec import (
     encode_requests,
     encode_results,
 )
-from service.workers.messages import ProtocolError
 from tests.paths import ROOT
 
 BOUNDS = ModelBounds(vocabulary=100, segments=2, max_tokens=12, layers=4)

@@ -23,8 +23,8 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from service.workers.folder import private_folder
-from service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
+from packbert.service.workers.child import private_folder
+from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 
 APIS = 2
 DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine

@@ -10,25 +10,24 @@ from typing import Any
 import orjson
 import pytest
 
-from service.artifact import open_artifact
-from service.engine.engine import ModelEngine
-from service.engine.local_backend import LocalBackend
-from service.metrics import Metrics
-from service.settings import Settings
-from service.tasks.base import TaskResult, Tasks
-from service.tasks.labels import predict as predict_task
-from service.tasks.labels import tag as tag_task
-from service.tasks.labels.label_schemas import PredictRequest, TagRequest
-from service.tasks.masks import fill_mask as fill_mask_task
-from service.tasks.masks.likelihood import score_sentences
-from service.tasks.masks.mask_schemas import FillMaskRequest
-from service.tasks.pairs import nsp as nsp_task
-from service.tasks.schemas import EmbedRequest, NspRequest, TruncationFields
-from service.tasks.vectors import embed as embed_task
-from service.workers.api_worker import RemoteBackend
-from service.workers.child import WorkerSpec
-from service.workers.engine_worker import EngineWorker
-from service.workers.heartbeat import open_pipe
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.engine import ModelEngine
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks import embed as embed_task
+from packbert.service.tasks import fill_mask as fill_mask_task
+from packbert.service.tasks import pairs as nsp_task
+from packbert.service.tasks import predict as predict_task
+from packbert.service.tasks import tag as tag_task
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.fill_mask import FillMaskRequest
+from packbert.service.tasks.inputs import EmbedRequest, NspRequest, TruncationFields
+from packbert.service.tasks.likelihood import score_sentences
+from packbert.service.tasks.predict import PredictRequest, TagRequest
+from packbert.service.workers.api_worker import RemoteBackend
+from packbert.service.workers.child import WorkerSpec, open_pipe
+from packbert.service.workers.engine_worker import EngineWorker
 
 TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
 Ask = Callable[[Tasks], Awaitable[TaskResult]]

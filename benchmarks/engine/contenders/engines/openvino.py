@@ -9,7 +9,7 @@ import numpy as np
 import openvino
 
 from benchmarks.engine.contenders.padding import INPUTS, Ids, Vectors, pad, pooled
-from model_export.artifact.batch import Tokens, pack
+from packbert.model_export.artifact.batch import Tokens, pack
 
 
 class OpenVino:

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from model_export.export import export
+from packbert.model_export.export import export
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN

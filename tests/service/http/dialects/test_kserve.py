@@ -11,7 +11,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from service.http.dialects.kserve.tensors import JSON_LENGTH
+from packbert.service.http.dialects.kserve import JSON_LENGTH
 from tests.export.goldens import Artifact
 from tests.service.in_process import InProcessClient, serve_in_process
 

@@ -13,8 +13,8 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from model_export.export import export
-from service.errors import Overloaded
+from packbert.model_export.export import export
+from packbert.service.errors import Overloaded
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.service.in_process import InProcessClient, serve_in_process

@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.artifact import open_artifact
-from service.errors import Invalid, NoSuchHead
-from service.http.dialects.rerank import ROUTES, RerankRequest
-from service.settings import Settings, SettingsError
-from service.tasks.base import TaskResult
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import Invalid, NoSuchHead
+from packbert.service.http.dialects.rerank import ROUTES, RerankRequest
+from packbert.service.settings import Settings, SettingsError
+from packbert.service.tasks.base import TaskResult
 from tests.export.goldens import Artifact, answers
 from tests.service.fakes import play
 from tests.service.tasks.fake_vectors import tasks_with_vectors

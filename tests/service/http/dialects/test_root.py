@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.artifact import open_artifact
-from service.http.dialects.root import RootRequest, choose_task, set_fields
-from service.settings import Settings, SettingsError
-from service.tasks.defaults import root_task
+from packbert.service.artifact import open_artifact
+from packbert.service.http.dialects.root import RootRequest, choose_task, set_fields
+from packbert.service.settings import Settings, SettingsError
+from packbert.service.tasks.defaults import root_task
 from tests.export.goldens import Artifact
 from tests.service.tasks.fake_vectors import tasks_with_vectors
 

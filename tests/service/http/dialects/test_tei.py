@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.http.dialects.tei import info_keys
+from packbert.service.http.dialects.native import info_keys
 
 
 def post(client: httpx.Client, path: str, body: Any) -> Any:

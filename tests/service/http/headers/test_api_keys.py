@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import Unauthorized
-from service.http.headers import api_keys
-from service.http.headers.api_keys import ApiKeys
-from service.settings import Settings
+from packbert.service.errors import Unauthorized
+from packbert.service.http import headers as api_keys
+from packbert.service.http.headers import ApiKeys
+from packbert.service.settings import Settings
 
 
 def make_keys(**settings: Any) -> ApiKeys:

@@ -6,9 +6,8 @@ import zlib
 
 import pytest
 
-from service.errors import Invalid, ServiceError, TooLarge, Unsupported
-from service.http.headers.accept import accepts_coding, choose_media_type
-from service.http.headers.coding import decode_body, encode_response
+from packbert.service.errors import Invalid, ServiceError, TooLarge, Unsupported
+from packbert.service.http.headers import accepts_coding, choose_media_type, decode_body, encode_response
 
 JSON, NPY = "application/json", "application/x-npy"
 

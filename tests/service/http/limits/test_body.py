@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from service.errors import BadRequest, ServiceError, TooLarge
-from service.http import validation
-from service.http.limits import body as body_limits
-from service.http.limits.body import BodyLimits, decode, on_thread, parse
-from service.settings import Settings
-from service.tasks import schemas
-from service.tasks.labels import label_schemas
+from packbert.service.errors import BadRequest, ServiceError, TooLarge
+from packbert.service.http import body as body_limits
+from packbert.service.http import validation
+from packbert.service.http.body import BodyLimits, decode, on_thread, parse
+from packbert.service.settings import Settings
+from packbert.service.tasks import inputs as schemas
+from packbert.service.tasks import predict as label_schemas
 
 SETTINGS = Settings.model_validate({"artifact": "."})
 LIMITS = BodyLimits.of(SETTINGS)

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from service.http.limits.connections import RETRY_SECONDS, Acceptor
+from packbert.service.http.limits import LOOK_AGAIN_SECONDS as RETRY_SECONDS
+from packbert.service.http.limits import Acceptor
 from tests.service.fakes import FakeTime, play
 
 

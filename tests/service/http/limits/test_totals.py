@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from service.errors import BuffersFull
-from service.http.limits.totals import TRIM_SECONDS, BufferedBytes
+from packbert.service.errors import BuffersFull
+from packbert.service.http.limits import TRIM_SECONDS, BufferedBytes
 from tests.service.fakes import FakeTime, play
 
 

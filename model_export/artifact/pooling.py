@@ -1,0 +1,207 @@
+"""The inputs of the graph's pooling: means, sentence vectors, sparse vectors."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.model_export.artifact.rows import Feeds, Ints, place, row_width
+
+Floats = NDArray[np.float32]
+# (length, first pooled position) -> the weights of the pooled tokens, or one for all
+Weighting = Callable[[int, int], Floats | float]
+MEANS = 16  # means per row: the narrowest block of the product that computes them
+BLOCK = 16  # tokens whose maximum is computed together
+ENDS = frozenset({"cls", "lasttoken"})  # the modes that read one token
+
+
+def _mean(length: int, first: int) -> float:
+    return 1.0 / (length - first)
+
+
+def _mean_sqrt_length(length: int, first: int) -> float:
+    return 1.0 / math.sqrt(length - first)
+
+
+def _by_position(length: int, first: int) -> Floats:
+    """Token i, counted from 1 at the begin of the sequence, weighs i: a prompt that is left out counts on."""
+    weights = np.arange(first + 1, length + 1, dtype=np.float64)
+    return np.asarray(weights / weights.sum(), np.float32)
+
+
+WEIGHTINGS: Mapping[str, Weighting] = {
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt_length,
+    "weightedmean": _by_position,
+}
+MODES = frozenset({*ENDS, "max", *WEIGHTINGS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PooledTokens:
+    """The sequences of a batch that are pooled, and where their tokens are among the rows of the last layer."""
+
+    lengths: Ints  # [pooled]
+    firsts: Ints  # [pooled]: the first position that is pooled
+    rows: Sequence[Ints]  # the positions of each sequence that the last layer computes, ascending
+    starts: NDArray[np.int64]  # [pooled]: the row of each sequence's first computed position
+
+    def row_of(self, positions: Sequence[int]) -> Ints:
+        """The row of one computed position of each sequence."""
+        offsets = [np.searchsorted(rows, position) for rows, position in zip(self.rows, positions, strict=True)]
+        return np.asarray(self.starts + np.array(offsets, np.int64), np.int32)
+
+
+def mean_feeds(pooled: PooledTokens) -> Feeds:
+    """The inputs of the output `mean`: the mean over all tokens of a sequence, special tokens included."""
+    slots, (weights,), back = _weighted(pooled, [_mean])
+    return {"mean_slots": slots, "mean_weights": weights, "mean_back": back}
+
+
+def sentence_feeds(pooled: PooledTokens, modes: Sequence[str]) -> Feeds:
+    """The inputs of the output `sentence` for its `modes`; without sequences that ask for it they are small."""
+    feeds: Feeds = {}
+    if "cls" in modes:
+        feeds["sentence_first"] = pooled.row_of(pooled.firsts.tolist())
+    if "lasttoken" in modes:
+        feeds["sentence_last"] = pooled.row_of((pooled.lengths - 1).tolist())
+    if "max" in modes:
+        feeds |= _max_feeds(pooled)
+    if weighted := [mode for mode in modes if mode in WEIGHTINGS]:
+        slots, weights, back = _weighted(pooled, [WEIGHTINGS[mode] for mode in weighted])
+        feeds |= {"sentence_slots": slots, "sentence_back": back}
+        feeds |= {f"sentence_weights_{mode}": one for mode, one in zip(weighted, weights, strict=True)}
+    return feeds
+
+
+def _weighted(pooled: PooledTokens, weightings: Sequence[Weighting]) -> tuple[Ints, list[Floats], Ints]:
+    """Weighted sums of a sequence's tokens, as a product of weights [rows, means, width] with packed rows.
+
+    The rows are packed as in attention. Returns the slots [rows, width], the weights of each weighting, and the sum of
+    each sequence [pooled]. A row has at most MEANS sums: with more, the product sums smaller blocks.
+    """
+    if not len(pooled.lengths):
+        weights = [np.zeros((1, 2, 1), np.float32) for _ in weightings]
+        return np.zeros((1, 1), np.int32), weights, np.zeros(0, np.int32)
+    width = row_width(pooled.lengths)
+    firsts, rows = place(pooled.lengths.tolist(), width)
+    packed = np.array(firsts) // width
+    within = np.array([int((packed[:n] == packed[n]).sum()) for n in range(len(packed))])
+    parts, row = np.unique(packed * width + within // MEANS, return_inverse=True)
+    within, rows = within % MEANS, len(parts)
+    means = max(2, int(within.max()) + 1)  # at least two: see batch._query_rows
+    slots = np.zeros((rows, width), np.int32)
+    weights = [np.zeros((rows, means, width), np.float32) for _ in weightings]
+    lengths, skipped, columns = pooled.lengths.tolist(), pooled.firsts.tolist(), [first % width for first in firsts]
+    at = list(zip(row.tolist(), within.tolist(), columns, lengths, strict=True))
+    for (i, _, column, length), start in zip(at, pooled.starts.tolist(), strict=True):
+        slots[i, column : column + length] = np.arange(start, start + length)
+    for array, weighting in zip(weights, weightings, strict=True):
+        for (i, j, column, length), first in zip(at, skipped, strict=True):
+            array[i, j, column + first : column + length] = weighting(length, first)
+    return slots, weights, (row * means + within).astype(np.int32)
+
+
+def _max_feeds(pooled: PooledTokens) -> Feeds:
+    """The maximum in two steps: of blocks of BLOCK tokens, then of the blocks of each sequence.
+
+    A block or a list of blocks that is not full repeats its first item, which changes no maximum.
+    """
+    if not len(pooled.lengths):
+        none = np.zeros((1, 1), np.int32)
+        return {"sentence_blocks": none, "sentence_maxima": none, "sentence_max_back": np.zeros(0, np.int32)}
+    counts = -(-(pooled.lengths - pooled.firsts) // BLOCK)
+    blocks = np.empty((int(counts.sum()), BLOCK), np.int32)
+    maxima = np.empty((len(counts), int(counts.max())), np.int32)
+    block = 0
+    for n, count in enumerate(counts.tolist()):
+        start = int(pooled.starts[n])
+        tokens = np.arange(start + int(pooled.firsts[n]), start + int(pooled.lengths[n]), dtype=np.int32)
+        blocks[block : block + count] = np.resize(tokens[0], count * BLOCK).reshape(count, BLOCK)
+        blocks[block : block + count].reshape(-1)[: len(tokens)] = tokens
+        maxima[n], maxima[n, :count] = block, np.arange(block, block + count)
+        block += count
+    back = np.arange(len(counts), dtype=np.int32)
+    return {"sentence_blocks": blocks, "sentence_maxima": maxima, "sentence_max_back": back}
+
+
+SPARSE_BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime adds up in another order
+PART = 8  # tokens of one text
+PARTS = SPARSE_BLOCK // PART
+SHIFTS = (1, 2, 4)  # a maximum of neighbours at these distances covers the part before a block and all of its own
+SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
+NO_TEXT = -1  # owner of a part that only fills a block
+
+
+def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.float64]:
+    """The weights of words of these largest logits, all above zero; `activation` is that of the manifest."""
+    weights = np.log1p(logits.astype(np.float64))
+    return np.log1p(weights) if activation == SECOND_LOG else weights
+
+
+def sparse_feeds(lengths: Ints, starts: Ints) -> Feeds:
+    """The inputs for texts of `lengths` whose first tokens are the rows `starts` of the last layer; both [texts]."""
+    if not len(lengths):
+        return NOTHING
+    counts = _parts(lengths)
+    owners = np.repeat(np.arange(len(lengths)), counts)
+    within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    tokens = within[:, None] * PART + np.arange(PART)
+    tokens = np.where(tokens < lengths[owners][:, None], tokens, 0) + starts[owners][:, None]
+    fill = -len(owners) % PARTS
+    tokens = np.concatenate([tokens, np.full((fill, PART), starts[0])]).astype(np.int32)
+    blocks = np.append(owners, np.full(fill, NO_TEXT)).reshape(-1, PARTS)
+    return {
+        "sparse_tokens": tokens.reshape(-1, SPARSE_BLOCK),
+        "sparse_joins": _joins(blocks),
+        "sparse_ends": _ends(blocks),
+        "sparse_offsets": _offsets(len(blocks)),
+        "sparse_count": np.array([len(blocks)], np.int64),
+    }
+
+
+def sparse_spans(places: NDArray[np.generic], lengths: Sequence[int]) -> list[slice]:
+    """The rows of `places` [weights, 2], the part and the id of each weight, that belong to each of the texts."""
+    last = np.cumsum(_parts(np.array(lengths))) - 1
+    starts, ends = (np.searchsorted(places[:, 0], last, side=side).tolist() for side in ("left", "right"))
+    return list(map(slice, starts, ends))
+
+
+def _parts(lengths: NDArray[np.integer]) -> NDArray[np.integer]:
+    return np.asarray(-(-lengths // PART))
+
+
+def _joins(owners: NDArray[np.integer]) -> NDArray[np.float32]:
+    """[blocks, shifts, 1 + parts, 1]: 0 where a part and the one at this distance before it are of one text, else -inf.
+
+    The first part of a block is the last one of the block before.
+    """
+    before = np.append(NO_TEXT - 1, owners[:-1, -1])
+    all_parts = np.column_stack([before, owners])
+    joins = np.full((len(owners), len(SHIFTS), 1 + PARTS, 1), -np.inf, np.float32)
+    for i, shift in enumerate(SHIFTS):
+        joins[:, i, shift:, 0][all_parts[:, shift:] == all_parts[:, :-shift]] = 0
+    return joins
+
+
+def _ends(owners: NDArray[np.integer]) -> NDArray[np.float32]:
+    """[blocks, parts, 1]: 1 where a text ends."""
+    flat = owners.reshape(-1)
+    ends = (flat != np.append(flat[1:], NO_TEXT)) & (flat != NO_TEXT)
+    return np.asarray(ends.reshape(-1, PARTS, 1), np.float32)
+
+
+def _offsets(blocks: int) -> Ints:
+    """[blocks, 2, 1]: what is added to the part in its block, and to the id."""
+    return np.column_stack([np.arange(blocks) * PARTS, np.zeros(blocks)]).astype(np.int32)[:, :, None]
+
+
+NOTHING: Feeds = {
+    "sparse_tokens": np.zeros((0, SPARSE_BLOCK), np.int32),
+    "sparse_joins": np.zeros((0, len(SHIFTS), 1 + PARTS, 1), np.float32),
+    "sparse_ends": np.zeros((0, PARTS, 1), np.float32),
+    "sparse_offsets": np.zeros((0, 2, 1), np.int32),
+    "sparse_count": np.zeros(1, np.int64),
+}

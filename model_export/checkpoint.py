@@ -1,0 +1,266 @@
+"""A checkpoint: its folder, its config, its weights by part and name."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, open_file, read_file
+from packbert.model_export.errors import ExportError
+from packbert.model_export.families import architecture_of, family_of
+from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
+from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, convert, convert_tensorflow
+
+CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
+LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
+MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
+TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
+
+
+class Checkpoint:
+    """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.root = folder  # with the model card, and modules.json of sentence-transformers
+        self.folder = folder = transformer_folder(folder)
+        self.name = name or _name(self.root.resolve())
+        self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
+        self.format = _format(folder)
+        self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
+        self._read: set[str] = set()
+        self.config: Mapping[str, Any] = self._config()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all weights, with the old LayerNorm names (gamma, beta) replaced."""
+        return frozenset(self._weights)
+
+    @property
+    def title(self) -> str:
+        """The first heading of the model card; empty without one."""
+        card = self.root / "README.md"
+        if not card.is_file():
+            return ""
+        with open_file(card, UNLIMITED_BYTES) as opened:
+            lines = opened.read(TITLE_BYTES).decode(errors="replace").splitlines()
+        return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(weight.shape) for weight in self._weights.values())
+
+    def weight(self, name: str, *, shape: tuple[int, ...]) -> LazyWeight:
+        """The weight called `name`, which counts as read from now on.
+
+        Raises ExportError where it is missing or has another shape; its `load` does where it holds NaN or infinity.
+        """
+        if name not in self._weights:
+            longer = [stored for stored in self._weights if stored.endswith(f".{name}")][:1]
+            hint = "".join(f", only {stored!r}: remove the prefix" for stored in longer)
+            raise ExportError(f"the checkpoint has no weight {name!r}, which this architecture needs{hint}")
+        found = self._weights[name].shape
+        if found != shape:
+            expected = f"but config.json says it should be {list(shape)}"
+            raise ExportError(f"weight {name!r} has shape {list(found)}, {expected}")
+        self._read.add(name)
+        return LazyWeight(shape, lambda: self._load(name), name)
+
+    def ignore(self, names: frozenset[str]) -> None:
+        """Marks weights as known and not needed."""
+        self._read |= names
+
+    def unused_weights(self) -> list[str]:
+        return sorted(self.names - self._read)
+
+    def _load(self, name: str) -> Array:
+        array = self._weights[name].load()
+        if not np.isfinite(array).all():
+            raise ExportError(f"weight {name!r} holds NaN or infinite values: the checkpoint is damaged")
+        return array
+
+    def _config(self) -> Mapping[str, Any]:
+        """The config; an old one without model_type is a BERT's if the weights are named so."""
+        original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
+        config = read_json(self.folder / (ORIGINAL_CONFIG if original else CONFIG))
+        if "model_type" in config or not any(name.startswith("bert.") for name in self.names):
+            return config
+        self.assumed["model_type"] = "bert: the config has no model_type, and the weights are called bert.*"
+        if original:
+            reason = "as in transformers; google-research/bert itself computes the tanh form"
+            self.assumed["hidden_act"] = f"gelu is the erf form, {reason}"
+        return config | {"model_type": "bert"}
+
+
+def transformer_folder(root: Path) -> Path:
+    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts."""
+    if (root / CONFIG).is_file():
+        return root
+    path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
+    return root / path
+
+
+def read_modules(root: Path) -> list[tuple[str, str]]:
+    """Folder and class of each module in modules.json, in order; empty where sentence-transformers did not save it.
+
+    Raises ExportError where the file is damaged or names a folder outside of `root`.
+    """
+    path = root / MODULES
+    if not path.is_file():
+        return []
+    try:
+        modules = [(str(module["path"]), str(module["type"])) for module in json.loads(read_file(path, MAX_JSON_BYTES))]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        expected = "sentence-transformers writes a list of modules with path and type"
+        raise ExportError(f"{path} cannot be read: {error!r}; {expected}") from error
+    if outside := [folder for folder, _ in modules if Path(folder).is_absolute() or ".." in Path(folder).parts]:
+        raise ExportError(f"{path} names {outside[0]!r}: a module must be in a folder beside {MODULES}")
+    return modules
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ExportError where the file is missing, damaged or holds something else."""
+    try:
+        content = json.loads(read_file(path, MAX_JSON_BYTES).decode())
+    except RecursionError:
+        raise ExportError(f"{path} cannot be read: its values are nested too deeply") from None
+    except FileNotFoundError:
+        expected = "CHECKPOINT must be a Hugging Face folder with config.json and *.safetensors"
+        raise ExportError(f"{path} is missing: {expected}") from None
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ExportError(f"{path} holds {type(content).__name__}, not a JSON object")
+    return content
+
+
+def _name(folder: Path) -> str:
+    """The folder's name; in the hub's cache (models--ORG--NAME/snapshots/COMMIT) that of the repository."""
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/")
+    return folder.name
+
+
+def _format(folder: Path) -> str:
+    """The first of FORMATS whose files are in the folder. Raises ExportError where there is none."""
+    if not folder.is_dir():
+        expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
+        raise ExportError(f"{folder} is missing: {expected}")
+    if (folder / "adapter_config.json").is_file():
+        solution = "merge it into its model (merge_and_unload) and export the result"
+        raise ExportError(f"{folder} holds an adapter of peft: {solution}")
+    for name, one in FORMATS.items():
+        if any(folder.glob(one.files)) or (folder / one.index).is_file():
+            return name
+    for pattern in TENSORFLOW:
+        if any(folder.glob(pattern)):
+            calls = convert_tensorflow(folder, pattern)
+            solution = f"convert it once with transformers 4 (version 5 cannot) and TensorFlow: {calls}"
+            raise ExportError(f"{folder} holds a TensorFlow checkpoint, which is not supported: {solution}")
+    patterns = " or ".join(one.files for one in FORMATS.values())
+    if runs := sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=_step):
+        found = f"only checkpoints of a Trainer: {', '.join(run.name for run in runs)}"
+        raise ExportError(f"{folder} has no {patterns} file, {found}: name one of them, like {runs[-1]}")
+    raise ExportError(f"{folder} has no {patterns} file: convert other formats with {convert(folder)}")
+
+
+def _step(folder: Path) -> tuple[int, str]:
+    """The training step in the name of a Trainer's checkpoint, and the name."""
+    number = folder.name.rpartition("-")[2]
+    return (int(number) if number.isdecimal() else 0, folder.name)
+
+
+def _files(folder: Path, kind: Format) -> list[Path]:
+    """The file with all weights, or the shards that an index lists, or all files of the format.
+
+    Raises ExportError where one is missing or only a pointer of Git LFS.
+    """
+    if (folder / kind.single).is_file():
+        files = [folder / kind.single]
+    elif (folder / kind.index).is_file():
+        files = _shards(folder / kind.index)
+    else:
+        files = sorted(folder.glob(kind.files))
+    for file in files:
+        if not file.is_file():
+            raise ExportError(f"{file} is missing: the download is not complete")
+        with open_file(file, UNLIMITED_BYTES) as opened:
+            if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise ExportError(f"{file} is only a pointer of Git LFS: run `git lfs pull` in {folder}")
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index lists."""
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(file, str) for file in listed.values()):
+        raise ExportError(f"{index} is damaged: its weight_map must give the file of each weight")
+    files = sorted(set(listed.values()))
+    if outside := [file for file in files if Path(file).name != file]:
+        raise ExportError(f"{index} names {outside[0]!r}: a shard must be a file beside the index")
+    return [index.parent / file for file in files]
+
+
+class NamedWeights:
+    """Finds weights by part and layer, and counts what was read. Raises ExportError where the config is not supported.
+
+    `weight`, `bias` and `dense` raise ExportError where the checkpoint lacks the weight or has it in another shape.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.family = family_of(checkpoint.config)
+        self.architecture = architecture_of(checkpoint.config)
+        self._checkpoint = checkpoint
+        prefix = self.family.prefix
+        self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
+
+    def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
+        return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)
+
+    def bias(self, part: str, size: int, *, layer: int = 0) -> LazyWeight:
+        return self._checkpoint.weight(self._name(part, "bias", layer), shape=(size,))
+
+    def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
+        return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
+
+    def has(self, part: str, kind: str = "weight") -> bool:
+        return self.knows(part) and self._name(part, kind, 0) in self._checkpoint.names
+
+    def knows(self, part: str) -> bool:
+        """Whether the family has such a part at all."""
+        return part in self.family.parts or part in self.family.heads
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether a dense layer stands between the embeddings and the first layer."""
+        return self.architecture.embedding != self.architecture.hidden or self.has("projection")
+
+    @property
+    def is_untied(self) -> bool:
+        """Whether the masked-LM decoder has its own weights instead of those of the word embeddings."""
+        return self._checkpoint.config.get("tie_word_embeddings", True) is False
+
+    def ignore_known(self) -> None:
+        """Marks weights as read that change no answer: stored position numbers, the duplicate of the decoder's bias."""
+        known = {self._prefix + name for name in self.family.ignored} | {self._name("mlm_decoder", "bias", 0)}
+        if self.has("mlm_decoder", "bias") and self.has("mlm_bias", "bias"):
+            known.add(self._name("mlm_bias", "bias", 0))
+        known |= {name for name in self._checkpoint.names if name.startswith(tuple(self.family.ignored_heads))}
+        self._checkpoint.ignore(frozenset(known))
+
+    def ignored_heads(self) -> list[str]:
+        """The heads that the checkpoint has and no task reads."""
+        stored = self._checkpoint.names
+        heads = self.family.ignored_heads.items()
+        return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
+
+    def _name(self, part: str, kind: str, layer: int) -> str:
+        if part in self.family.heads:
+            return f"{self.family.heads[part]}.{kind}"
+        stored = self.family.layer(self._checkpoint.config, layer)
+        return f"{self._prefix}{self.family.parts[part].format(i=stored)}.{kind}"

@@ -1,1 +1,0 @@
-"""Reads trained checkpoints: configuration, weights, families."""

@@ -1,1 +1,0 @@
-"""How weights are stored: safetensors, PyTorch's pickles read without executing them, and what to do with the rest."""

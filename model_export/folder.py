@@ -1,0 +1,73 @@
+"""Checks that the artifact's folder may be written, and writes it completely or not at all."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from packbert.model_export.artifact.manifest import MANIFEST
+from packbert.model_export.errors import ExportError
+
+PARTIAL = ".partial"  # suffix of the folder's name while it is written
+
+
+def check_empty(artifact: Path, device: str) -> None:
+    """Raises ExportError where `artifact` holds an artifact for the device, or anything but artifacts.
+
+    Remains of a killed export do not count.
+    """
+    if artifact.exists() and not artifact.is_dir():
+        raise ExportError(f"{artifact} is a file: name a new or an empty folder")
+    if (artifact / device).exists():
+        raise ExportError(f"{artifact / device} already holds an artifact: name another folder, or remove it first")
+    entries = artifact.iterdir() if artifact.exists() else ()
+    others = [entry.name for entry in entries if entry.suffix != PARTIAL and not (entry / MANIFEST).is_file()]
+    if others:
+        raise ExportError(f"{artifact} already holds something else ({others[0]}): name a new or an empty folder")
+
+
+@contextmanager
+def atomic_folder(artifact: Path) -> Iterator[Path]:
+    """An empty folder beside `artifact`, locked by this process: renamed to `artifact` at the end, removed on an error.
+
+    Raises ExportError where it cannot be written, or another process is writing it.
+    """
+    folder = artifact.with_name(artifact.name + PARTIAL)
+    created = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            try:
+                for remains in folder.iterdir():  # of a killed export
+                    shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
+                yield folder
+                folder.rename(artifact)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    except OSError as error:
+        reason = error.strerror or f"{error}, which a full disk causes"
+        raise ExportError(
+            f"{artifact} cannot be written: {reason}. Name a folder with room that is writable"
+        ) from error
+    finally:
+        for parent in created:  # innermost first
+            if parent.exists() and not any(parent.iterdir()):
+                parent.rmdir()
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Locks the folder until the end of the block or of the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            solution = "wait until it is done, or name another folder"
+            raise ExportError(f"another export is writing {folder}: {solution}") from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,293 @@
+"""The outputs of the graph: heads over the chosen rows of the last layer."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.errors import ExportError
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.graph.linear import add_and_activate, multiply, quantize
+from packbert.model_export.graph.pooling import build_sparse, weighted_sums
+from packbert.model_export.labels import Classifier
+from packbert.model_export.lazy_weight import LazyWeight
+
+SHORTLIST = 64  # words per mask, whatever top_k is: an answer must not change with the top_k of other requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """The product that turns rows [masks, width] into logits [masks, vocabulary]."""
+
+    weight: LazyWeight  # [vocabulary, width]
+    rows: Value  # the same in the graph
+    bias: Value  # [vocabulary]
+
+
+class LmHead(Protocol):
+    def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
+        """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
+
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:
+        """The logits [targets] of the (mask, vocabulary id) `pairs` [targets, 2]."""
+
+
+class ExactLogits:
+    """One product for all words, with the word embeddings if the decoder is tied to them."""
+
+    def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
+        return g.op("Gemm", x, decoder.rows, decoder.bias, transB=1)
+
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
+        return g.op("GatherND", logits, pairs)
+
+
+class Int8Shortlist:
+    """int8 for all words, then fp32 for the SHORTLIST best of each mask."""
+
+    def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
+        with g.scope("guess"):
+            # not ReduceMax: this head also runs without masks, and ONNX Runtime 1.31 reduces no rows to no rows
+            one = g.constant(np.array([1], np.int64))
+            largest, _ = g.ops("TopK", g.op("Abs", x), one, outputs=2, axis=-1, largest=1, sorted=0)
+            guess = g.op("Add", multiply(g, quantize(g, x, largest), decoder.weight), decoder.bias)
+            count = g.constant(np.array([min(SHORTLIST, decoder.weight.shape[0])], np.int64))
+            _, ids = g.ops("TopK", guess, count, outputs=2, axis=-1, largest=1, sorted=0)
+        with g.scope("likely"):
+            axis = g.constant(np.array([2], np.int64))
+            column = g.op("Unsqueeze", x, axis)
+            products = g.op("Squeeze", g.op("MatMul", g.op("Gather", decoder.rows, ids, axis=0), column), axis)
+            exact = g.op("Add", products, g.op("Gather", decoder.bias, ids, axis=0))
+            return g.op("ScatterElements", guess, ids, exact, axis=1)
+
+    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
+        """Each pair is its own product of a row and a column, so that it does not depend on the others."""
+        with g.scope("targets"):
+            masks, ids = (g.op("Gather", pairs, g.constant(np.int64(column)), axis=1) for column in (0, 1))
+            row = g.op("Unsqueeze", g.op("Gather", decoder.rows, ids, axis=0), g.constant(np.array([1], np.int64)))
+            column = g.op("Unsqueeze", g.op("Gather", x, masks, axis=0), g.constant(np.array([2], np.int64)))
+            products = g.op("Squeeze", g.op("MatMul", row, column), g.constant(np.array([1, 2], np.int64)))
+            return g.op("Add", products, g.op("Gather", decoder.bias, ids, axis=0))
+
+
+@dataclass(slots=True)
+class Heads:
+    """Builds every head that the checkpoint has. Raises ExportError where a head is not complete."""
+
+    g: GraphBuilder
+    parts: NamedWeights
+    classifier: Classifier
+    lm_head: LmHead
+    hidden: Value  # [selected, hidden]
+    sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
+    present: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # head -> reason
+    assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the checkpoint -> default, and why
+
+    def build(self) -> None:
+        """Everything is float32 but the product with the vocabulary, which is large enough to matter."""
+        dtype = self.g.dtype
+        with self.g.using_dtype("float32"):
+            self.hidden = self.g.cast(self.hidden, dtype)
+            cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
+            self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
+            self.present += ["cls", "mean", "tokens", "layers"]
+            self._build_mean()
+            tokens = self._build_tokens()
+            pooled = self._build_pooler(cls)
+            self._build_pair(pooled)
+            self._build_fill_mask(dtype)
+            self._build_labels(cls, pooled)
+            self._build_choices(cls, pooled)
+            self._build_tags(tokens)
+            self._build_spans(tokens)
+        self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
+
+    def _build_mean(self) -> None:
+        """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows."""
+        g, hidden = self.g, self.parts.architecture.hidden
+        slots = g.input("mean_slots", "int32", ["rows_of_means", "width_of_means"])
+        weights = g.input("mean_weights", "float32", ["rows_of_means", "means", "width_of_means"])
+        back = g.input("mean_back", "int32", ["pooled"])
+        with g.scope("mean"):
+            means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
+            g.output("mean", means, "float32", ["pooled", hidden])
+
+    def _build_tokens(self) -> Value:
+        """The hidden state of each token, [asked tokens, hidden]."""
+        g = self.g
+        tokens = g.op("Gather", self.hidden, g.input("token_index", "int32", ["asked_tokens"]), axis=0)
+        g.output("tokens", tokens, "float32", ["asked_tokens", self.parts.architecture.hidden])
+        return tokens
+
+    def _build_pooler(self, cls: Value) -> Value | None:
+        """tanh(W h[CLS] + b), [sequences, hidden]."""
+        hidden = self.parts.architecture.hidden
+        if not self._has("pooler", "pooler", "pooler"):
+            return None
+        with self.g.scope("pooler"):
+            pooled = self.g.op("Tanh", self._dense("pooler", cls, hidden, hidden))
+        self.g.output("pooler", pooled, "float32", ["sequences", hidden])
+        return pooled
+
+    def _build_pair(self, pooled: Value | None) -> None:
+        """Two logits from the pooler."""
+        if pooled is None:
+            known = bool(self.parts.family.pair)
+            self.missing["pair"] = self.missing["pooler"] if known else self._family_lacks("sentence-pair head")
+        elif self._has("pair", "pair", "sentence-pair head"):
+            with self.g.scope("pair"):
+                logits = self._dense("pair", pooled, self.parts.architecture.hidden, 2)
+                self.g.output("pair", logits, "float32", ["sequences", 2])
+
+    def _build_fill_mask(self, dtype: str) -> None:
+        """At the masks: the k largest logits, the targets' logits, and log(sum(exp)) over the whole vocabulary."""
+        g = self.g
+        if not self._has("fill_mask", "mlm_dense", "masked-LM head"):
+            self.missing["sparse"] = self.missing["fill_mask"]
+            return
+        index = g.input("mask_index", "int32", ["masks"])
+        k = g.input("k", "int64", [1])
+        pairs = g.input("target_pairs", "int64", ["targets", 2])
+        with g.scope("vocabulary"):
+            rows, decoder = self._transform(g.op("Gather", self.hidden, index, axis=0)), self._decoder(dtype)
+            logits, targets = self._logits(rows, decoder, pairs, dtype)
+            values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
+            # log(sum(exp)) = logit - log(probability) of the best word. A fifth of the time of ReduceLogSumExp, which
+            # computes one exponential after the other, and a smaller error
+            best = g.constant(np.array([0], np.int64))
+            probabilities = g.op("LogSoftmax", logits, axis=-1)
+            probability = g.op("GatherElements", probabilities, g.op("Gather", ids, best, axis=1), axis=1)
+            total = g.op("Sub", g.op("Gather", values, best, axis=1), probability)
+        g.output("top_logits", values, "float32", ["masks", "k"])
+        g.output("top_ids", ids, "int64", ["masks", "k"])
+        g.output("log_sum_exp", total, "float32", ["masks", 1])
+        g.output("target_logits", targets, "float32", ["targets"])
+        self._build_sparse(decoder, dtype)
+
+    def _build_labels(self, cls: Value, pooled: Value | None) -> None:
+        """A text's logits: from [CLS] through their own dense layer if the family has one, else from the pooler."""
+        g, hidden, names = self.g, self.parts.architecture.hidden, self.classifier.names
+        if self.classifier.output != "labels":
+            self.missing["labels"] = "the checkpoint has no classifier of texts"
+            return
+        self.present.append("labels")
+        with g.scope("labels"):
+            inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
+            g.output("labels", self._dense("labels", inner, hidden, len(names)), "float32", ["sequences", len(names)])
+
+    def _build_choices(self, cls: Value, pooled: Value | None) -> None:
+        """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
+        if self.classifier.output != "choices":
+            self.missing["choices"] = "the checkpoint has no multiple-choice head"
+            return
+        self.present.append("choices")
+        with self.g.scope("choices"):
+            inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
+            logit = self._dense("choices", inner, self.parts.architecture.hidden, 1)
+            self.g.output("choices", logit, "float32", ["sequences", 1])
+
+    def _classified(self, cls: Value, pooled: Value | None, part: str, activation: str) -> Value:
+        """What a classifier of texts reads: the dense layer `part` over [CLS], or the pooler without an activation."""
+        if activation:
+            hidden = self.parts.architecture.hidden
+            weight, bias = self.parts.dense(part, hidden, hidden)
+            product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
+            return add_and_activate(self.g, product, bias, activation)
+        if pooled is None:
+            raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
+        return pooled
+
+    def _build_tags(self, tokens: Value) -> None:
+        """The logits of each token."""
+        g, hidden, names = self.g, self.parts.architecture.hidden, self.classifier.names
+        if self.classifier.output != "tags":
+            self.missing["tags"] = "the checkpoint has no classifier of tokens"
+            return
+        self.present.append("tags")
+        with g.scope("tags"):
+            logits = self._dense("tags", tokens, hidden, len(names))
+            g.output("tags", logits, "float32", ["asked_tokens", len(names)])
+
+    def _build_spans(self, tokens: Value) -> None:
+        """For each token the logit that an answer starts with it, and the logit that one ends with it."""
+        if self._has("spans", "spans", "question-answering head"):
+            with self.g.scope("spans"):
+                logits = self._dense("spans", tokens, self.parts.architecture.hidden, 2)
+                self.g.output("spans", logits, "float32", ["asked_tokens", 2])
+
+    def _has(self, head: str, part: str, name: str) -> bool:
+        """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""
+        if self.parts.has(part):
+            self.present.append(head)
+            return True
+        known = self.parts.knows(part)
+        self.missing[head] = f"the checkpoint has no weights of a {name}" if known else self._family_lacks(name)
+        return False
+
+    def _family_lacks(self, name: str) -> str:
+        return f"family {self.parts.architecture.family} has no {name}"
+
+    def _transform(self, rows: Value) -> Value:
+        """Dense, activation and LayerNorm before the product with the vocabulary: [rows, hidden] to [rows, width]."""
+        g, parts, a = self.g, self.parts, self.parts.architecture
+        weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
+        product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
+        inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
+        gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
+        beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
+        return g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
+
+    def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
+        """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""
+        g = self.g
+        with g.using_dtype(dtype):
+            x = g.cast(rows, "float32")
+            logits = self.lm_head.logits(g, x, decoder)
+        logits = g.cast(logits, dtype)
+        return logits, self.lm_head.target_logits(g, x, decoder, logits, pairs)
+
+    def _build_sparse(self, decoder: Decoder, dtype: str) -> None:
+        """The largest logit of each word over all tokens of a text; its product is not rounded to int8."""
+        g = self.g
+
+        def product(rows: Value) -> Value:
+            states = self._transform(g.op("Gather", self.hidden, rows, axis=0))
+            with g.using_dtype(dtype):
+                columns = g.op("Transpose", g.cast(states, "float32"), perm=[1, 0])
+            return g.cast(g.op("MatMul", decoder.rows, columns), dtype)
+
+        bias = g.weight("decoder.bias", self._decoder_bias())
+        build_sparse(g, product, bias)
+        if self.sparse:
+            self.present.append("sparse")
+        else:
+            self.missing["sparse"] = "the checkpoint was not trained for sparse vectors"
+
+    def _decoder(self, dtype: str) -> Decoder:
+        """The word embeddings if the decoder is tied to them or not stored; else the stored decoder."""
+        parts, a = self.parts, self.parts.architecture
+        stored = parts.has("mlm_decoder")
+        if parts.is_untied and not stored:
+            found = "config.json sets tie_word_embeddings to False, but the checkpoint has no decoder"
+            raise ExportError(f"{found}: its masked-LM head is not complete")
+        word = weight = parts.weight("word", (a.vocabulary, a.embedding))
+        if stored:
+            decoder = parts.weight("mlm_decoder", (a.vocabulary, a.embedding))
+            weight = word if np.array_equal(decoder.load(), word.load()) else decoder
+        with self.g.using_dtype(dtype):
+            rows = self.g.named("embeddings/word") if weight is word else self.g.weight("decoder", weight)
+            return Decoder(weight=weight, rows=rows, bias=self.g.weight("decoder.bias", self._decoder_bias()))
+
+    def _decoder_bias(self) -> LazyWeight:
+        vocabulary = self.parts.architecture.vocabulary
+        for part in ("mlm_decoder", "mlm_bias"):  # if the two differ, transformers uses the decoder's own
+            if self.parts.has(part, "bias"):
+                return self.parts.bias(part, vocabulary)
+        self.assumed["masked-LM bias"] = "zero, the initial value in transformers: the checkpoint has none"
+        return LazyWeight((vocabulary,), lambda: np.zeros(vocabulary, np.float32))
+
+    def _dense(self, part: str, x: Value, width: int, out: int) -> Value:
+        weight, bias = self.parts.dense(part, out, width)
+        return self.g.op("Gemm", x, self.g.weight("weight", weight), self.g.weight("bias", bias), transB=1)

@@ -1,1 +1,0 @@
-"""The heads of the graph, and what they are made of."""

@@ -1,0 +1,65 @@
+"""Graphs of hidden states and of attention probabilities."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from packbert.model_export.artifact.batch import LAST, OFFSETS, attention_name, hidden_name
+from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.graph.attention import Attention
+from packbert.model_export.graph.builder import GraphBuilder, Value
+from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.encoder import read_projections
+from packbert.model_export.graph.linear import Linear
+from packbert.model_export.lazy_weight import Array, LazyWeight
+
+
+def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attention: Attention, shift: Shift) -> None:
+    """Inputs in the dtype of `g`, outputs in float32. Weights get the names that the encoder gives them."""
+    a, dtype = parts.architecture, g.dtype
+    for i in range(a.layers):
+        states = g.input(hidden_name(i), dtype, [f"tokens.{i}", a.hidden])
+        with g.scope(f"layers.{i}"), g.scope("attention"):
+            found = attention.probabilities(linear, read_projections(parts, shift, i), states)
+        with g.using_dtype("float32"):
+            g.expose(attention_name(i), g.cast(found, dtype), "float32", [a.heads, f"tokens.{i}", f"tokens.{i}"])
+
+
+def name_states(states: Sequence[Value]) -> None:
+    """Names the states after the embeddings and each layer, so that `write_layers` finds them in the written graph."""
+    for layer, value in enumerate(states):
+        value.name = hidden_name(LAST if layer == len(states) - 1 else layer)
+
+
+def declare_states(g: GraphBuilder, parts: NamedWeights, offsets: LazyWeight) -> Value:
+    """The input of a graph of the heads alone: the states [chosen, hidden] of the last layer, which another graph gave.
+
+    The graph also has the output OFFSETS, and the table of words, which a decoder may read.
+    """
+    a = parts.architecture
+    states = g.input(hidden_name(LAST), g.dtype, ["chosen", a.hidden])
+    g.output(OFFSETS, g.constant(offsets.load()), "float32", list(offsets.shape))
+    if parts.has("mlm_dense"):
+        with g.scope("embeddings"):
+            g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
+    return states
+
+
+def write_layers(path: Path, model: Path, offsets: Array, dtype: str) -> None:
+    """Writes the graph beside the written `model`: its outputs, the states in `dtype`, and `offsets` as OFFSETS.
+
+    `offsets` [layers + 1, hidden] are what the channel shift took from each state, in float32.
+    """
+    written = onnx.load(model, load_external_data=False)
+    graph, (states, hidden) = written.graph, offsets.shape
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for layer in range(states):
+        last = layer == states - 1
+        name, rows = hidden_name(LAST if last else layer), "chosen" if last else "tokens"
+        graph.output.append(helper.make_tensor_value_info(name, kind, [rows, hidden]))
+    graph.initializer.append(numpy_helper.from_array(offsets, OFFSETS))
+    graph.output.append(helper.make_tensor_value_info(OFFSETS, onnx.TensorProto.FLOAT, list(offsets.shape)))
+    onnx.save(written, path)

@@ -1,0 +1,118 @@
+"""Downloads checkpoints by their hub id, ORG/NAME or ORG/NAME@REVISION."""
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, cast
+
+from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS as WEIGHTS
+from packbert.model_export.artifact.manifest import DESCRIPTION, HUB_ID, MODULES, PICKLES
+from packbert.model_export.errors import ExportError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def locate(name: str) -> tuple[Path, str]:
+    """The folder of a checkpoint, downloaded if `name` is a hub id, and its name; "" for a local folder.
+
+    Raises ExportError where the hub cannot be reached or does not have it.
+    """
+    found = HUB_ID.fullmatch(name)
+    if found is None or Path(name).exists():
+        return Path(name), ""
+    with _ends_at_once():
+        return _download(found["name"], found["revision"]), found["name"]
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """The weights come last and from the same commit, so a folder with all weights has all other files too."""
+    folder = _snapshot(name, revision, DESCRIPTION)
+    for patterns in (WEIGHTS, PICKLES):
+        _snapshot(name, folder.name, patterns)
+        if any(folder.glob(WEIGHTS[0])):
+            break
+    if not (folder / MODULES).exists():
+        _check_without_modules(name, folder.name)
+    return folder
+
+
+def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+    """The folder of the commit in the hub's cache, which then has all files of the patterns that the hub has."""
+    from huggingface_hub import snapshot_download  # a fifth of the exporter's start, and most exports need no hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])  # that of its HTTP library, which changes
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+    except (http_error, OSError, ValueError) as error:
+        raise ExportError(f"{name} is not a local folder and could not be downloaded: {_reason(error)}") from error
+
+
+def _check_without_modules(name: str, commit: str) -> None:
+    """Raises ExportError where another program downloaded the folder, perhaps without modules.json, and no hub answers.
+
+    Without that file a model of sentence-transformers would become a plain BERT. The hub's answer that the repository
+    has no such file is kept in the hub's cache.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    if try_to_load_from_cache(name, MODULES, revision=commit) is not None:
+        return
+    try:
+        hf_hub_download(name, MODULES, revision=commit)
+    except LocalEntryNotFoundError as error:
+        fault = f"the hub's cache has {name} but does not know whether it has {MODULES}"
+        raise ExportError(f"{fault}: {_reason(error)}") from error
+    except (EntryNotFoundError, HfHubHTTPError):
+        return
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error of the hub, and the way out."""
+    from huggingface_hub import constants, errors
+
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    elsewhere = "run `bert-export download` with this name where there is a network, and copy HF_HOME here"
+    if isinstance(error, errors.GatedRepoError):
+        return f"{first}; accept its terms on {constants.ENDPOINT} and set HF_TOKEN to a token of that account"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{first}; check the name; for a private repository set HF_TOKEN"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{first}; check the part after @: a branch, a tag or a commit"
+    if constants.HF_HUB_OFFLINE:
+        missing = f"it is not, or not completely, in {constants.HF_HUB_CACHE}"
+        return f"{missing}, and HF_HUB_OFFLINE is set: unset it, or {elsewhere}"
+    if isinstance(error, PermissionError):
+        return f"{first}; set HF_HOME to a folder that is writable"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return f"{first}; make room in {constants.HF_HUB_CACHE}, or set HF_HOME to a folder with room"
+    return f"{first}; check the network, HF_ENDPOINT ({constants.ENDPOINT}) and the name, or {elsewhere}"
+
+
+@contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process: huggingface_hub's threads would first finish their files.
+
+    What they have received so far stays in the hub's cache, and the next download continues there.
+    """
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
+        print("\nmodel_export: interrupted, nothing was written; the next download continues", file=sys.stderr)  # noqa: T201
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""The names of the classifier's and the pair head's logits, and how a classifier's logits become scores."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.errors import ExportError
+from packbert.model_export.families import Family, int_setting
+
+TASKS = {  # end of a class name -> our output
+    "ForSequenceClassification": "labels",
+    "ForTokenClassification": "tags",
+    "ForMultipleChoice": "choices",
+}
+SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; also transformers' defaults
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+}
+PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # by training objective
+SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier:
+    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "" without a classifier
+    names: tuple[str, ...]  # of the logits, in order; none of "choices"
+    scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
+
+
+NO_CLASSIFIER = Classifier(output="", names=(), scores="none")
+
+
+def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
+    """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
+    if not (parts.has("labels") or parts.has("tags")):
+        return NO_CLASSIFIER
+    stated = config.get("architectures")
+    classes = [str(name) for name in stated] if isinstance(stated, list) else []
+    outputs = {output for name in classes for end, output in TASKS.items() if name.endswith(end)}
+    if len(outputs) != 1:
+        expected = f"it must name one class that ends in {' or '.join(TASKS)}"
+        raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
+    if outputs == {"choices"}:
+        _check_summary(config)
+        return Classifier(output="choices", names=(), scores="none")
+    names = _label_names(config)
+    problem = config.get("problem_type")
+    if problem is not None and str(problem) not in SCORE_FUNCTIONS:
+        supported = ", ".join(sorted(SCORE_FUNCTIONS))
+        raise ExportError(f"config.json sets problem_type to {problem!r}; supported are {supported}")
+    default = "sigmoid" if len(names) == 1 else "softmax"
+    return Classifier(output=outputs.pop(), names=names, scores=SCORE_FUNCTIONS[problem] if problem else default)
+
+
+def _check_summary(config: Mapping[str, Any]) -> None:
+    """Raises ExportError where ELECTRA's multiple-choice head reads another vector than that of [CLS]."""
+    for key, supported in SUMMARY.items():
+        if (found := config.get(key, supported)) != supported:
+            only = f"of a multiple-choice head only {supported!r} is supported"
+            raise ExportError(f"config.json sets {key} to {found!r}; {only}")
+
+
+def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values of id2label by number; LABEL_0 and so on where the config has only num_labels."""
+    stated = config.get("id2label")
+    if not isinstance(stated, Mapping):
+        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", 2, least=1)))
+    try:
+        numbered = {int(number): str(name) for number, name in stated.items()}
+    except ValueError:
+        raise ExportError(f"config.json's id2label has a key that is no number: {sorted(stated)}") from None
+    if sorted(numbered) != list(range(len(numbered))):
+        expected = f"they must be 0 to {len(numbered) - 1}"
+        raise ExportError(f"config.json's id2label has the numbers {sorted(numbered)}; {expected}")
+    return tuple(numbered[number] for number in range(len(numbered)))
+
+
+def pair_labels(checkpoint: Checkpoint, family: Family) -> tuple[str, str]:
+    """The names of the pair head's two logits. Where the checkpoint's name or card decides, `assumed` reports it."""
+    config_name = str(checkpoint.config.get("_name_or_path", ""))
+    for where, text in (("name", checkpoint.name), ("_name_or_path", config_name), ("card's title", checkpoint.title)):
+        for part, objective in family.pair_of_name.items():
+            if part in text.lower():
+                first, second = PAIR_LABELS[objective]
+                reason = f"the checkpoint's {where} is {text!r}, and such models were trained on sentence order"
+                checkpoint.assumed["pair_labels"] = f"{first} and {second}: {reason}"
+                return first, second
+    return PAIR_LABELS[family.pair]

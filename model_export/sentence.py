@@ -1,0 +1,295 @@
+"""The files of sentence-transformers: modules, pooling, prompts, limits."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tokenizers import normalizers
+
+from packbert.model_export.artifact.manifest import MODULES
+from packbert.model_export.artifact.pooling import MODES, SECOND_LOG
+from packbert.model_export.checkpoint import Checkpoint, read_json, read_modules
+from packbert.model_export.errors import ExportError
+from packbert.model_export.lazy_weight import LazyWeight
+from packbert.model_export.tokenizer import TokenizerFiles
+from packbert.model_export.weights import FORMATS, Weights
+
+TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
+SPLADE_ACTIVATIONS = ("relu", SECOND_LOG)  # log(1 + relu(logit)), log(1 + log(1 + relu(logit)))
+
+
+def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
+    """One of SPLADE_ACTIVATIONS for `modules` (folder and class) that are an encoder and SpladePooling; or "".
+
+    Raises ExportError where the pooling is not computed here: by sum instead of by maximum.
+    """
+    kinds = [kind.rsplit(".", 1)[-1] for _, kind in modules]
+    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
+        return ""
+    path = folder / modules[1][0] / "config.json"
+    config = read_json(path)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy != "max" or activation not in SPLADE_ACTIVATIONS:
+        raise ExportError(
+            f"{path} pools by {strategy!r} of {activation!r}; "
+            f"only 'max' of {' or '.join(SPLADE_ACTIVATIONS)} is computed: "
+            "remove modules.json to export the checkpoint without its sparse vectors"
+        )
+    return str(activation)
+
+
+def optional_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty without the file."""
+    return read_json(path) if path.is_file() else {}
+
+
+SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+PACKAGE = "sentence_transformers."
+SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the modes are concatenated
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS = {  # class of torch.nn -> activation of the graph
+    "Identity": "",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+}
+PLAIN_OUTPUTS = ("cls", "mean")  # modes that have an output of their own
+VECTOR = "sentence_embedding"  # the only feature that modules may read and write
+NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
+MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
+WAY_OUT = "--without-modules exports the vectors before it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """f(x W^T + b), and with a residual + x or, where the widths differ, + x R^T."""
+
+    weight: LazyWeight  # [out, in]
+    bias: LazyWeight | None  # [out]
+    activation: str  # a value of ACTIVATIONS
+    residual: bool = False
+    residual_weight: LazyWeight | None = None  # R, [out, in]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorm:
+    weight: LazyWeight  # [width]
+    bias: LazyWeight  # [width]
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnitLength:
+    """x / max(|x|, 1e-12)."""
+
+
+Layer = Dense | LayerNorm | UnitLength
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceModel:
+    """What the checkpoint computes after the encoder; without modules.json the plain [CLS] vector."""
+
+    width: int  # of the vector
+    modes: tuple[str, ...] = ()  # of MODES; their vectors are concatenated
+    include_prompt: bool = True
+    layers: tuple[Layer, ...] = ()  # after pooling
+    modules: tuple[str, ...] = ()  # in words, the last Normalize included
+    normalize: bool = False  # the last module is Normalize: the service does it, so that a request can do without
+    left_out: tuple[str, ...] = ()
+    max_tokens: int | None = None  # max_seq_length
+    lowercase: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: str = ""
+    sparse: str = ""  # the activation of its sparse vectors; "" where it was not trained for them
+
+    @property
+    def pooling(self) -> str:
+        """The output that is the vector: cls, mean, or `sentence` where these are not it."""
+        plain = len(self.modes) == 1 and self.modes[0] in PLAIN_OUTPUTS and self.include_prompt and not self.layers
+        return self.modes[0] if plain else "sentence" if self.modes else "cls"
+
+
+class _NotComputed(Exception):
+    """A module, or a value of its config, is not computed here; the message names it."""
+
+
+def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool = False) -> SentenceModel:
+    """What `checkpoint`, whose hidden states have `width` channels, computes after the encoder.
+
+    `without_modules` leaves out the first module that is not computed and all after it. Raises ExportError where there
+    is such a module without that option, or a file is damaged.
+    """
+    folder, model = checkpoint.root, SentenceModel(width=width)
+    listed, settings = read_modules(folder), optional_json(folder / SETTINGS)
+    if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
+        return model
+    if sparse := splade_activation(folder, listed):
+        limits = _limits(folder / listed[0][0] / TRANSFORMER)
+        return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SETTINGS))
+    for i, (path, kind) in enumerate(listed):
+        try:
+            model = _read(model, folder, path, kind, first=i == 0)
+        except _NotComputed as reason:
+            if not without_modules:
+                raise ExportError(
+                    f"module {i} of {folder / MODULES}, {kind}, {reason}: the vectors would not be the checkpoint's. "
+                    f"{WAY_OUT}"
+                ) from None
+            model = replace(model, left_out=tuple(kind for _, kind in listed[i:]))
+            break
+    if model.layers and isinstance(model.layers[-1], UnitLength):
+        model = replace(model, layers=model.layers[:-1], normalize=True)
+    return replace(model, **_prompts(settings, folder / SETTINGS))
+
+
+def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bool) -> SentenceModel:
+    """`model` with one more module."""
+    name = kind.rsplit(".", 1)[-1] if kind.startswith(PACKAGE) else kind
+    if name == "Transformer" and first:
+        return _transformer(model, folder / path)
+    if first or (name == "Pooling") == bool(model.modes):
+        raise _NotComputed("is not computed at this place")
+    match name:
+        case "Pooling":
+            return _pooling(model, folder / path)
+        case "Dense":
+            return _dense(model, folder / path)
+        case "LayerNorm":
+            return _layer_norm(model, folder / path)
+        case "Normalize":
+            _check_features(optional_json(folder / path / "config.json"))
+            return replace(model, layers=(*model.layers, UnitLength()), modules=(*model.modules, "Normalize"))
+        case "Dropout":  # nothing outside of training
+            return model
+    raise _NotComputed("is not computed")
+
+
+def _transformer(model: SentenceModel, folder: Path) -> SentenceModel:
+    path = folder / TRANSFORMER
+    config = optional_json(path)
+    expected = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+    for key, value in expected.items():
+        if config.get(key, value) != value:
+            raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
+    return replace(model, **_limits(path))
+
+
+def _limits(path: Path) -> dict[str, Any]:
+    """The fields of SentenceModel that the config of module Transformer gives."""
+    config = optional_json(path)
+    limit = config.get("max_seq_length")
+    if limit is not None and (not isinstance(limit, int) or limit < MIN_TOKENS):
+        raise ExportError(f"{path} sets max_seq_length to {limit!r}; it must be an integer of at least {MIN_TOKENS}")
+    return {"max_tokens": limit, "lowercase": config.get("do_lower_case") is True}
+
+
+def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
+    config = read_json(folder / "config.json")
+    stated = config.get("pooling_mode")
+    if stated is None:
+        stated = [mode for switch, mode in SWITCHES.items() if config.get(switch)] or "mean"
+    modes = tuple(stated) if isinstance(stated, list) else (stated,)
+    if unknown := [str(mode) for mode in modes if mode not in MODES]:
+        raise _NotComputed(f"pools by {', '.join(unknown)}, and only {', '.join(sorted(MODES))} are computed")
+    size = config.get("embedding_dimension", config.get("word_embedding_dimension", model.width))
+    if size != model.width:
+        raise ExportError(f"{folder}/config.json pools {size} channels; the encoder has {model.width}")
+    kept = config.get("include_prompt", True) is not False
+    words = f"Pooling({' + '.join(modes)}{'' if kept else ', without the prompt'})"
+    width = model.width * len(modes)
+    return replace(model, modes=modes, include_prompt=kept, width=width, modules=(*model.modules, words))
+
+
+def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
+    config = read_json(folder / "config.json")
+    _check_features(config)
+    path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    name = path.rsplit(".", 1)[-1]
+    if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
+        raise _NotComputed(f"has the activation {path}, and only {', '.join(ACTIVATIONS)} of torch.nn are computed")
+    weights, width, out = _weights(folder), model.width, config.get("out_features")
+    if not isinstance(out, int):
+        raise ExportError(f"{folder}/config.json sets out_features to {out!r}; it must be an integer")
+    bias = _weight(weights, "linear.bias", (out,), folder) if config.get("bias", True) else None
+    weight, residual = _weight(weights, "linear.weight", (out, width), folder), config.get("use_residual") is True
+    other = _weight(weights, "residual.weight", (out, width), folder) if residual and out != width else None
+    dense = Dense(weight=weight, bias=bias, activation=ACTIVATIONS[name], residual=residual, residual_weight=other)
+    words = f"Dense({width} to {out}, {name}{', with a residual' if residual else ''})"
+    return replace(model, width=out, layers=(*model.layers, dense), modules=(*model.modules, words))
+
+
+def _layer_norm(model: SentenceModel, folder: Path) -> SentenceModel:
+    weights = _weights(folder)
+    weight, bias = (_weight(weights, f"norm.{kind}", (model.width,), folder) for kind in ("weight", "bias"))
+    norm = LayerNorm(weight=weight, bias=bias, epsilon=NORM_EPSILON)
+    return replace(model, layers=(*model.layers, norm), modules=(*model.modules, "LayerNorm"))
+
+
+def _check_features(config: Mapping[str, Any]) -> None:
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, VECTOR):
+            raise _NotComputed(f"has {key} {config[key]!r}, and only {VECTOR!r} is computed")
+
+
+def _weights(folder: Path) -> Weights:
+    for one in FORMATS.values():
+        if (folder / one.single).is_file():
+            return one.read([folder / one.single])
+    raise ExportError(
+        f"{folder} has no {' or '.join(one.single for one in FORMATS.values())}: the module has no weights"
+    )
+
+
+def _weight(weights: Weights, name: str, shape: tuple[int, ...], folder: Path) -> LazyWeight:
+    found = weights[name].shape if name in weights else "missing"
+    if found != shape:
+        raise ExportError(f"weight {name!r} of {folder} must have the shape {list(shape)}; it is {found}")
+    return weights[name]
+
+
+def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The fields of SentenceModel that config_sentence_transformers.json gives."""
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name") or ""
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise ExportError(f"{path} is damaged: prompts must be texts by name")
+    if default and default not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise ExportError(f"{path} sets default_prompt_name to {default!r}, which is not one of its prompts: {known}")
+    return {"prompts": prompts, "default_prompt": default, "similarity": settings.get("similarity_fn_name") or ""}
+
+
+def apply_sentence_settings(files: TokenizerFiles, model: SentenceModel, *, positions: int) -> None:
+    """Changes `files` as sentence-transformers changes a tokenizer that it loads, for a model of `positions`.
+
+    max_seq_length replaces the tokenizer's own limit, and do_lower_case adds a normalizer where none lowercases.
+    """
+    if model.max_tokens is not None:
+        files.max_tokens = min(model.max_tokens, positions)
+    if not model.lowercase:
+        return
+    tokenizer = files.tokenizer
+    stated = json.loads(tokenizer.to_str())["normalizer"]
+    if stated is None:
+        tokenizer.normalizer = normalizers.Lowercase()
+    elif not _lowercases(stated):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])
+
+
+def _lowercases(normalizer: dict[str, object]) -> bool:
+    """Whether a normalizer of tokenizer.json, or one inside of it, lowercases."""
+    inner = normalizer.get("normalizers")
+    if isinstance(inner, list) and any(_lowercases(one) for one in inner):
+        return True
+    return normalizer["type"] == "Lowercase" or normalizer.get("lowercase") is True

@@ -1,1 +1,0 @@
-"""Reads tokenizer files and writes one tokenizer.json."""

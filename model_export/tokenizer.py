@@ -1,0 +1,236 @@
+"""Reads a checkpoint's tokenizer files into one tokenizer.json, its special tokens and its length limit."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    BertWordPieceTokenizer,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, open_file
+from packbert.model_export.checkpoint import read_json
+from packbert.model_export.errors import ExportError
+from packbert.model_export.families import BERT_TOKENS, Family
+
+SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
+FILES = "tokenizer.json, vocab.txt, or vocab.json with merges.txt"
+SOLUTION = "which transformers writes: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+UNLIMITED = 10**6  # transformers writes 1e30 where a tokenizer has no limit
+MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
+FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")  # of tokenizer_config.json
+NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
+
+
+@dataclass(slots=True)
+class TokenizerFiles:
+    """A checkpoint's tokenizer, without truncation and padding."""
+
+    tokenizer: Tokenizer
+    special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id; those that the tokenizer has
+    max_tokens: int  # per sequence, special tokens included
+    source: str  # the file that the tokenizer was read from
+    assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the files -> the default, and why
+
+    def save(self, path: Path) -> None:
+        self.tokenizer.save(str(path), pretty=False)
+
+
+def read_tokenizer(
+    folder: Path, config: Mapping[str, Any], family: Family, *, size: int, positions: int
+) -> TokenizerFiles:
+    """The tokenizer in `folder`, for a model of `size` word embeddings and `positions` positions.
+
+    Raises ExportError where there is none, it is damaged or not supported, or it does not fit the model.
+    """
+    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class")} | _settings(folder)
+    assumed: dict[str, str] = {}
+    source, tokenizer = _tokenizer(folder, family, settings, assumed)
+    _escape_special_tokens(tokenizer)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= size:
+        mismatch = f"the tokenizer has id {largest}, but the model has only {size} word embeddings"
+        raise ExportError(f"{mismatch}: they do not belong together")
+    special = _special_tokens(tokenizer, folder, family, settings)
+    if tokenizer.num_special_tokens_to_add(False) < 2:
+        raise ExportError("the tokenizer adds no [CLS] and [SEP] to a text: tokenizer.json has no post-processor")
+    stated = settings.get("model_max_length", UNLIMITED)
+    limit = min(positions, int(stated)) if stated < UNLIMITED else positions
+    return TokenizerFiles(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, source=source, assumed=assumed)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The values of tokenizer_config.json that are not null. Raises ExportError where one is not valid."""
+    path = folder / "tokenizer_config.json"
+    settings = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
+    for key in FLAGS:
+        if not isinstance(settings.get(key, True), bool):
+            raise ExportError(f"{path} sets {key} to {settings[key]!r}; it must be true or false")
+    limit = settings.get("model_max_length", UNLIMITED)
+    if not isinstance(limit, int | float) or limit < MIN_TOKENS:
+        raise ExportError(f"{path} sets model_max_length to {limit!r}; it must be a number of at least {MIN_TOKENS}")
+    return settings
+
+
+def _tokenizer(
+    folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]
+) -> tuple[str, Tokenizer]:
+    """The file that counts, and the tokenizer read from it."""
+    if (folder / "tokenizer.json").is_file():
+        _check_size(folder / "tokenizer.json")
+        try:
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises a bare Exception
+            raise ExportError(f"{folder / 'tokenizer.json'} is damaged: {error}") from error
+        _apply_tokenizer_config(tokenizer, settings, assumed)
+        return "tokenizer.json", tokenizer
+    if (folder / "vocab.txt").is_file():
+        source, tokenizer = "vocab.txt", _word_piece(folder / "vocab.txt", settings, assumed)
+    elif (folder / "vocab.json").is_file():
+        source, tokenizer = "vocab.json and merges.txt", _byte_pairs(folder, family.tokens, settings)
+    else:
+        for name in SENTENCEPIECE:
+            if (folder / name).is_file():
+                raise ExportError(f"{folder} has {name} and no tokenizer.json, {SOLUTION}")
+        raise ExportError(f"{folder} has no tokenizer that is supported: {FILES}")
+    name = settings["tokenizer_class"]
+    if name is not None and str(name).removesuffix("Fast") not in CLASSES:
+        raise ExportError(f"{folder} has a {name}, which cannot be built from {source}: it needs a tokenizer.json")
+    _refuse_added_tokens(folder, tokenizer, settings)
+    return source, tokenizer
+
+
+def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], assumed: dict[str, str]) -> None:
+    """Overrides tokenizer.json by the flags of tokenizer_config.json, as transformers does."""
+    if settings["tokenizer_class"] in GENERIC:
+        return
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        for key, name in NORMALIZER.items():
+            setattr(normalizer, name, settings.get(key, getattr(normalizer, name)))
+        if not normalizer.lowercase and "do_lower_case" not in settings:
+            reason = "transformers assumes true if tokenizer_config.json has no do_lower_case"
+            assumed["do_lower_case"] = f"false, as in tokenizer.json; {reason}"
+    if isinstance(splitter, pre_tokenizers.ByteLevel):
+        splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
+
+
+def _refuse_added_tokens(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+    """Raises ExportError for tokens added to the vocabulary later: only tokenizer.json defines them completely."""
+    path, stated = folder / "added_tokens.json", settings.get("added_tokens_decoder")
+    added = list(read_json(path)) if path.is_file() else []
+    for one in stated.values() if isinstance(stated, Mapping) else ():
+        if isinstance(one, Mapping) and not (
+            one.get("special") and tokenizer.token_to_id(str(one.get("content"))) is not None
+        ):
+            added.append(str(one.get("content")))
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    if unknown := [content for content in added if content not in known]:
+        raise ExportError(
+            f"{folder} adds tokens to the vocabulary ({unknown[0]}): it needs a tokenizer.json, {SOLUTION}"
+        )
+
+
+def _escape_special_tokens(tokenizer: Tokenizer) -> None:
+    """Splits the name of a special token in a text, so that a unigram model, which has it as a piece, does not find it.
+
+    Other models never do: WordPiece splits texts at punctuation, and no merges of BPE lead to a special token.
+    """
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    tokens = tokenizer.get_added_tokens_decoder().values()
+    names = [token.content for token in tokens if token.special and len(token.content) > 1]
+    inside = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+    split = pre_tokenizers.Split(Regex(inside), "merged_with_previous")
+    before = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer is not None else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, split])
+
+
+def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
+    """BERT's tokenizer from a vocab.txt with one piece per line; only LF ends a line."""
+    _check_size(vocabulary)
+    try:
+        pieces = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{vocabulary} is truncated or damaged: {error}") from error
+    ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
+    for name in ("cls", "sep", "unk"):
+        if BERT_TOKENS[name] not in ids:
+            raise ExportError(f"{vocabulary} has no {BERT_TOKENS[name]}: it is not the vocabulary of a BERT")
+    if "do_lower_case" not in settings:
+        reason = "as in transformers if tokenizer_config.json has no do_lower_case; a cased model needs it set to false"
+        assumed["do_lower_case"] = f"true, {reason}"
+    built = BertWordPieceTokenizer(
+        ids,
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    tokenizer = Tokenizer.from_str(built.to_str())
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in BERT_TOKENS.values() if token in ids])
+    return tokenizer
+
+
+def _byte_pairs(folder: Path, tokens: Mapping[str, str], settings: Mapping[str, Any]) -> Tokenizer:
+    """GPT-2's byte-level BPE as in RoBERTa, where `<mask>` includes the space to its left."""
+    if not (folder / "merges.txt").is_file():
+        raise ExportError(f"{folder / 'merges.txt'} is missing: vocab.json alone is not a tokenizer")
+    for name in ("vocab.json", "merges.txt"):
+        _check_size(folder / name)
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    except Exception as error:  # the library raises a bare Exception
+        raise ExportError(f"{folder / 'vocab.json'} or merges.txt is damaged: {error}") from error
+    ids = {name: number for name, token in tokens.items() if (number := tokenizer.token_to_id(token)) is not None}
+    if missing := [token for name, token in tokens.items() if name not in ids]:
+        raise ExportError(f"{folder / 'vocab.json'} has no {', '.join(missing)}: it is not the vocabulary of a RoBERTa")
+    spaced = settings.get("add_prefix_space", False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    tokenizer.decoder = decoders.ByteLevel()
+    sep, cls = ((tokens[name], ids[name]) for name in ("sep", "cls"))
+    tokenizer.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=spaced)
+    special = [AddedToken(text, special=True, normalized=False, lstrip=name == "mask") for name, text in tokens.items()]
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def _check_size(path: Path) -> None:
+    """Raises ExportError for a file that the library should not read: it takes about ten times its size of memory."""
+    try:
+        open_file(path, MAX_DESCRIPTION_BYTES).close()
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _special_tokens(tokenizer: Tokenizer, folder: Path, family: Family, settings: Mapping[str, Any]) -> dict[str, int]:
+    """cls, sep, mask, pad, unk -> id, by the names in the checkpoint's files; without those the tokenizer lacks."""
+    stated = read_json(folder / "special_tokens_map.json") if (folder / "special_tokens_map.json").is_file() else {}
+    found: dict[str, int] = {}
+    for name, default in BERT_TOKENS.items():
+        token = settings.get(f"{name}_token") or stated.get(f"{name}_token")
+        content = token.get("content") if isinstance(token, dict) else token
+        if content is not None and not isinstance(content, str):
+            files = "tokenizer_config.json or special_tokens_map.json"
+            raise ExportError(f"{folder} sets {name}_token to {content!r} in {files}; it must be a string")
+        candidates = (content,) if content else (family.tokens[name], default)
+        numbers = [number for candidate in candidates if (number := tokenizer.token_to_id(candidate)) is not None]
+        found |= {name: numbers[0]} if numbers else {}
+    return found

@@ -1,0 +1,137 @@
+"""The file formats of weights, and what to do with those that are not read."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy, which safetensors needs
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, read_file
+from packbert.model_export.errors import ExportError
+from packbert.model_export.lazy_weight import Array, LazyWeight
+from packbert.model_export.torch_pickle import read_tensors
+
+TENSORFLOW = {  # pattern of a TensorFlow checkpoint's files -> the class that reads it, "" for the config's own
+    "*.ckpt*.index": "BertForPreTraining",
+    "*.h5": "",
+}
+
+
+def convert(folder: Path) -> str:
+    """The calls that store the checkpoint as safetensors: by the class that it was trained as, with its tokenizer.
+
+    Another class would have heads with random weights instead of the checkpoint's.
+    """
+    return f'{_class_of(folder)}.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER") {_tokenizer()} of transformers'
+
+
+def convert_tensorflow(folder: Path, pattern: str) -> str:
+    """The calls that convert the TensorFlow checkpoint in `folder`, whose files match `pattern`."""
+    if pattern == "*.h5":
+        call = f'{_class_of(folder)}.from_pretrained("FOLDER", from_tf=True)'
+    else:
+        config = 'config=BertConfig.from_json_file("FOLDER/bert_config.json")'
+        call = f'{TENSORFLOW[pattern]}.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, {config})'
+    return f'{call}.save_pretrained("NEW_FOLDER") {_tokenizer()}'
+
+
+def _tokenizer() -> str:
+    return 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
+
+
+def _class_of(folder: Path) -> str:
+    """The class in config.json's architectures; "CLASS", explained, where it names none or several."""
+    try:
+        content = json.loads(read_file(folder / "config.json", MAX_DESCRIPTION_BYTES))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    stated = content.get("architectures") if isinstance(content, dict) else None
+    if isinstance(stated, list) and len(stated) == 1 and str(stated[0]).isidentifier():
+        return str(stated[0])
+    return "CLASS (the class that saved the checkpoint)"
+
+
+Weights = dict[str, LazyWeight]
+MAX_HEADER_BYTES = 2 * 2**20  # of a safetensors file; 400 weights take about 50 kB
+# safetensors' dtypes that can be read; smaller floats have scales of their own
+DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
+OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # LayerNorm's, in checkpoints converted from TensorFlow
+
+
+def read_safetensors(files: list[Path]) -> Weights:
+    """The weights by name. Raises ExportError where a file is damaged or has a dtype that is not supported."""
+    found: Weights = {}
+    for file in files:
+        _check_header_size(file)
+        with _open(file) as opened:
+            for name in opened.keys():  # noqa: SIM118 - safe_open is not a mapping
+                stored = opened.get_slice(name)
+                if (dtype := stored.get_dtype()) not in DTYPES:
+                    solution = f"convert with {convert(file.parent)}"
+                    raise ExportError(f"{file} stores {name} as {dtype}, which is not supported: {solution}")
+                found[modernize(name)] = _lazy_safetensor(file, name, tuple(stored.get_shape()))
+    return found
+
+
+def read_torch(files: list[Path]) -> Weights:
+    """The weights by name. Raises ExportError where a file holds anything but tensors."""
+    return {modernize(name): weight for file in files for name, weight in read_tensors(file).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a folder stores its weights."""
+
+    files: str  # a pattern
+    single: str  # the file that has all weights; where it exists no other is read, as in transformers
+    index: str  # the file that lists the shards
+    read: Callable[[list[Path]], Weights]
+
+
+FORMATS: Mapping[str, Format] = {  # by priority
+    "safetensors": Format(
+        files="*.safetensors", single="model.safetensors", index="model.safetensors.index.json", read=read_safetensors
+    ),
+    "pytorch": Format(
+        files="pytorch_model*.bin", single="pytorch_model.bin", index="pytorch_model.bin.index.json", read=read_torch
+    ),
+}
+
+
+def modernize(name: str) -> str:
+    """The weight's name with the old LayerNorm names (gamma, beta) replaced."""
+    for old, new in OLD_NAMES:
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _lazy_safetensor(file: Path, name: str, shape: tuple[int, ...]) -> LazyWeight:
+    def load() -> Array:
+        with _open(file) as opened:
+            return np.asarray(opened.get_tensor(name)).astype(np.float32, copy=False)
+
+    return LazyWeight(shape, load)
+
+
+def _check_header_size(file: Path) -> None:
+    """Raises ExportError for a header with more names than any BERT has: they would take minutes to read.
+
+    A safetensors file begins with the size of its header, 8 bytes in little endian.
+    """
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+    if MAX_HEADER_BYTES < size <= file.stat().st_size:
+        limit = f"at most {MAX_HEADER_BYTES} are allowed, about 20,000 weights"
+        raise ExportError(f"{file} has a header of {size} bytes; {limit}: it is no checkpoint of a BERT")
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"{file} is truncated or damaged: {error}") from error

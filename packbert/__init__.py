@@ -1,0 +1,50 @@
+"""BERT models in Python programs: `Engine` in this process, `Client` over HTTP.
+
+`packbert.service` and `packbert.model_export` are links to the folders beside this one. The names below are loaded at
+their first use: the client needs neither ONNX Runtime nor the server's packages.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packbert.service.artifact import ManifestError
+    from packbert.service.errors import DeviceError, ServiceError
+    from packbert.service.library.app import make_app
+    from packbert.service.library.client import Client
+    from packbert.service.library.engine import Engine
+    from packbert.service.library.job import RequestFailed
+    from packbert.service.settings import Settings, SettingsError
+
+__all__ = [
+    "Client",
+    "DeviceError",
+    "Engine",
+    "ManifestError",
+    "RequestFailed",
+    "ServiceError",
+    "Settings",
+    "SettingsError",
+    "make_app",
+]
+MODULES = {
+    "Client": "packbert.service.library.client",
+    "DeviceError": "packbert.service.errors",
+    "Engine": "packbert.service.library.engine",
+    "ManifestError": "packbert.service.artifact",
+    "RequestFailed": "packbert.service.library.job",
+    "ServiceError": "packbert.service.errors",
+    "Settings": "packbert.service.settings",
+    "SettingsError": "packbert.service.settings",
+    "make_app": "packbert.service.library.app",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

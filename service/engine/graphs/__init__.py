@@ -1,1 +1,0 @@
-"""Further graphs of the artifact, opened when a request first asks for them."""

@@ -1,1 +1,0 @@
-"""What is tried in a process of its own, because it can end or block a process."""

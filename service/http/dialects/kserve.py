@@ -1,0 +1,349 @@
+"""The Open Inference Protocol (KServe, Triton): tensors and routes."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from packbert.service.artifact import Manifest
+from packbert.service.backend import Backend
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.http.dialects.spec import Content, TaskSpec
+from packbert.service.http.responses import JSON, Floats, json_bytes
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
+from packbert.service.tasks.pairs import score_labels
+from packbert.service.tokenization.encoding import Text
+
+JSON_LENGTH = b"inference-header-content-length"  # header: bytes of the JSON at the start of a body with binary tensors
+OCTETS = "application/octet-stream"
+SIZE = struct.Struct("<I")  # before each element of a binary BYTES tensor
+Value = Floats | Sequence[str]  # FP32, or BYTES [n]
+
+
+class InferParameters(EmbeddingFields):
+    """The fields of /embed, and the protocol's own. Without `binary_data_output`, outputs are JSON."""
+
+    binary_data_output: bool = False
+    raw_scores: bool = Field(False, description="of a classifier: logits instead of probabilities")
+    timeout: int | None = Field(None, ge=0, description="deadline in microseconds; 0: none")
+    priority: int | None = Field(None, description="accepted for clients of Triton; has no effect")
+
+
+class InputParameters(Body):
+    binary_data_size: int | None = Field(None, ge=0, description="bytes of this tensor after the JSON")
+    content_type: str | None = Field(None, description="accepted for clients of MLServer; has no effect")
+
+
+class InputTensor(Body):
+    name: str = Field(examples=["text"])
+    shape: list[int] = Field(examples=[[2]])
+    datatype: str = Field(examples=["BYTES"])
+    parameters: InputParameters = InputParameters()
+    data: FailFastList[str] | FailFastList[FailFastList[str]] | None = Field(
+        None, description="row by row, flat or nested", examples=[["my dog is hairy", "it rains"]]
+    )
+
+
+class OutputParameters(Body):
+    binary_data: bool | None = Field(None, description="null: as binary_data_output says")
+
+
+class RequestedOutput(Body):
+    name: str = Field(examples=["embedding"])
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferRequest(Body):
+    id: str | None = None
+    inputs: FailFastList[InputTensor]
+    outputs: FailFastList[RequestedOutput] | None = Field(None, description="null: those of the model's own task")
+    parameters: InferParameters = InferParameters()
+
+
+class OutputTensor(BaseModel):
+    name: str = Field(examples=["embedding"])
+    datatype: str = Field(examples=["FP32"])
+    shape: list[int] = Field(examples=[[1, 3]])
+    data: list[float] | list[str] = Field([], description="absent where binary", examples=[[0.1, -0.2, 0.3]])
+    parameters: dict[str, int] = Field({}, description="binary_data_size where the tensor is after the JSON")
+
+
+class InferResponse(BaseModel):
+    model_name: str = Field(examples=["sample"])
+    model_version: str = Field(examples=["1"])
+    id: str = Field("", description="of the request, if it has one")
+    outputs: list[OutputTensor]
+
+
+def attach_texts(request: InferRequest, content: bytes, max_inputs: int) -> InferRequest:
+    """The request with the texts of its binary tensors in `data`; `content` has them.
+
+    Raises Invalid, and TooLarge for more than `max_inputs` texts and as many of pairs.
+    """
+    inputs: list[InputTensor] = []
+    at, left = 0, 2 * max_inputs
+    for tensor in request.inputs:
+        size = tensor.parameters.binary_data_size
+        if size is not None:
+            if at + size > len(content):
+                message = f"{tensor.name}: binary_data_size is {size}; {len(content) - at} bytes are left of the body"
+                raise Invalid(message, code="tensor")
+            texts = _read_texts(tensor.name, memoryview(content)[at : at + size], left)
+            tensor = tensor.model_copy(update={"data": texts})
+            at, left = at + size, left - len(texts)
+        inputs.append(tensor)
+    if at != len(content):
+        raise Invalid(f"the body has {len(content) - at} bytes after the last binary tensor", code="tensor")
+    return request.model_copy(update={"inputs": inputs})
+
+
+def read_texts(request: InferRequest, name: str) -> list[str] | None:
+    """The texts of the input `name`; None without it. Raises Invalid for anything but BYTES of the stated shape."""
+    tensor = next((one for one in request.inputs if one.name == name), None)
+    if tensor is None:
+        return None
+    if tensor.datatype != "BYTES":
+        raise Invalid(f"{name} has the datatype {tensor.datatype}; this model takes texts, BYTES", code="tensor")
+    if tensor.data is None:
+        raise Invalid(f"{name} has neither data nor binary_data_size; shared memory is not supported", code="tensor")
+    texts = [text for row in tensor.data for text in ([row] if isinstance(row, str) else row)]
+    shape = tensor.shape
+    if shape != [len(texts)] and shape != [len(texts), 1]:
+        message = f"{name} has the shape {shape[:3]} and {len(texts)} texts; send one text a row, [{len(texts)}]"
+        raise Invalid(message, code="tensor")
+    return texts
+
+
+async def build_response(name: str, version: str, request: InferRequest, outputs: Mapping[str, Value]) -> Any:
+    """The tensors that the request names, all without names: a value for `json_bytes`, or Content with binary ones."""
+    by_default = request.parameters.binary_data_output
+    asked = {one.name: one.parameters.binary_data for one in request.outputs or ()} or dict.fromkeys(outputs)
+    tensors, binary = [], []
+    for output, as_binary in asked.items():
+        value = outputs[output]
+        floats = value if isinstance(value, np.ndarray) else None
+        shape, datatype = ([len(value)], "BYTES") if floats is None else (list(floats.shape), "FP32")
+        tensor: dict[str, Any] = {"name": output, "datatype": datatype, "shape": shape}
+        if by_default if as_binary is None else as_binary:
+            binary.append(_to_bytes(value))
+            tensor["parameters"] = {"binary_data_size": len(binary[-1])}
+        else:
+            tensor["data"] = value if floats is None else orjson.Fragment(await _flat_json(floats))
+        tensors.append(tensor)
+    own = {"model_name": name, "model_version": version} | ({"id": request.id} if request.id else {})
+    content = own | {"outputs": tensors}
+    if not binary:
+        return content
+    head = orjson.dumps(content)
+    return Content(b"".join([head, *binary]), OCTETS, ((JSON_LENGTH, b"%d" % len(head)),))
+
+
+async def _flat_json(value: NDArray[np.generic]) -> bytes:
+    """[n, d] as one JSON list, row by row."""
+    return bytes(await json_bytes(value.reshape(-1)))
+
+
+def _to_bytes(value: Value) -> bytes:
+    if isinstance(value, np.ndarray):
+        return value.astype("<f4").tobytes()
+    return b"".join(SIZE.pack(len(text)) + text for text in (one.encode() for one in value))
+
+
+def _read_texts(name: str, content: memoryview, most: int) -> list[str]:
+    """The elements of a binary BYTES tensor. Raises Invalid, and TooLarge for more than `most`."""
+    texts: list[str] = []
+    at = 0
+    while at < len(content):
+        if len(texts) == most:
+            raise TooLarge(f"{name} has more elements than a request has inputs (BERT_MAX_INPUTS): split it")
+        end = at + SIZE.size + (SIZE.unpack_from(content, at)[0] if at + SIZE.size <= len(content) else 0)
+        if end > len(content) or end < at + SIZE.size:
+            message = f"{name}: element {len(texts)} ends after the tensor's {len(content)} bytes"
+            raise Invalid(f"{message}; each element is its size, 4 bytes, little-endian, and its bytes", code="tensor")
+        try:
+            texts.append(str(content[at + SIZE.size : end], "utf-8"))
+        except UnicodeDecodeError:
+            raise Invalid(f"{name}: the text is not UTF-8", code="tensor", index=len(texts)) from None
+        at = end
+    return texts
+
+
+VERSION = "1"  # an artifact has no versions; clients of the protocol ask for one
+VECTORS = ("embedding",)
+LABELS = ("scores", "label")
+
+
+class ServerMetadata(BaseModel):
+    name: str = Field(examples=["bert-service"])
+    version: str
+    extensions: list[str] = Field(examples=[["binary_tensor_data"]])
+
+
+class Live(BaseModel):
+    live: bool
+
+
+class Ready(BaseModel):
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    name: str = Field(examples=["sample"])
+    ready: bool
+
+
+class TensorMetadata(BaseModel):
+    name: str = Field(examples=["text"])
+    datatype: str = Field(examples=["BYTES"])
+    shape: list[int] = Field(description="-1: any size", examples=[[-1]])
+
+
+class ModelMetadata(BaseModel):
+    name: str = Field(examples=["sample"])
+    versions: list[str] = Field(examples=[["1"]])
+    platform: str = Field(examples=["onnxruntime"])
+    inputs: list[TensorMetadata] = Field(description="a classifier of texts also takes `text_pair`")
+    outputs: list[TensorMetadata]
+
+
+async def _infer(tasks: Tasks, request: InferRequest, *, timeout_seconds: float) -> TaskResult:
+    parameters, manifest = request.parameters, tasks.manifest
+    names = _find_outputs(manifest, request)
+    texts = _find_inputs(request)
+    if parameters.timeout and parameters.timeout < 1e6 * timeout_seconds:
+        timeout_seconds = parameters.timeout / 1e6
+    if names == VECTORS:
+        result = await _embed(tasks, texts, parameters, timeout_seconds=timeout_seconds)
+        outputs = {"embedding": result.value}
+    else:
+        raw = parameters.raw_scores
+        result = await score_labels(tasks, texts, parameters, raw=raw, timeout_seconds=timeout_seconds)
+        best = [manifest.labels[i] for i in result.value.argmax(axis=-1).tolist()]
+        outputs = {"scores": result.value.astype("<f4"), "label": best}
+    result.value = await build_response(manifest.name, VERSION, request, outputs)
+    return result
+
+
+async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters, *, timeout_seconds: float) -> TaskResult:
+    plain = [text for text in texts if isinstance(text, str)]
+    if len(plain) < len(texts):
+        raise Invalid("text_pair is an input of scores and label, not of embedding: leave it out", code="tensor")
+    return await embed_texts(tasks, plain, parameters, timeout_seconds=timeout_seconds)
+
+
+def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:
+    """VECTORS or LABELS. Raises Invalid for an output that the model does not have, or for outputs of both."""
+    has_labels = "labels" in manifest.heads
+    if not request.outputs:
+        return LABELS if has_labels else VECTORS
+    asked = {one.name for one in request.outputs}
+    known = (*VECTORS, *LABELS) if has_labels else VECTORS
+    if unknown := sorted(asked.difference(known)):
+        raise Invalid(f"this model has no output {unknown[0]!r}; it has {', '.join(known)}", code="tensor")
+    if asked <= {*LABELS}:
+        return LABELS
+    if asked <= {*VECTORS}:
+        return VECTORS
+    raise Invalid("embedding and a classifier's outputs are two tasks: send a request for each", code="tensor")
+
+
+def _find_inputs(request: InferRequest) -> list[Text]:
+    """The texts, or the pairs with `text_pair`. Raises Invalid for other inputs."""
+    names = [one.name for one in request.inputs]
+    texts, seconds = read_texts(request, "text"), read_texts(request, "text_pair")
+    if texts is None or sorted(names) not in (["text"], ["text", "text_pair"]):
+        given = ", ".join(names) or "none"
+        raise Invalid(f"the inputs are {given}; this model takes text, and text_pair for pairs", code="tensor")
+    if seconds is None:
+        return [*texts]
+    if len(seconds) != len(texts):
+        raise Invalid(f"text has {len(texts)} rows and text_pair {len(seconds)}: send as many", code="tensor")
+    return list(zip(texts, seconds, strict=True))
+
+
+INFER = TaskSpec(
+    "infer",
+    _infer,
+    InferRequest,
+    InferResponse,
+    "Inference on texts by KServe's Open Inference Protocol; binary tensors as in Triton",
+    binary_header=JSON_LENGTH,
+    attach=attach_texts,
+)
+
+
+def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+    """By paths with the model's name: another name is a 404."""
+    model = f"/v2/models/{backend.artifact.manifest.name}"
+    versioned = replace(INFER, operation="infer_by_version")
+    return {f"{model}/infer": INFER, f"{model}/versions/{VERSION}/infer": versioned}
+
+
+def add_get_routes(router: APIRouter, backend: Backend) -> None:
+    name = backend.artifact.manifest.name
+    metadata = _describe_model(backend)
+
+    @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
+    async def server_metadata() -> Response:
+        extensions = ["binary_tensor_data"]
+        return _json({"name": "bert-service", "version": version("bert-service"), "extensions": extensions})
+
+    @router.get("/v2/health/live", response_model=Live, summary="The process responds, as /health")
+    async def server_live() -> Response:
+        return _json({"live": True})
+
+    @router.get("/v2/health/ready", response_model=Ready, summary="The model is ready, as /ready")
+    async def server_ready() -> Response:
+        return _ready({}, await backend.ready())
+
+    for suffix, of_version in (("", ""), (f"/versions/{VERSION}", "_by_version")):
+        path = f"/v2/models/{name}{suffix}"
+
+        @router.get(
+            path, response_model=ModelMetadata, name=f"model_metadata{of_version}", summary="Inputs and outputs"
+        )
+        async def model_metadata() -> Response:
+            return _json(metadata)
+
+        @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
+        async def model_ready() -> Response:
+            return _ready({"name": name}, await backend.ready())
+
+
+def _describe_model(backend: Backend) -> dict[str, Any]:
+    manifest = backend.artifact.manifest
+    pooling = embedding_defaults(manifest, backend.settings).pooling
+    outputs = [_tensor("embedding", "FP32", int(manifest.outputs[pooling].shape[-1]))]
+    if "labels" in manifest.heads:
+        outputs += [_tensor("scores", "FP32", len(manifest.labels)), _tensor("label", "BYTES")]
+    is_cross_encoder = len(manifest.labels) == 1 and "labels" in manifest.heads
+    inputs = [_tensor(one, "BYTES") for one in (("text", "text_pair") if is_cross_encoder else ("text",))]
+    return {
+        "name": manifest.name,
+        "versions": [VERSION],
+        "platform": "onnxruntime",
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def _tensor(name: str, datatype: str, *sizes: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [-1, *sizes]}
+
+
+def _ready(content: Mapping[str, Any], reason: str) -> Response:
+    return _json({**content, "ready": not reason}, status=503 if reason else 200)
+
+
+def _json(content: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type=JSON)

@@ -1,0 +1,287 @@
+"""An endpoint: a task from the bytes of a request to the bytes of its response."""
+
+import asyncio
+import logging
+import random
+import re
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Scope, Send
+
+from packbert.service.backend import Backend
+from packbert.service.errors import UNEXPECTED, DeadlineExceeded, Invalid, ServiceError, TooLarge, Unavailable
+from packbert.service.http.body import INLINE_BYTES, on_thread
+from packbert.service.http.dialects.spec import Content, ErrorShape, TaskSpec
+from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
+from packbert.service.http.headers import ApiKeys, accepts_coding, choose_media_type, decode_body, encode_response
+from packbert.service.http.limits import UNCOUNTED_BYTES
+from packbert.service.http.responses import (
+    JSON,
+    NPY,
+    Json,
+    build_timing_headers,
+    describe_result,
+    json_bytes,
+    npy_bytes,
+    stages_of,
+)
+from packbert.service.logs import Fields
+from packbert.service.observability import PROCESS, RECEIVE
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.inputs import Body
+from packbert.service.trace_context import current_trace_id
+
+if TYPE_CHECKING:
+    from packbert.service.observability.spans import Tracing
+
+
+Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
+VALID_ID = re.compile(rb"[!-~]{1,128}")
+MAX_TIMEOUT_MS = 3_600_000
+MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
+
+
+class TaskRequest:
+    """One POST on a task's path, as ASGI."""
+
+    __slots__ = ("_held", "_receive", "_send", "connection", "content_length", "headers", "id", "path", "received")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self.path: str = scope["path"]
+        self.headers: Headers = dict(scope["headers"])
+        self.id = request_id(self.headers)
+        stated = self.headers.get(b"content-length", b"")
+        self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
+        self.received = time.perf_counter()  # the head, then the last byte of the body
+        self._held = 0  # bytes of the body that are counted
+        # a server that does not report disconnects puts no connection into the scope
+        self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
+
+    def timeout_seconds(self, default_ms: int) -> float:
+        """The time in which the client wants its response. Raises Invalid."""
+        stated = self.headers.get(b"x-request-timeout-ms")
+        if stated is None:
+            return default_ms / 1000
+        if not stated.isdigit() or len(stated) > MAX_DIGITS or not 0 < int(stated) <= MAX_TIMEOUT_MS:
+            shown = stated[:20].decode("latin-1")
+            text = f"x-request-timeout-ms is {shown!r}: send whole milliseconds from 1 to {MAX_TIMEOUT_MS}"
+            raise Invalid(text, code="timeout")
+        return int(stated) / 1000
+
+    async def read_body(self, limit: int) -> bytes:
+        """Raises TooLarge over `limit` bytes, BuffersFull where the bodies of all requests hold too many (both before
+        reading, if content-length says so), and ClientDisconnected."""
+        parts, size, more = [], 0, self.content_length <= limit
+        if more and self.content_length > UNCOUNTED_BYTES:
+            self.connection.buffered.check_room(self.content_length)
+        while more and size <= limit:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            part, more = message.get("body", b""), message.get("more_body", False)
+            parts.append(part)
+            size += len(part)
+            if size > UNCOUNTED_BYTES:
+                self.hold_body(size)
+        if (size := max(size, self.content_length)) > limit:
+            text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
+            raise TooLarge(text, code="body_too_large")
+        self.received = time.perf_counter()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def hold_body(self, size: int) -> None:
+        """Counts the body with `size` bytes until the request ends. Raises BuffersFull."""
+        if size > max(self._held, UNCOUNTED_BYTES):
+            self.connection.buffered.hold(size - self._held)
+            self._held = size
+
+    def release_body(self) -> None:
+        """The request has ended: nothing of its body is held any more."""
+        if self._held:
+            self.connection.buffered.release(self._held)
+            self._held = 0
+
+    async def respond(
+        self, status: int, content: bytes | bytearray, media_type: str, *more: tuple[bytes, bytes]
+    ) -> None:
+        headers = [
+            (b"content-length", b"%d" % len(content)),
+            (b"content-type", media_type.encode()),
+            *more,
+            (b"x-request-id", self.id),
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": content})
+
+    async def respond_error(self, error: ServiceError, shape: ErrorShape) -> None:
+        content = shape.write(self.id.decode(), error.status, error.message, error.code, error.index)
+        headers = ((name.encode(), value.encode()) for name, value in error.headers.items())
+        await self.respond(error.status, content, JSON, *headers)
+
+
+def request_id(headers: Headers) -> bytes:
+    """The client's own x-request-id if it is safe in a log and in a header, otherwise a random one."""
+    stated = headers.get(b"x-request-id", b"")
+    return stated if VALID_ID.fullmatch(stated) else b"%016x" % random.getrandbits(64)  # names the request, no secret
+
+
+log = logging.getLogger("service")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEndpoint:
+    """One task as an ASGI application. Does not know who routed the request to it."""
+
+    backend: Backend
+    spec: TaskSpec
+    keys: ApiKeys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
+        settings, metrics = backend.settings, backend.metrics
+        cells, stage = metrics.cells, RECEIVE
+        cells[stage] += 1
+        try:
+            self.keys.check(request.headers)
+            try:
+                tasks = backend.admit(request.content_length)
+            except Unavailable:
+                if backend.draining:  # the connection closes after the response: an unread body would reset it first
+                    await request.read_body(settings.max_body_bytes)
+                raise
+            spec.check_head(tasks)
+            body = await request.read_body(settings.max_body_bytes)
+            cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
+            timeout_seconds = request.timeout_seconds(settings.timeout_ms)
+            with request.connection.cancel_on_disconnect():
+                body_bytes = len(body)
+                if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:
+                    parsed = spec.read(request.headers, body, settings)
+                else:
+                    parsed, body_bytes, timeout_seconds = await self._read_on_thread(request, body, timeout_seconds)
+                del body  # the texts that were parsed from it take as much
+                result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                content, media_type, headers = await self._write_content(request, result)
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                log.exception("request %s to %s failed", request.id.decode(), request.path)
+                error = ServiceError(UNEXPECTED)
+            if not request.connection.rejected:
+                metrics.refused(spec.name, error.status, error.reason, time.perf_counter() - request.received)
+            await request.respond_error(error, spec.error_shape)
+            self._note(request, error)
+        else:
+            self._count_answer(result, body_bytes, len(content), request.received)
+            await request.respond(200, content, media_type, *headers)
+            self._note(request, result)
+        finally:
+            cells[stage] -= 1
+            request.release_body()
+
+    async def _read_on_thread(self, request: TaskRequest, body: bytes, seconds: float) -> tuple[Body, int, float]:
+        """The request in a large or coded body, the bytes without coding, and the seconds that are left of `seconds`.
+
+        Raises also DeadlineExceeded.
+        """
+        settings, loop = self.backend.settings, asyncio.get_running_loop()
+        started, size = loop.time(), len(body)
+        try:
+            async with asyncio.timeout(seconds):
+                body = await decode_body(body, request.headers.get(b"content-encoding", b""), settings.max_body_bytes)
+                request.hold_body(len(body))
+                parsed = await on_thread(partial(self.spec.read, request.headers, body, settings))
+        except TimeoutError:
+            fault = f"the deadline passed after {seconds:.3f} s, while the body of {size} bytes was read"
+            raise DeadlineExceeded(fault) from None
+        return parsed, len(body), seconds - (loop.time() - started)
+
+    async def _write_content(
+        self, request: TaskRequest, result: TaskResult
+    ) -> tuple[Json, str, list[tuple[bytes, bytes]]]:
+        """The bytes of the response, their media type, and headers."""
+        value, settings = result.value, self.backend.settings
+        if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
+            value = await _encode_array(value)
+        content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
+        result.format_seconds = time.perf_counter() - result.received
+        headers = [*build_timing_headers(result), *more]
+        if settings.compress_bytes:
+            content, headers = await compress(request, content, headers, settings)
+        return content, media_type, headers
+
+    def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
+        self.backend.metrics.answered(
+            self.spec.name,
+            seconds=time.perf_counter() - received,
+            stages=result.stage_seconds,
+            sizes=(len(result.sequences), result.tokens, body_bytes, response_bytes),
+            truncated=result.truncated,
+        )
+
+    def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
+        """What the line of the access log says beside what the connection knows."""
+        if self.backend.settings.access_log:
+            noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
+            request.connection.noted = noted
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTaskEndpoint(TaskEndpoint):
+    """A task with a span for each request. A class of its own: without traces no request runs any of it."""
+
+    tracing: "Tracing"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.tracing.trace_request(scope["path"], scope["headers"]):
+            await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
+
+    def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
+        """Also what became of the request into its span, and its trace into the line."""
+        TaskEndpoint._note(self, request, outcome)
+        if self.backend.settings.access_log and (trace_id := current_trace_id()):
+            request.connection.noted["trace_id"] = trace_id
+        named: Fields = {"bert.request_id": request.id.decode()}
+        if isinstance(outcome, ServiceError):
+            self.tracing.record_outcome(outcome.status, named, outcome.code)
+        else:
+            size = {"bert.sequences": len(outcome.sequences), "bert.tokens": outcome.tokens}
+            self.tracing.record_outcome(200, named | size)
+            self.tracing.record_stages(stages_of(outcome))
+
+
+def make_endpoint(backend: Backend, spec: TaskSpec, keys: ApiKeys) -> TaskEndpoint:
+    if backend.tracing is None:
+        return TaskEndpoint(backend, spec, keys)
+    return TracedTaskEndpoint(backend, spec, keys, backend.tracing)
+
+
+def _prefers_npy(accept: bytes) -> bool:
+    """Most requests name no type: they are not parsed."""
+    return (
+        accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
+    )
+
+
+async def _encode_array(value: Any) -> Any:
+    """The value in NPY; as it is where it is no array."""
+    if (encoded := await npy_bytes(value)) is None:
+        return value
+    data, headers = encoded
+    return Content(data, NPY, tuple(headers))
+
+
+async def compress(
+    request: TaskRequest, content: Json, headers: list[tuple[bytes, bytes]], settings: Settings
+) -> tuple[Json, list[tuple[bytes, bytes]]]:
+    """The content and the headers of a response, with gzip where the settings and the client want it."""
+    if not 0 < settings.compress_bytes <= len(content):
+        return content, headers
+    headers = [*headers, (b"vary", b"accept-encoding")]
+    if not accepts_coding(request.headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
+        return content, headers
+    return await encode_response(content), [*headers, (b"content-encoding", b"gzip")]

@@ -1,0 +1,75 @@
+"""Arguments, messages and exit codes of the commands that answer a file."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packbert.service.errors import ServiceError
+from packbert.service.library.files import FileError
+from packbert.service.library.job import Job
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """What decides the content of the output, except for the files."""
+    parser.add_argument("--column", default="text", help="of the texts, in all but text files (default: %(default)s)")
+    parser.add_argument("--pair-column", default="", help="of the second texts, for nsp and predict")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of every request, as --set pooling=mean --set truncate=true; the value is JSON or a string",
+    )
+    parser.add_argument(
+        "--skip-errors", action="store_true", help="a refused input gets null (NaN); else it ends the job"
+    )
+
+
+def make_job(parsed: argparse.Namespace, *, task: str, source: Path, output: Path) -> Job:
+    """Raises FileError for --set without an equals sign."""
+    return Job(
+        task=task,
+        source=source,
+        output=output,
+        column=parsed.column,
+        pair_column=parsed.pair_column,
+        fields=dict(parse_field(one) for one in parsed.set),
+        skip_errors=parsed.skip_errors,
+    )
+
+
+def parse_field(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE; raises FileError without an equals sign."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise FileError(f"--set {text}: write FIELD=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def run_command(program: str, answer: Callable[[], int], *wrong: type[Exception]) -> int:
+    """Runs `answer`, which returns the number of rows that were refused, and reports under the name `program`.
+
+    The exit code: 0 when all rows are answered, 3 when some were skipped, 2 for a file or one of `wrong`, 130 for
+    Ctrl-C, 1 for a request that failed.
+    """
+    faults: tuple[type[Exception], ...] = (FileError, OSError, *wrong)
+    try:
+        refused = answer()
+    except faults as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except ServiceError as error:
+        print(f"{program}: {error}; the same command continues", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{program}: stopped; the same command continues", file=sys.stderr)
+        return 130
+    if refused:
+        print(f"{program}: {refused} rows were refused and have no answer", file=sys.stderr)
+    return 3 if refused else 0

@@ -1,0 +1,201 @@
+"""`Client`: the service over HTTP, for programs."""
+
+import io
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.service.library.files import Input
+from packbert.service.library.job import TASKS, Answers, BulkEngine, RequestFailed, Task, as_json, in_order
+
+FIRST_REQUESTS = 2  # at a time, before the server has answered
+RETRIED_STATUSES = {429, 502, 503, 504}
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
+MAX_NAMED_SECONDS = 300.0
+
+
+class Concurrency:
+    """How many requests are under way, and how many may be. Shared by the threads of a sender."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.allowed = float(min(FIRST_REQUESTS, most))
+        self._most, self._clock = most, clock
+        self._running = 0
+        self._paused_until = 0.0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while (wait := self._paused_until - self._clock()) > 0 or self._running >= int(self.allowed):
+                self._changed.wait(wait if wait > 0 else None)
+            self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def on_answer(self) -> None:
+        with self._changed:
+            self.allowed = min(self._most, self.allowed + 1 / self.allowed)
+            self._changed.notify_all()
+
+    def on_refusal(self, seconds: float) -> None:
+        """No request starts for `seconds`; refusals during that time count once."""
+        with self._changed:
+            now = self._clock()
+            if now >= self._paused_until:
+                self.allowed = max(1.0, self.allowed / 2)
+            self._paused_until = max(self._paused_until, now + seconds)
+            self._changed.notify_all()
+
+
+class Sender:
+    """Sends bodies to one server. Does not know what they hold."""
+
+    def __init__(self, http: httpx.Client, *, max_requests: int, patience_seconds: float) -> None:
+        self._http, self._patience, self._max_requests = http, patience_seconds, max_requests
+        self.concurrency = Concurrency(max_requests)
+
+    def run_in_order(
+        self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
+        most = 2 * self._max_requests - 1  # and the one that was read
+        with ThreadPoolExecutor(self._max_requests, "bert-client") as pool:
+            yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
+
+    def send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:
+        """GET if `body` is None. Returns the failure instead of raising it, so that an iteration can go on."""
+        method = "GET" if body is None else "POST"
+        ends = time.monotonic() + self._patience
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                with self.concurrency if body is not None else nullcontext():  # GET runs no model
+                    response = self._http.request(method, path, json=body, headers={"accept": accept})
+            except httpx.TransportError as error:
+                seconds, problem = pause, RequestFailed(f"{self._http.base_url}{path}: {error or type(error).__name__}")
+            else:
+                if response.status_code not in RETRIED_STATUSES:
+                    self.concurrency.on_answer()
+                    return response if response.is_success else read_failure(response)
+                seconds, problem = named_seconds(response, pause), read_failure(response)
+            if time.monotonic() + seconds > ends:
+                return problem
+            self.concurrency.on_refusal(seconds)
+            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+
+
+def named_seconds(response: httpx.Response, default: float) -> float:
+    """The seconds of Retry-After, or `default` with a random part, so that clients do not all return at once."""
+    named = response.headers.get("retry-after", "")
+    if named.isascii() and named.isdigit():
+        return min(MAX_NAMED_SECONDS, float(named))
+    return default * random.uniform(0.5, 1.0)
+
+
+def read_failure(response: httpx.Response) -> RequestFailed:
+    """The service's error of a response, or its first characters if another server sent it."""
+    try:
+        content = response.json()
+        message, code, index = content["error"], content.get("code"), content.get("index")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, code, index = f"HTTP {response.status_code}: {response.text[:200]}", None, None
+    index = index if isinstance(index, int) else None
+    return RequestFailed(str(message), status=response.status_code, code=code, index=index)
+
+
+JSON, NPY = "application/json", "application/x-npy"
+TIMEOUT_SECONDS = 120.0
+
+
+class Client(BulkEngine):
+    """A client of one server, for use in one thread. Each call sends several requests at a time.
+
+    Raises RequestFailed where the server refuses an input (`index` is its place among the inputs of the call), or where
+    it cannot be reached or is overloaded for `patience_seconds`.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str = "",
+        max_requests: int = 8,
+        patience_seconds: float = 300.0,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._sender = Sender(self._http, max_requests=max_requests, patience_seconds=patience_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def info(self) -> dict[str, Any]:
+        """The content of /info. Raises RequestFailed."""
+        response = self._sender.send("/info", None, accept=JSON)
+        if isinstance(response, RequestFailed):
+            raise response
+        content: dict[str, Any] = response.json()
+        return content
+
+    def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
+        """[texts, dimensions] float32. `fields` are those of /embed: pooling, normalize, dimensions, truncate, ..."""
+        rows = list(self.run_all("embed", texts, **fields))
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def fill_mask(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text the candidates of its mask, or a list for each of its masks."""
+        return list(self.run_all("fill-mask", texts, **fields))
+
+    def nsp(self, pairs: Sequence[tuple[str, str]], **fields: Any) -> list[Any]:
+        """For each pair whether its second text follows the first."""
+        return list(self.run_all("nsp", pairs, **fields))
+
+    def predict(self, inputs: Sequence[Input], **fields: Any) -> list[Any]:
+        """For each text or pair its labels with scores, best first."""
+        return list(self.run_all("predict", inputs, **fields))
+
+    def tag(self, texts: Sequence[str], **fields: Any) -> list[Any]:
+        """For each text its tags."""
+        return list(self.run_all("tag", texts, **fields))
+
+    def run_chunks(
+        self, task: str, chunks: Iterable[list[Input]], **fields: Any
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        """The answers to each chunk, or why it failed, with the chunk itself."""
+        spec = TASKS[task]
+
+        def answer(chunk: list[Input]) -> Answers:
+            body = {"inputs": [as_json(item, spec) for item in chunk], **fields}
+            response = self._sender.send(spec.path, body, accept=NPY if spec.arrays else JSON)
+            return response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk))
+
+        return self._sender.run_in_order(chunks, answer)
+
+
+def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[Any]:
+    """The answer to each of the `count` inputs of a request."""
+    if spec.arrays:
+        rows: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
+        return list(rows)
+    content = response.json()
+    answers: list[Any] = [content] if spec.unwraps and count == 1 else content
+    return answers

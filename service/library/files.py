@@ -1,0 +1,233 @@
+"""Files of texts and answers, and their division into requests."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Input = str | tuple[str, str]  # a text, or a pair of texts
+SPECIAL_TOKENS = 2
+CHARACTERS_PER_TOKEN = 4  # of text in an alphabet; a character above U+2E7F (Chinese, Japanese, Korean) is a token
+FIRST_IDEOGRAPH = "\u2e80"
+MAX_BYTES_PER_CHARACTER = 6  # in JSON: an escaped control character; most take one to three
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkLimits:
+    """Of one request."""
+
+    tokens: int = 8192  # estimated; a few batches of the model
+    inputs: int = 256
+    characters: int = 8 * 2**20 // MAX_BYTES_PER_CHARACTER
+
+
+def estimate_tokens(item: Input) -> int:
+    text = item if isinstance(item, str) else "".join(item)
+    ideographs = 0 if text.isascii() else sum(character >= FIRST_IDEOGRAPH for character in text)
+    return SPECIAL_TOKENS + ideographs + (len(text) - ideographs) // CHARACTERS_PER_TOKEN
+
+
+def split_into_chunks(items: Iterable[Input], limits: ChunkLimits) -> Iterator[list[Input]]:
+    """Consecutive items; a chunk has one item at least, however large that is."""
+    chunk: list[Input] = []
+    tokens = characters = 0
+    for item in items:
+        size, length = estimate_tokens(item), len(item) if isinstance(item, str) else sum(map(len, item))
+        full = len(chunk) >= limits.inputs or tokens + size > limits.tokens or characters + length > limits.characters
+        if chunk and full:
+            yield chunk
+            chunk, tokens, characters = [], 0, 0
+        chunk.append(item)
+        tokens, characters = tokens + size, characters + length
+    if chunk:
+        yield chunk
+
+
+def read_limits(info: dict[str, Any]) -> ChunkLimits:
+    """The limits of a request, from /info."""
+    limits, defaults = info.get("limits", {}), ChunkLimits()
+    return ChunkLimits(
+        tokens=min(defaults.tokens, limits.get("waiting_tokens", defaults.tokens) // 4),
+        inputs=min(defaults.inputs, limits.get("inputs", defaults.inputs)),
+        characters=min(defaults.characters, limits.get("body_bytes", 8 * defaults.characters) // 8),
+    )
+
+
+WritePart = Callable[[Path, Sequence[Any]], None]
+JoinParts = Callable[[Sequence[Path], Path], None]
+PARQUET_ROWS = 4096  # read at a time
+OUTPUT = "output"  # the column of the answers
+
+
+class FileError(Exception):
+    """A file cannot be read, or a row of it is no input."""
+
+
+def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
+    """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
+
+    `pair_column` is empty for single texts. Raises FileError with the row.
+    """
+    if path.suffix == ".parquet":
+        rows: Iterator[Any] = _read_parquet(path, [name for name in (column, pair_column) if name])
+    elif path.suffix in (".jsonl", ".ndjson"):
+        rows = _read_jsonl(path)
+    elif path.suffix == ".csv":
+        rows = _read_csv(path)
+    elif pair_column:
+        raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
+    else:
+        rows = ({column: line} for line in _read_lines(path))
+    yield from take_inputs(rows, path, column, pair_column)
+
+
+def take_inputs(rows: Iterable[Any], path: Path, column: str, pair_column: str) -> Iterator[Input]:
+    """The inputs of rows: dictionaries, or texts. Raises FileError with the row."""
+    for number, row in enumerate(rows):
+        texts = [row] if isinstance(row, str) and not pair_column else _texts(row, column, pair_column)
+        if not all(isinstance(text, str) for text in texts):
+            wanted = f"{column!r} and {pair_column!r}" if pair_column else repr(column)
+            raise FileError(f"{path}: row {number} has no text under {wanted} (--column, --pair-column)")
+        yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
+
+
+def _texts(row: Any, column: str, pair_column: str) -> list[Any]:
+    names = [column, pair_column] if pair_column else [column]
+    return [row.get(name) if isinstance(row, dict) else None for name in names]
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _read_csv(path: Path) -> Iterator[Any]:
+    """A dictionary for each row, by the names in the first one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            yield from csv.DictReader(file, strict=True)
+        except csv.Error as error:
+            raise FileError(f"{path} is no CSV: {error}") from None
+
+
+def _read_jsonl(path: Path) -> Iterator[Any]:
+    """Objects, or strings."""
+    for number, line in enumerate(_read_lines(path)):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise FileError(f"{path}: row {number} is not JSON: {error}") from None
+
+
+def _read_parquet(path: Path, columns: list[str]) -> Iterator[Any]:
+    from pyarrow import parquet  # takes a third of a second; only Parquet needs it
+
+    file = parquet.ParquetFile(path)
+    if missing := [name for name in columns if name not in file.schema_arrow.names]:
+        raise FileError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+    for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+        yield from batch.to_pylist()
+
+
+# A part holds the answers to consecutive rows of the input; None stands for an input that the server refused.
+
+
+def write_npy_part(path: Path, answers: Sequence[Any]) -> None:
+    width = next((len(one) for one in answers if one is not None), 0)
+    rows = np.full((len(answers), width), np.nan, np.float32)
+    for number, one in enumerate(answers):
+        if one is not None:
+            rows[number] = one
+    with path.open("wb") as file:
+        np.save(file, rows)
+
+
+def join_npy(parts: Sequence[Path], output: Path) -> None:
+    """One array of all rows, without holding it in memory. Rows of parts that have no answer at all are NaN."""
+    arrays = [np.load(part, mmap_mode="r") for part in parts]
+    width = max((one.shape[1] for one in arrays), default=0)
+    rows = sum(one.shape[0] for one in arrays)
+    if not rows:
+        write_npy_part(output, [])
+        return
+    joined = np.lib.format.open_memmap(output, "w+", np.dtype(np.float32), (rows, width))
+    start = 0
+    for one in arrays:
+        joined[start : start + len(one)] = one if one.shape[1] else np.nan
+        start += len(one)
+    joined.flush()
+
+
+def write_jsonl_part(path: Path, answers: Sequence[Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for one in answers:
+            file.write(json.dumps(_plain(one), ensure_ascii=False) + "\n")
+
+
+def join_jsonl(parts: Sequence[Path], output: Path) -> None:
+    with output.open("wb") as joined:
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, joined)
+
+
+def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
+    """One column `output`, as `make_column` makes it."""
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({OUTPUT: make_column(answers)}), path)
+
+
+def make_column(answers: Sequence[Any]) -> Any:
+    """An array of pyarrow: lists of float32 for vectors, else the answers as JSON text; null for none."""
+    import pyarrow
+
+    if any(isinstance(one, np.ndarray) for one in answers):
+        return _list_array(answers)
+    texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
+    return pyarrow.array(texts, pyarrow.string())
+
+
+def _list_array(vectors: Sequence[Any]) -> Any:
+    """A column of lists, null where there is no vector. From one flat array: a list of each vector's numbers would
+    take ten times as long."""
+    import pyarrow
+
+    sizes = [0 if one is None else len(one) for one in vectors]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    flat = np.concatenate([np.asarray(one, np.float32) for one in vectors if one is not None])
+    missing = pyarrow.array([one is None for one in vectors])
+    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(flat), mask=missing)
+
+
+def join_parquet(parts: Sequence[Path], output: Path) -> None:
+    """Parts without any answer take the type of the others."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schemas = [parquet.read_schema(part) for part in parts]
+    lists = [one for one in schemas if pyarrow.types.is_list(one.field(0).type)]
+    schema = (lists or schemas or [pyarrow.schema([(OUTPUT, pyarrow.string())])])[0]
+    with parquet.ParquetWriter(output, schema) as writer:
+        for part, own in zip(parts, schemas, strict=True):
+            table = parquet.read_table(part)
+            empty = pyarrow.table({OUTPUT: pyarrow.nulls(table.num_rows, schema.field(0).type)})
+            writer.write_table(table if own.equals(schema) else empty)
+
+
+def _plain(answer: Any) -> Any:
+    return answer.tolist() if isinstance(answer, np.ndarray) else answer
+
+
+FORMATS: dict[str, tuple[WritePart, JoinParts]] = {
+    ".npy": (write_npy_part, join_npy),
+    ".jsonl": (write_jsonl_part, join_jsonl),
+    ".parquet": (write_parquet_part, join_parquet),
+}

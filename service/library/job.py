@@ -1,0 +1,331 @@
+"""A job that answers a file in parts, in order, and continues after a stop."""
+
+import fcntl
+import json
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from packbert.service.errors import ServiceError
+from packbert.service.library.files import (
+    FORMATS,
+    ChunkLimits,
+    FileError,
+    Input,
+    read_inputs,
+    read_limits,
+    split_into_chunks,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    path: str
+    pairs: bool = False  # an input may be a pair of texts
+    arrays: bool = False  # the answers of a request are the rows of one array
+    lists: bool = False  # an input is sent as a list of its texts
+    unwraps: bool = False  # the answer to a list of one input is the answer to that input
+
+
+TASKS = {
+    "embed": Task("/embed", arrays=True),
+    "fill-mask": Task("/fill-mask", unwraps=True),
+    "nsp": Task("/nsp", pairs=True, lists=True),
+    "predict": Task("/predict", pairs=True, lists=True),
+    "tag": Task("/tag"),
+}
+
+
+class RequestFailed(ServiceError):
+    """A server refused a request for good, or could not be reached for `patience_seconds`."""
+
+    code = "request_failed"  # or that of the server
+
+    def __init__(self, message: str, *, status: int = 0, code: str | None = None, index: int | None = None) -> None:
+        super().__init__(message, code=code, index=index)
+        self.status = status  # of HTTP; 0 where there was no response
+
+
+Answers = Sequence[Any] | ServiceError  # to the inputs of one request, or why there are none
+
+
+class BulkEngine(ABC):
+    """What answers any number of inputs: a client of a server, or an engine in this process."""
+
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """The content of /info."""
+
+    @abstractmethod
+    def run_chunks(
+        self, task: str, chunks: Iterable[list[Input]], **fields: Any
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        """The answers to each chunk, or why it was refused, with the chunk itself; in their order."""
+
+    @cached_property
+    def _limits(self) -> ChunkLimits:
+        return read_limits(self.info())
+
+    def chunk(self, inputs: Iterable[Input]) -> Iterator[list[Input]]:
+        """The inputs of each request, within the limits of a request."""
+        return split_into_chunks(inputs, self._limits)
+
+    def run_all(self, task: str, inputs: Iterable[Input], **fields: Any) -> Iterator[Any]:
+        """The answer to each input, in order, for any task of `bert-service bulk`. Reads the inputs as it goes.
+
+        Raises ServiceError for an input that is refused; `index` is its place among all.
+        """
+        first = 0
+        for answers, chunk in self.run_chunks(task, self.chunk(inputs), **fields):
+            if isinstance(answers, ServiceError):
+                raise place(answers, first, "input")
+            first += len(chunk)
+            yield from answers
+
+
+def place(error: ServiceError, first: int, word: str) -> ServiceError:
+    """The error of a request with the index among all inputs, which its message then names; `first`: of the request."""
+    if error.index is not None:
+        error.index += first
+        error.message = f"{word} {error.index}: {error.message}"
+        error.args = (error.message,)
+    return error
+
+
+def in_order(
+    chunks: Iterable[list[Input]],
+    submit: Callable[[list[Input]], Future[Answers]],
+    *,
+    size: Callable[[list[Input]], int],
+    most: Callable[[], int],
+) -> Iterator[tuple[Answers, list[Input]]]:
+    """Submits chunks of at most the size `most()` together, one at least; their results in order, each with its chunk.
+
+    Those that are left when the iteration ends early are cancelled.
+    """
+    pending: deque[tuple[Future[Answers], list[Input], int]] = deque()
+    ahead = 0
+    try:
+        for chunk in chunks:
+            need = size(chunk)
+            while pending and ahead + need > most():
+                future, sent, had = pending[0]
+                yield future.result(), sent
+                pending.popleft()
+                ahead -= had
+            pending.append((submit(chunk), chunk, need))
+            ahead += need
+        while pending:
+            yield pending[0][0].result(), pending[0][1]
+            pending.popleft()
+    finally:
+        for future, _, _ in pending:
+            future.cancel()
+
+
+def as_json(item: Input, spec: Task) -> str | list[str]:
+    """An input as the route takes it. Raises ValueError for a pair where the task takes texts."""
+    if isinstance(item, str):
+        return [item] if spec.lists else item
+    if not spec.pairs:
+        raise ValueError(f"{spec.path} takes texts, this input is a pair")
+    return list(item)
+
+
+Content = TypeVar("Content")
+LOCK, NOTE, WRITING = "lock", "job.json", "writing"
+SHOWN_CHARACTERS = 80  # of a value, in an error
+
+
+@contextmanager
+def lock_parts(folder: Path) -> Iterator[None]:
+    """Creates the folder and keeps other runs out of it. Raises FileError where another run has it."""
+    folder.mkdir(exist_ok=True)
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = os.fstat(file.fileno()).st_nlink > 0  # the run that had it may have removed the folder
+        except BlockingIOError:
+            locked = False
+        if not locked:
+            raise FileError(f"another run has {folder}: wait until it ends, or take another output")
+        yield
+
+
+def write_note(folder: Path, fingerprint: dict[str, Any]) -> None:
+    write_whole(folder / NOTE, Path.write_text, json.dumps(fingerprint))
+
+
+def check_note(folder: Path, fingerprint: dict[str, Any]) -> None:
+    """Raises FileError with what differs from the fingerprint of the parts."""
+    before, now = json.loads((folder / NOTE).read_text("utf-8")), json.loads(json.dumps(fingerprint))
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if names:
+        changes = "; ".join(f"{name} was {_show(before.get(name))} and is {_show(now.get(name))}" for name in names)
+        raise FileError(
+            f"{folder} holds parts of another job: {changes}. To continue it, run the command as it was; to start "
+            "again, delete that folder"
+        )
+
+
+def _show(value: Any) -> str:
+    text = "unset" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+
+
+def write_whole(path: Path, write: Callable[[Path, Content], object], content: Content) -> None:
+    """A run that is killed leaves the file whole or not at all."""
+    writing = path.with_name(WRITING)
+    write(writing, content)
+    writing.rename(path)
+
+
+def finished_parts(folder: Path) -> dict[int, int]:
+    """By the first row of each part: its rows without an answer."""
+    return {int(path.stem): int(path.suffix[1:]) for path in folder.glob("[0-9]*.[0-9]*")}
+
+
+def part_path(folder: Path, start: int, missing: int) -> Path:
+    return folder / f"{start:012d}.{missing}"
+
+
+def remove_parts(folder: Path) -> None:
+    """While it is locked. A run that creates the lock anew at this moment has the folder, and begins."""
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            path.unlink()
+    (folder / LOCK).unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+PART_ROWS = 4096
+INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs; the others end a job, with --skip-errors too
+DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
+    *("artifact", "device", "precision", "execution_provider", "cuda_attention", "versions"),
+    *("pooling", "normalize", "embedding", "default_prompt_name", "prompts", "truncate"),
+    *("labels", "label_scores", "pair_labels"),
+    *("limits.characters", "limits.tokens", "limits.top_k"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What decides the content of the output."""
+
+    task: str
+    source: Path
+    output: Path  # its suffix is the format
+    column: str = "text"
+    pair_column: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)  # of every request
+    skip_errors: bool = False  # a refused input has no answer; otherwise it ends the job
+
+    def check(self) -> None:
+        """Raises FileError where the formats do not fit the task."""
+        if self.output.suffix not in FORMATS:
+            raise FileError(f"{self.output}: the suffix is the format: {', '.join(FORMATS)}")
+        if self.output.suffix == ".npy" and not TASKS[self.task].arrays:
+            raise FileError(f"{self.output}: answers of {self.task} are no vectors: take .jsonl or .parquet")
+        if self.pair_column and not TASKS[self.task].pairs:
+            raise FileError(f"--pair-column: {self.task} takes single texts")
+
+    def fingerprint(self, info: dict[str, Any]) -> dict[str, Any]:
+        """All that decides the output, by names for an error. `info` is the content of /info."""
+        stat = self.source.stat()
+        return {
+            "version": version("bert-service"),
+            "task": self.task,
+            "the file": str(self.source.resolve()),
+            "its size": stat.st_size,
+            "its time of change": stat.st_mtime_ns,
+            "--column": self.column,
+            "--pair-column": self.pair_column,
+            "--skip-errors": self.skip_errors,
+            "rows of a part": PART_ROWS,
+            **{f"--set {name}": value for name, value in self.fields.items()},
+            **deciding(info),
+        }
+
+
+def deciding(info: dict[str, Any]) -> dict[str, Any]:
+    """Those of /info that decide an answer; the entries of a dictionary one by one, as "limits.characters"."""
+    flat: dict[str, Any] = {}
+    for name, value in info.items():
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: value for name, value in flat.items() if name in DECIDING or name.split(".")[0] in DECIDING}
+
+
+def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = lambda _: None) -> int:
+    """Writes the output; returns the number of inputs without an answer. `on_rows` gets the rows that are done.
+
+    Raises FileError, or ServiceError with the row as its index.
+    """
+    job.check()
+    folder = job.output.with_name(job.output.name + ".parts")
+    write, join = FORMATS[job.output.suffix]
+    with lock_parts(folder):
+        missing = finished_parts(folder)
+        (check_note if missing else write_note)(folder, job.fingerprint(engine.info()))
+        for start, answers in _answer_parts(job, engine, set(missing), on_rows):
+            check_note(folder, job.fingerprint(engine.info()))  # the server may be another one by now, or the file
+            missing[start] = sum(one is None for one in answers)
+            write_whole(part_path(folder, start, missing[start]), write, answers)
+        joined = job.output.with_name(job.output.name + ".joining")
+        join([part_path(folder, start, missing[start]) for start in sorted(missing)], joined)
+        joined.replace(job.output)
+        remove_parts(folder)
+    return sum(missing.values())
+
+
+def _answer_parts(
+    job: Job, engine: BulkEngine, finished: set[int], on_rows: Callable[[int], object]
+) -> Iterator[tuple[int, list[Any]]]:
+    """The first row and the answers of each part that is not finished yet."""
+    waiting: list[tuple[int, int]] = []  # first row and size of the parts that are being answered
+
+    def chunks() -> Iterator[list[Input]]:
+        rows, start = read_inputs(job.source, job.column, job.pair_column), 0
+        while part := list(islice(rows, PART_ROWS)):
+            if start in finished:
+                on_rows(len(part))
+            else:
+                waiting.append((start, len(part)))
+                yield from engine.chunk(part)
+            start += len(part)
+
+    answers: list[Any] = []
+    for found, sent in engine.run_chunks(job.task, chunks(), **job.fields):
+        start, size = waiting[0]
+        answers += _resolve(job, engine, found, sent, start + len(answers))
+        on_rows(len(sent))
+        if len(answers) == size:
+            waiting.pop(0)
+            yield start, answers
+            answers = []
+
+
+def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
+    """The answers to a request's inputs; where it failed, those to its halves, until each refused input is alone."""
+    if not isinstance(found, ServiceError):
+        return found
+    named = found.index is not None or len(sent) == 1
+    if found.status not in INPUT_ERRORS or (named and not job.skip_errors):
+        found.index = found.index or 0
+        raise place(found, first, "row")
+    if len(sent) == 1:
+        return [None]
+    half = len(sent) // 2
+    answers: list[Any] = []
+    for again, part in engine.run_chunks(job.task, iter([sent[:half], sent[half:]]), **job.fields):
+        answers += _resolve(job, engine, again, part, first + len(answers))
+    return answers

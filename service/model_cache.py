@@ -1,0 +1,178 @@
+"""From a model's name to an artifact that was exported before: names, digests, the cache and its locks."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from packbert.model_export.artifact.manifest import FORMAT, HUB_ID, MANIFEST, checkpoint_files, most_bytes, open_file
+
+DEFAULT_REVISION = "main"
+FileState = tuple[str, int, int, int, int]  # name, bytes, modified and changed (ns), inode
+
+
+class ModelError(Exception):
+    """The model cannot be had; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint as the user names it: a folder, or a repository of the hub at a revision."""
+
+    name: str  # ORG/NAME, or the folder's name
+    folder: Path | None  # None for the hub
+    revision: str = ""
+
+    @property
+    def title(self) -> str:
+        """One for each folder or revision, as the exporter takes it."""
+        return str(self.folder) if self.folder is not None else f"{self.name}@{self.revision}"
+
+
+def find_source(model: str) -> Source:
+    """A folder that exists is that folder, even where its name looks like a hub id. Raises ModelError."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        folder = path.resolve()
+        return Source(folder.name, folder)
+    found = HUB_ID.fullmatch(model)
+    if found is None or path.exists():
+        raise ModelError(f"{model} is neither a folder nor a hub id: write ORG/NAME or ORG/NAME@REVISION")
+    return Source(found["name"], None, found["revision"] or DEFAULT_REVISION)
+
+
+def file_states(folder: Path) -> list[FileState]:
+    """By these a change of the checkpoint is seen without reading it. Raises OSError."""
+    states = [(path, path.stat()) for path in checkpoint_files(folder)]
+    return [
+        (str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+        for path, stat in states
+    ]
+
+
+def content_digest(folder: Path) -> str:
+    """SHA-256 of the names and contents of the checkpoint's files, which are read in full.
+
+    Raises OSError, before it reads any of them where one is not a regular file or too large.
+    """
+    digest, files = hashlib.sha256(), checkpoint_files(folder)
+    for path in files:
+        open_file(path, most_bytes(path)).close()
+    for path in files:
+        with open_file(path, most_bytes(path)) as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(folder)}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+PARTIAL = ".partial"  # end of the name of a folder that the exporter is writing
+KEY_LENGTH = 16  # hexadecimal digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """All that an artifact depends on."""
+
+    digest: str  # of the checkpoint's files
+    name: str  # of the model
+    device: str
+    precision: str
+    fast_int8: bool  # of this processor; what precision `auto` depends on, False for others
+    fast_bf16: bool  # as `fast_int8`, of this processor and this installation
+    exporter: str = f"{version('bert-service')}, format {FORMAT}"
+
+    @property
+    def key(self) -> str:
+        return _short_hash(json.dumps(asdict(self), sort_keys=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    folder: Path
+
+    def artifact(self, recipe: Recipe) -> Path:
+        """The folder of the artifact, which need not exist."""
+        return self.folder / "artifacts" / f"{recipe.name.replace('/', '--')}-{recipe.key}"
+
+    def find(self, recipe: Recipe) -> Path | None:
+        """The folder of the artifact, if it is there."""
+        folder = self.artifact(recipe)
+        return folder if (folder / recipe.device / MANIFEST).is_file() else None
+
+    def recall(self, title: str) -> dict[str, Any]:
+        """What was remembered of a source; empty where nothing was, or it cannot be read."""
+        try:
+            content = json.loads(self._source(title).read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) and content.get("title") == title else {}
+
+    def remember(self, title: str, **known: object) -> None:
+        """Without effect where the cache cannot be written: it only saves time."""
+        path = self._source(title)
+        written = path.with_name(f"{path.name}.{os.getpid()}.new")
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(json.dumps({"title": title, **known}), "utf-8")
+            written.replace(path)
+
+    @contextmanager
+    def lock(self, recipe: Recipe, on_wait: Callable[[], object]) -> Iterator[int]:
+        """The file descriptor of the locked file; a child that inherits it keeps it locked until it ends too.
+
+        Calls `on_wait` before it waits for another process. Raises ModelError where the cache cannot be written.
+        """
+        try:
+            descriptor = self._open_lock(recipe.key)
+        except OSError as error:
+            solution = "set BERT_CACHE to a folder that is writable, or export with bert-export and set BERT_ARTIFACT"
+            raise ModelError(f"{self.folder} cannot be written: {error.strerror}; {solution}") from error
+        try:
+            if not _try_lock(descriptor):
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def remove_remains(self) -> None:
+        """Removes what killed exports have left of artifacts. An export that runs is locked and stays."""
+        for partial in self.folder.glob(f"artifacts/*/*{PARTIAL}"):
+            with suppress(OSError):
+                descriptor = self._open_lock(partial.parent.name.rpartition("-")[2])
+                try:
+                    if _try_lock(descriptor):
+                        shutil.rmtree(partial)
+                        partial.parent.rmdir()  # fails, and is kept, where it holds an artifact
+                finally:
+                    os.close(descriptor)
+
+    def discard(self, recipe: Recipe) -> None:
+        shutil.rmtree(self.artifact(recipe), ignore_errors=True)
+
+    def _source(self, title: str) -> Path:
+        return self.folder / "sources" / f"{_short_hash(title)}.json"
+
+    def _open_lock(self, key: str) -> int:
+        folder = self.folder / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / key, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]

@@ -1,0 +1,21 @@
+"""The Prometheus metrics: what is counted, and how it is written for a scrape. Decides nothing."""
+
+from packbert.service.observability.cells import MISDIRECTED, PROCESS, REASONS, RECEIVE, TASKS, UNKNOWN
+from packbert.service.observability.scrape import CONTENT_TYPE, OPENMETRICS, DeviceMemory, register_state, render
+from packbert.service.observability.series import Metrics, aggregate
+
+__all__ = [
+    "CONTENT_TYPE",
+    "MISDIRECTED",
+    "OPENMETRICS",
+    "PROCESS",
+    "REASONS",
+    "RECEIVE",
+    "TASKS",
+    "UNKNOWN",
+    "DeviceMemory",
+    "Metrics",
+    "aggregate",
+    "register_state",
+    "render",
+]

@@ -1,0 +1,153 @@
+"""Spans of requests and batches, sent to an OpenTelemetry collector with OTLP over HTTP.
+
+The SDK reads the standard variables by itself (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on).
+Stages become spans after they have ended, from their measured durations. Knows ids, numbers and codes; knows no text,
+no key and no header but those of the trace context.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from packbert.service.trace_context import TRACEPARENT
+
+NAME = "bert-service"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
+FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even where the collector does not answer
+SAMPLED_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+SAMPLED_FLAG = trace.TraceFlags.SAMPLED
+Headers = Iterable[tuple[bytes, bytes]]
+Attributes = Mapping[str, str | int | float]
+
+
+class Tracing:
+    """Makes the spans of one process; a thread of the SDK sends them. `close` sends the last ones."""
+
+    def __init__(self) -> None:
+        resource = Resource.create()
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: NAME}))
+        self._resource, self._ids, self._scope = resource, RandomIdGenerator(), InstrumentationScope(NAME)
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        self._tracer = provider.get_tracer(NAME)
+
+    @contextmanager
+    def trace_request(self, path: str, headers: Headers) -> Iterator[None]:
+        """The span of a request, below that of the client's `traceparent`; an invalid one counts as none."""
+        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in TRACE_HEADERS}
+        with self._tracer.start_as_current_span(
+            f"POST {path}",
+            context=TraceContextTextMapPropagator().extract(carrier),
+            kind=trace.SpanKind.SERVER,
+            attributes={"http.request.method": "POST", "http.route": path, "url.path": path, "url.scheme": "http"},
+            record_exception=False,  # its message may quote the request
+            set_status_on_exception=False,
+        ) as span:
+            context = span.get_span_context()
+            flags = int(context.trace_flags.sampled)
+            token = TRACEPARENT.set(f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}")
+            try:
+                yield
+            finally:
+                TRACEPARENT.reset(token)
+
+    def record_outcome(self, status: int, attributes: Attributes, error: str = "") -> None:
+        """What became of the current request; `error` is the code of the error that it got."""
+        span = trace.get_current_span()
+        span.set_attributes({"http.response.status_code": status, **attributes})
+        if error:
+            span.set_attribute("error.type", error)
+        if status >= 500:
+            span.set_status(trace.StatusCode.ERROR)
+
+    def record_stages(self, stages: Iterable[tuple[str, float, float]]) -> None:
+        """Child spans of the current request: name, start and duration in seconds, the start by time.perf_counter.
+
+        A stage without a duration did not happen and has no span.
+        """
+        request = trace.get_current_span()
+        if not request.is_recording():
+            return
+        epoch = time.time_ns() - time.perf_counter_ns()
+        for name, start, seconds in stages:
+            if seconds > 0:
+                began, ended = epoch + round(1e9 * start), epoch + round(1e9 * (start + seconds))
+                self._add_span(name, began, ended, parent=request.get_span_context())
+
+    def record_batch(self, requests: Mapping[str, int], *, sequences: int, tokens: int, seconds: float) -> None:
+        """A run that has just ended: a span with links to the requests, and below each of them a span `run`.
+
+        `requests` is the number of sequences in the batch by the `traceparent` of their request. Those that are not
+        sampled have no span here.
+        """
+        contexts = {parent: context for parent in requests if (context := _parse_sampled(parent)) is not None}
+        if not contexts:
+            return
+        ended = time.time_ns()
+        started = ended - round(1e9 * seconds)
+        size = {"bert.batch.sequences": sequences, "bert.batch.tokens": tokens, "bert.batch.requests": len(requests)}
+        batch = self._add_span("batch", started, ended, size, [trace.Link(context) for context in contexts.values()])
+        to_batch = [trace.Link(batch)]
+        for parent, context in contexts.items():
+            attributes = size | {"bert.sequences": requests[parent]}
+            self._add_span("run", started, ended, attributes, to_batch, parent=context)
+
+    def close(self) -> None:
+        """Sends the spans that are left, for FLUSH_SECONDS at most."""
+        thread = threading.Thread(target=self._processor.shutdown, daemon=True, name="last spans")
+        thread.start()
+        thread.join(FLUSH_SECONDS)
+
+    def _add_span(
+        self,
+        name: str,
+        started: int,
+        ended: int,
+        attributes: Attributes | None = None,
+        links: Sequence[trace.Link] = (),
+        *,
+        parent: trace.SpanContext | None = None,
+    ) -> trace.SpanContext:
+        """A span that has ended, from and to nanoseconds of the epoch. The sampler has decided on its parent or links.
+
+        Made without the tracer: a request with six spans takes 0.16 ms of a core in place of 0.30.
+        """
+        trace_id = parent.trace_id if parent is not None else self._ids.generate_trace_id()
+        context = trace.SpanContext(
+            trace_id, self._ids.generate_span_id(), is_remote=False, trace_flags=trace.TraceFlags(SAMPLED_FLAG)
+        )
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            attributes,
+            links=links,
+            start_time=started,
+            end_time=ended,
+            instrumentation_scope=self._scope,
+        )
+        self._processor.on_end(span)
+        return context
+
+
+def _parse_sampled(traceparent: str) -> trace.SpanContext | None:
+    """None for a trace that is not sampled, and for a request without a trace."""
+    match = SAMPLED_PARENT.fullmatch(traceparent)
+    if match is None:
+        return None
+    flags = trace.TraceFlags(SAMPLED_FLAG)
+    return trace.SpanContext(int(match[1], 16), int(match[2], 16), is_remote=True, trace_flags=flags)

@@ -1,0 +1,203 @@
+"""Downloads and exports a model in a child process where the cache has no artifact of it."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from packbert.model_export.artifact.cpu import BF16, has_fast_int8, why_bf16_unavailable
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.service.artifact import ManifestError, available
+from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
+from packbert.service.settings import variables_with
+
+EXPORTER = "packbert.model_export"
+MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+PREFIX = "model_export: "  # of the sentence that the exporter fails with
+PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
+END_OF_LINE = re.compile(rb"(?<=[\r\n])")
+BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
+CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]")  # what moves a terminal's cursor
+log = logging.getLogger("service")
+
+
+def check_exporter() -> None:
+    """Raises ModelError where the exporter is not installed."""
+    if missing := [name for name in MODULES if not _is_installed(name)]:
+        solution = "pip install 'bert-service[export]', or export elsewhere with bert-export and set BERT_ARTIFACT"
+        raise ModelError(f"this installation cannot export: {missing[0]} is missing; {solution}")
+
+
+def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
+    """The output of the command. `lock` is a descriptor that the child keeps until it ends.
+
+    Raises ModelError with the exporter's sentence where it fails.
+    """
+    lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", EXPORTER, *arguments, "--lifeline", str(lifeline)],
+            pass_fds=(lifeline,) if lock is None else (lifeline, lock),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables_with(TQDM_POSITION="-1"),  # huggingface_hub shows its progress in a pipe too
+            start_new_session=True,
+        )
+    finally:
+        os.close(lifeline)
+    with process:
+        try:
+            fault = _show(process.stderr) if process.stderr else ""
+            output = process.stdout.read().decode() if process.stdout else ""
+            code = process.wait()
+        finally:
+            os.close(write_end)  # interrupts a child that still runs, which then removes what it has written
+            process.wait()
+    if code:
+        signalled = f"the export was ended by signal {-code}; without enough memory the system ends it with signal 9"
+        raise ModelError(fault or (signalled if code < 0 else f"the export failed with exit code {code}"))
+    return output
+
+
+def _show(stream: IO[bytes]) -> str:
+    """Shows what the child reports until it ends; returns the sentence that it fails with, empty where it does not."""
+    fault, rest, shown = "", b"", time.monotonic()
+    terminal = sys.stderr.isatty()
+    while chunk := os.read(stream.fileno(), 2**16):
+        *lines, rest = END_OF_LINE.split(rest + chunk)
+        for line in lines:
+            text, _, sentence = line.decode(errors="replace").partition(PREFIX)
+            fault = sentence.strip() or fault
+            if terminal:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+                continue
+            words, bars = BAR.subn("", CONTROL.sub("", text))
+            if words.strip() and (not bars or time.monotonic() - shown >= PROGRESS_SECONDS):
+                log.info("export: %s", " ".join(words.split()))
+                shown = time.monotonic()
+    return rest.decode(errors="replace").partition(PREFIX)[2].strip() or fault
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+AUTO = "auto"  # precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be served."""
+
+    model: str  # a hub id, a checkpoint's folder, or an artifact
+    device: str  # cpu or cuda
+    precision: str | None  # None: of an artifact its own, of a checkpoint fp32
+    update: bool  # ask the hub for a newer commit
+
+
+def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
+    """The folder of the artifact. Two processes at once export once; the second one waits.
+
+    Raises ModelError where the model cannot be had, ManifestError for an artifact of another precision.
+    """
+    if available(folder := Path(wanted.model).expanduser()):
+        _check_precision(folder, wanted.precision)
+        return folder
+    if wanted.precision == BF16 and (fault := why_bf16_unavailable()):
+        raise ModelError(f"BERT_PRECISION is bf16, but {fault}")
+    source = find_source(wanted.model)
+    known = cache.recall(source.title)
+    digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
+    found = cache.find(_recipe(source, digest, wanted))
+    asks_hub = wanted.update and source.folder is None
+    if found and not asks_hub:
+        commit = f" ({known['commit']})" if "commit" in known else ""
+        log.info("%s%s: exported before, in %s", source.title, commit, found)
+        return found
+    try:
+        return _export(source, wanted, cache)
+    except ModelError as error:
+        if not found:
+            raise
+        log.warning("%s: serving commit %s, because there is no newer one: %s", source.title, known["commit"], error)
+        return found
+    except OSError as error:
+        raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
+
+
+def _export(source: Source, wanted: Wanted, cache: Cache) -> Path:
+    """As `prepare_artifact`, for a checkpoint whose digest is unknown or has no artifact."""
+    folder = source.folder or _download(source)
+    states, digest = file_states(folder), content_digest(folder)
+    recipe = _recipe(source, digest, wanted)
+    if not cache.find(recipe):
+        check_exporter()
+        on_wait = partial(log.info, "%s: waiting for another process that exports it", source.title)
+        with cache.lock(recipe, on_wait) as lock:
+            if not cache.find(recipe):
+                cache.remove_remains()
+                _run_export(source, folder, recipe, cache, lock)
+                if file_states(folder) != states:
+                    cache.discard(recipe)
+                    raise ModelError(f"{folder} was changed while it was exported: start again when it is complete")
+    state = {"commit": folder.name} if source.folder is None else {"files": states}
+    cache.remember(source.title, digest=digest, **state)
+    return cache.artifact(recipe)
+
+
+def _download(source: Source) -> Path:
+    check_exporter()
+    log.info("%s: downloading", source.title)
+    folder = Path(run_exporter(["download", source.title]).strip())
+    log.info("%s: commit %s", source.title, folder.name)
+    return folder
+
+
+def _run_export(source: Source, folder: Path, recipe: Recipe, cache: Cache, lock: int) -> None:
+    log.info("%s: exporting for %s in %s", source.title, recipe.device, recipe.precision)
+    options = ["--device", recipe.device, "--precision", recipe.precision, "--name", recipe.name]
+    report = run_exporter([str(folder), str(cache.artifact(recipe)), *options], lock)
+    for line in report.splitlines():
+        log.info("%s", line)
+
+
+def _is_unchanged(folder: Path, known: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint's files are those that the cache knows."""
+    try:
+        return bool(known.get("files") == [list(state) for state in file_states(folder)])
+    except OSError:
+        return False
+
+
+def _recipe(source: Source, digest: str, wanted: Wanted) -> Recipe:
+    precision, device = wanted.precision or "fp32", wanted.device
+    chooses = precision == AUTO and device == "cpu"
+    return Recipe(
+        digest=digest,
+        name=source.name,
+        device=device,
+        precision=precision,
+        fast_int8=chooses and has_fast_int8(),
+        fast_bf16=chooses and not why_bf16_unavailable(),
+    )
+
+
+def _check_precision(folder: Path, precision: str | None) -> None:
+    """Raises ManifestError for an artifact of another precision than the one that was asked for."""
+    for device in available(folder):
+        found = Manifest.read(folder / device).precision
+        if precision not in (None, AUTO, found):
+            solution = "name its checkpoint, or leave BERT_PRECISION out"
+            raise ManifestError(f"{folder / device} is an artifact in {found}, not in {precision}: {solution}")

@@ -1,0 +1,108 @@
+"""How batches share the device: one by one, one core each, or one long sequence on all cores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from itertools import chain, islice
+
+from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import WHOLE_BUDGET, Share
+
+MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than one core on each of several
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """`per_core`: each batch runs on a core of its own, or one alone on all of them.
+
+    Otherwise one batch runs at a time, and the others in flight are prepared and wait for the device.
+    """
+
+    max_in_flight: int = 1  # batches
+    per_core: bool = False
+
+    @property
+    def side_by_side(self) -> int:
+        """How many batches run at the same time at most."""
+        return self.max_in_flight if self.per_core else 1
+
+    def share(self, queued_tokens: int, *, in_flight: int) -> int:
+        """With per-core sessions: tokens for the next batch, so that every free core gets some of the queued ones."""
+        return max(MIN_TOKENS_PER_CORE, -(-queued_tokens // (self.max_in_flight - in_flight)))
+
+
+SERIAL = Concurrency()
+
+
+LONG_TOKENS = 2 * MIN_TOKENS_PER_CORE  # shorter sequences gain nothing by all cores
+MAX_LOOKED_AT = 256  # sequences; behind so many, the other cores have work beside a long one
+ALL_CORES_EFFICIENCY = 0.9  # of one sequence on all cores, against as many cores with a sequence each (BERT-base, int8)
+WORTH = 0.95  # long sequences get all cores where the queue is done within this share of the time
+
+
+@dataclass(slots=True, eq=False)
+class CoreSharing:
+    """Decides on long sequences when no batch runs; any arrival revokes the decision."""
+
+    concurrency: Concurrency
+    queue: RequestQueue
+    _last_arrival: float = float("-inf")  # seconds; of the requests seen so far
+    _decided_at: int = -1  # the newest request when long sequences were to get all cores
+    _short_room: int = 0  # tokens of a batch of short sequences before them; 0: there are none
+
+    def next(self, in_flight: int) -> Share | None:
+        """What the next batch may take beside `in_flight` others; None: nothing, until these have ended."""
+        if in_flight and self._decided_at == self.queue.last_number:
+            return self._short_ones()
+        tokens = self.queue.tokens
+        quiet_since, self._last_arrival = self._last_arrival, next(reversed(self.queue.waiting)).arrived
+        if tokens <= MIN_TOKENS_PER_CORE:  # so few are not shared
+            return WHOLE_BUDGET
+        if not in_flight and (share := self._for_long_sequences(quiet_since)):
+            return share
+        return Share(room=self.concurrency.share(tokens, in_flight=in_flight))
+
+    def _for_long_sequences(self, quiet_since: float) -> Share | None:
+        """The short sequences before long ones, or the first of these; None where each core is to take its share."""
+        decided, self._decided_at = self._decided_at == self.queue.last_number, -1
+        requests, cores = self.queue.waiting, self.concurrency.max_in_flight
+        remaining = (islice(one.lengths, one.dispatched, None) for one in requests)
+        lengths = list(islice(chain.from_iterable(remaining), MAX_LOOKED_AT + 1))
+        quiet_seconds = next(iter(requests)).arrived - quiet_since
+        arrive_often = quiet_seconds * self.queue.tokens_per_second < max(lengths, default=0)
+        if len(lengths) > MAX_LOOKED_AT or (arrive_often and not decided) or not all_cores_pay(lengths, cores):
+            return None
+        self._decided_at = self.queue.last_number
+        if short := [length for length in lengths if length < LONG_TOKENS]:
+            self._short_room = self.concurrency.share(sum(short), in_flight=0)
+            if share := self._short_ones():
+                return share
+        return next((Share(first=one, all_cores=True) for one in requests if one.next_length), None)
+
+    def _short_ones(self) -> Share | None:
+        """A batch that begins with a short sequence; None where no request has one next."""
+        short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
+        first = min(short, key=lambda one: (one.finish, one.number), default=None)
+        return None if first is None else Share(room=self._short_room, first=first)
+
+
+def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:
+    """Whether sequences of these `lengths` are done sooner where some of the longest run on all cores, one by one."""
+    ordered = sorted(lengths, reverse=True)
+    most = WORTH * _last_end(ordered, cores)
+    alone = 0.0
+    for i, length in enumerate(ordered[:cores]):
+        alone += length / (cores * ALL_CORES_EFFICIENCY)
+        if length < LONG_TOKENS or alone >= most:
+            return False
+        if alone + _last_end(ordered[i + 1 :], cores) < most:
+            return True
+    return False
+
+
+def _last_end(lengths: Sequence[int], cores: int) -> int:
+    """When the last sequence has ended, in tokens, if a free core takes the longest that is left (Graham 1969)."""
+    ends = [0] * cores
+    for length in lengths:
+        heapreplace(ends, ends[0] + length)
+    return max(ends)

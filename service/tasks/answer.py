@@ -1,0 +1,191 @@
+"""/answer: the parts of a context that answer a question, as transformers' question-answering pipeline finds them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from packbert.model_export.artifact.batch import Row
+from packbert.service.errors import Invalid
+from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.inputs import PARAMETERS, Body, ClientFields, FailFastList, merge_parameters
+from packbert.service.tasks.predict import Floats, softmax
+from packbert.service.tokenization.encoding import EncodedText
+from packbert.service.tokenization.pairs import DEFAULT_MAX_TOKENS, WindowOptions
+from packbert.service.turns import in_turns
+
+OUTPUTS = frozenset({"spans"})
+DEFAULT_ANSWER_TOKENS = 15  # of the pipeline, as the other defaults
+CONTEXT = "My name is Clara and I live in Berkeley."
+
+
+class QuestionAndContext(Body):
+    question: str = Field(examples=["Where do I live?"])
+    context: str = Field(examples=[CONTEXT])
+
+
+class AnswerParameters(Body):
+    top_k: int | None = Field(None, ge=1, description="number of answers (default 1); more than 1: a list of answers")
+    max_answer_len: int | None = Field(None, ge=1, description="tokens of an answer (default 15)")
+    max_seq_len: int | None = Field(
+        None, ge=1, description="tokens of a window: question, context and special tokens (default 384, or the model's)"
+    )
+    doc_stride: int | None = Field(
+        None, ge=0, description="tokens of the context that two windows share (default 128, or half of a window)"
+    )
+    max_question_len: int | None = Field(
+        None, ge=1, description="cut a question to so many tokens; null: one that leaves no room is an error"
+    )
+    handle_impossible_answer: bool | None = Field(
+        None, description="the empty answer is one of the answers, with the probability of [CLS]"
+    )
+    align_to_words: bool | None = Field(None, description="answers are of whole words (default true)")
+
+
+class AnswerRequest(ClientFields, AnswerParameters):
+    inputs: QuestionAndContext | FailFastList[QuestionAndContext] | None = Field(
+        None, examples=[{"question": "Where do I live?", "context": CONTEXT}], description="or question and context"
+    )
+    question: str | None = Field(None, description="with context, instead of inputs")
+    context: str | None = Field(None, description="of any length: a long one is read in windows")
+    parameters: AnswerParameters | None = Field(None, description=PARAMETERS)
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> Self:
+        alone = (self.question is None, self.context is None)
+        if alone != ((True, True) if self.inputs is not None else (False, False)):
+            raise PydanticCustomError("missing", "send question and context, or inputs with both")
+        return self
+
+
+class Answer(BaseModel):
+    score: float = Field(description="the probability; those of equal answers are added up", examples=[0.98])
+    start: int = Field(description="first character in the context", examples=[31])
+    end: int = Field(description="one past the last character", examples=[39])
+    answer: str = Field(description="the text there; empty: the context has no answer", examples=["Berkeley"])
+
+
+Answers = Answer | list[Answer]
+AnswerResponse = Answers | list[Answers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a request asks of every answer."""
+
+    top_k: int
+    max_tokens: int  # of an answer
+    allow_empty: bool
+    align_to_words: bool
+
+
+async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float) -> TaskResult:
+    """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
+    tasks.require_head("spans")
+    if request.parameters is not None:
+        request = merge_parameters(request)
+    inputs = _inputs(request)
+    tasks.check_count(inputs)
+    asked = _asked(tasks, request)
+    pairs = [(one.question, one.context) for one in inputs]
+    job = tasks.tokenizer.start_questions(pairs, OUTPUTS, _window_options(tasks, request), tasks.limits.max_inputs)
+    result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
+    found = [_Candidates(context, asked) for _, context in pairs]
+    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
+        found[index].add(tokens, row)
+    value = LongList([one.best() async for one in in_turns(found)])
+    return result.finish(value if isinstance(request.inputs, list) else value[0])
+
+
+def _inputs(request: AnswerRequest) -> Sequence[QuestionAndContext]:
+    if isinstance(request.inputs, list):
+        return request.inputs
+    if request.inputs is not None:
+        return [request.inputs]
+    assert request.question is not None
+    assert request.context is not None
+    return [QuestionAndContext(question=request.question, context=request.context)]
+
+
+def _asked(tasks: Tasks, request: AnswerParameters) -> _Asked:
+    """Raises Invalid for more answers than allowed."""
+    top_k, most = request.top_k or 1, tasks.limits.max_top_k
+    if top_k > most:
+        raise Invalid(f"top_k is {top_k}; at most {most} are allowed (BERT_MAX_TOP_K)", code="top_k")
+    return _Asked(
+        top_k=top_k,
+        max_tokens=request.max_answer_len or DEFAULT_ANSWER_TOKENS,
+        allow_empty=bool(request.handle_impossible_answer),
+        align_to_words=request.align_to_words is not False,
+    )
+
+
+def _window_options(tasks: Tasks, request: AnswerParameters) -> WindowOptions:
+    """Raises Invalid for windows of more tokens than the model takes, and for a stride that is not less than those."""
+    most = tasks.manifest.max_tokens
+    limit = min(most, DEFAULT_MAX_TOKENS) if request.max_seq_len is None else request.max_seq_len
+    if limit > most:
+        raise Invalid(f"max_seq_len is {limit}; this model takes at most {most} tokens", code="max_seq_len")
+    if request.doc_stride is not None and request.doc_stride >= limit:
+        message = f"doc_stride is {request.doc_stride}; it must be less than the {limit} tokens of a window"
+        raise Invalid(f"{message} (max_seq_len)", code="stride")
+    return WindowOptions(
+        limit=limit,
+        stride=request.doc_stride,
+        question_limit=request.max_question_len,
+        align_to_words=request.align_to_words is not False,
+    )
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """The answers to one question, from the windows of its context one after another."""
+
+    context: str
+    asked: _Asked
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)  # by their text in lower case
+    empty_score: float = 1.0  # that no window has an answer: the least of the windows so far
+
+    def add(self, tokens: EncodedText, row: Row) -> None:
+        """The candidates of one window; as the pipeline, more than `top_k`, since words and repetitions merge some.
+
+        The score of tokens s to e is P_start(s) P_end(e), each the softmax over the context and [CLS].
+        """
+        asked, own = self.asked, np.flatnonzero(tokens.spans[:, 0] >= 0)
+        starts, ends = tokens.spans[own].T.tolist()
+        start, end = softmax(row["spans"][np.append(0, own)].astype(np.float64).T)
+        self.empty_score = min(self.empty_score, float(start[0] * end[0]))
+        count = 2 * asked.top_k + 10 if asked.align_to_words else asked.top_k
+        for first, last, score in best_spans(start[1:], end[1:], count, asked.max_tokens):
+            self._add_answer(starts[first], ends[last], score)
+
+    def _add_answer(self, start: int, end: int, score: float) -> None:
+        text = self.context[start:end]
+        known = self.answers.setdefault(text.lower(), {"score": 0.0, "start": start, "end": end, "answer": text})
+        known["score"] += score
+
+    def best(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The answer, or a list of at most `top_k` where that is more than 1."""
+        found = list(self.answers.values())
+        if self.asked.allow_empty:
+            found.append({"score": self.empty_score, "start": 0, "end": 0, "answer": ""})
+        found.sort(key=lambda one: -one["score"])
+        return found[0] if self.asked.top_k == 1 else found[: self.asked.top_k]
+
+
+def best_spans(start: Floats, end: Floats, count: int, longest: int) -> Iterator[tuple[int, int, float]]:
+    """First token, last token and score of the `count` likeliest spans of at most `longest` tokens, best first.
+
+    `start` and `end` are probabilities [length].
+    """
+    width = min(longest, len(start))
+    ends = np.lib.stride_tricks.sliding_window_view(np.append(end, np.full(width - 1, -1.0)), width)
+    scores = np.where(ends >= 0, start[:, None] * ends, -1.0).ravel()  # [length * width], of first token and length
+    count = min(count, int((ends >= 0).sum()))
+    best = np.argpartition(-scores, count - 1)[:count]
+    for place in best[np.argsort(-scores[best], kind="stable")].tolist():
+        first, more = divmod(place, width)
+        yield first, first + more, float(scores[place])

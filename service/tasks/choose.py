@@ -1,0 +1,93 @@
+"""/choose: which of several choices fits a prompt best, by the multiple-choice head of a fine-tuned model."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from packbert.service.errors import Invalid, ServiceError
+from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.inputs import Body, ClientFields, FailFastList, TruncationFields
+from packbert.service.tasks.predict import Floats, softmax
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.turns import in_turns
+
+OPTIONS = EncodeOptions(outputs=frozenset({"choices"}))
+EXAMPLE_CHOICES = ["It is eaten with a fork.", "It is eaten while held in the hand."]
+
+
+class PromptAndChoices(Body):
+    prompt: str = Field(examples=["How is pizza eaten in Italy?"])
+    choices: FailFastList[str] = Field(examples=[EXAMPLE_CHOICES])
+
+
+class ChooseRequest(ClientFields, TruncationFields):
+    inputs: str | PromptAndChoices | FailFastList[PromptAndChoices] | None = Field(
+        None, description="the prompt; or prompt and choices, or a list of these"
+    )
+    prompt: str | None = Field(None, examples=["How is pizza eaten in Italy?"], description="as inputs")
+    choices: FailFastList[str] | None = Field(None, examples=[EXAMPLE_CHOICES], description="with one prompt")
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> Self:
+        given = [one for one in (self.inputs, self.prompt) if one is not None]
+        if len(given) != 1 or isinstance(given[0], str) is (self.choices is None):
+            raise PydanticCustomError("missing", "send prompt and choices, or inputs with both")
+        return self
+
+
+class Choice(BaseModel):
+    index: int = Field(description="of the choice in the request", examples=[0])
+    score: float = Field(description="the probability among these choices", examples=[0.87])
+    choice: str = Field(examples=EXAMPLE_CHOICES[:1])
+
+
+ChooseResponse = list[Choice] | list[list[Choice]]
+
+
+async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float) -> TaskResult:
+    """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
+    tasks.require_head("choices")
+    inputs = _inputs(request)
+    owners = [index for index, one in enumerate(inputs) for _ in _check_choices(one, index)]
+    pairs = [(one.prompt, choice) for one in inputs for choice in one.choices]
+    try:
+        result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
+    except ServiceError as error:
+        if error.index is not None:
+            place = error.index - owners.index(owners[error.index])
+            error.message = f"choice {place}: {error.message}"
+            error.index = owners[error.index]
+        raise
+    logits = np.array([row["choices"][0, 0] for row in result.rows], np.float64)
+    ends = np.cumsum([len(one.choices) for one in inputs])[:-1]
+    parts = zip(inputs, np.split(logits, ends), strict=True)
+    value = LongList([_rank(one.choices, softmax(part)) async for one, part in in_turns(parts)])
+    return result.finish(value if isinstance(request.inputs, list) else value[0])
+
+
+def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:
+    """Raises Invalid for an empty list."""
+    if isinstance(request.inputs, list):
+        if not request.inputs:
+            raise Invalid("inputs is empty: send at least one", code="empty")
+        return request.inputs
+    if isinstance(request.inputs, PromptAndChoices):
+        return [request.inputs]
+    prompt = request.inputs if request.prompt is None else request.prompt
+    assert prompt is not None
+    assert request.choices is not None
+    return [PromptAndChoices(prompt=prompt, choices=request.choices)]
+
+
+def _check_choices(one: PromptAndChoices, index: int) -> Sequence[str]:
+    if not one.choices:
+        raise Invalid("choices is empty: send at least one", code="empty", index=index)
+    return one.choices
+
+
+def _rank(choices: Sequence[str], scores: Floats) -> list[dict[str, Any]]:
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [{"index": i, "score": float(scores[i]), "choice": choices[i]} for i in order]

@@ -1,0 +1,177 @@
+"""Vectors of texts, and the similarity of texts."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.service.artifact import Manifest
+from packbert.service.errors import Invalid, NoSuchHead, ServiceError
+from packbert.service.tasks.base import TaskResult, Tasks, as_list
+from packbert.service.tasks.inputs import (
+    EmbeddingFields,
+    EmbedRequest,
+    SimilarityRequest,
+    TruncationFields,
+    VectorFields,
+    WindowFields,
+    merge_parameters,
+)
+from packbert.service.tasks.windows import asks_for_windows, run_vectors
+from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts
+from packbert.service.tokenization.tokens import encode_ids
+from packbert.service.turns import in_turns
+
+VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
+OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
+
+
+async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+    """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
+    if request.parameters is not None:
+        request = merge_parameters(request)
+    return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
+
+
+async def embed_texts(
+    tasks: Tasks, texts: list[str], request: EmbeddingFields, *, timeout_seconds: float
+) -> TaskResult:
+    """As `embed`."""
+    pooling = _choose_pooling(tasks, request)
+    options = OPTIONS[pooling]
+    prompted, prompt = prepend_prompt(tasks, texts, request)
+    if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
+        options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
+    if isinstance(request, WindowFields) and asks_for_windows(request, request):
+        result = await run_vectors(tasks, prompted, prompt, request, options, timeout_seconds=timeout_seconds)
+    else:
+        result = await tasks.run(prompted, request, options, timeout_seconds=timeout_seconds)
+    return await _finish(tasks, result, request, pooling)
+
+
+async def embed_token_ids(
+    tasks: Tasks, sequences: list[list[int]], request: EmbeddingFields, *, timeout_seconds: float
+) -> TaskResult:
+    """As `embed`, for token ids of this model's tokenizer. Raises Invalid for a prompt before them."""
+    pooling = _choose_pooling(tasks, request)
+    if find_prompt(tasks.manifest, request):
+        message = (
+            'this request has a prompt, which token ids cannot take: send texts, or prompt: "" for ids as they are'
+        )
+        raise Invalid(message, code="prompt")
+    encode = partial(encode_ids, tasks.tokenizer)
+    result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
+    return await _finish(tasks, result, request, pooling)
+
+
+def prepend_prompt(tasks: Tasks, texts: Sequence[str], request: VectorFields) -> tuple[Sequence[str], str]:
+    """The texts with the request's prompt before each, and the prompt, which may be empty. Raises as `find_prompt`."""
+    prompt = find_prompt(tasks.manifest, request)
+    return (cast(Sequence[str], PromptedTexts(prompt, texts)) if prompt else texts), prompt
+
+
+def find_prompt(manifest: Manifest, request: VectorFields) -> str:
+    """The text before every text of the request, as in sentence-transformers' encode; empty for none.
+
+    Raises Invalid for a name that the checkpoint does not have, or for both a name and a text.
+    """
+    stated = manifest.embedding
+    if request.prompt is not None:
+        if request.prompt_name is not None:
+            raise Invalid("prompt and prompt_name are both set: send one of them", code="prompt")
+        return request.prompt
+    name = stated.default_prompt if request.prompt_name is None else request.prompt_name
+    if not name and request.prompt_name is None:
+        return ""
+    if name not in stated.prompts:
+        known = f"it has {', '.join(stated.prompts)}" if stated.prompts else "it has none"
+        raise Invalid(f"this model has no prompt {name!r}; {known}. `prompt` takes a text", code="prompt")
+    return stated.prompts[name]
+
+
+def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Each row of [..., d] divided by its Euclidean length."""
+    rows = vectors.astype(np.float64)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12), np.float32)
+
+
+def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
+    """Raises NoSuchHead, and Invalid for vectors of tokens and for more dimensions than the vector has."""
+    pooling = request.pooling or tasks.embedding.pooling
+    if pooling == "none":
+        message = "pooling none gives a vector for each token: /embed and /embed_all have it, this route does not"
+        raise Invalid(message, code="pooling")
+    if pooling == "sentence" and pooling not in tasks.manifest.heads:
+        own = tasks.manifest.embedding.pooling
+        raise NoSuchHead(f"this model has no pooling sentence: the vectors of its checkpoint are pooling {own}")
+    tasks.require_head(pooling)
+    width = int(tasks.manifest.outputs[pooling].shape[-1])
+    check_dimensions(request, width)
+    return pooling
+
+
+def check_dimensions(request: VectorFields, width: int) -> None:
+    """Raises Invalid for more dimensions than the `width` of the vectors."""
+    if request.dimensions is not None and request.dimensions > width:
+        raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
+
+
+async def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:
+    vectors = [row[pooling][0] for row in result.rows]
+    return result.finish(await stack_vectors(vectors, request, normalize=tasks.embedding.normalize))
+
+
+async def stack_vectors(
+    vectors: Sequence[NDArray[np.generic]], request: EmbeddingFields, *, normalize: bool
+) -> NDArray[np.generic]:
+    """[vectors, ...], each as of `cut_and_scale`."""
+    parts = [vectors[start : start + VECTORS_AT_ONCE] for start in range(0, len(vectors), VECTORS_AT_ONCE)]
+    found = [cut_and_scale(np.stack(part), request, normalize=normalize) async for part in in_turns(parts)]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def cut_and_scale(vectors: NDArray[np.generic], request: EmbeddingFields, *, normalize: bool) -> NDArray[np.generic]:
+    """The leading `dimensions` of vectors [..., width], then their unit length; `normalize`: if it is not asked for."""
+    own = vectors[..., : request.dimensions]
+    scales = normalize if request.normalize is None else request.normalize
+    return unit_length(own) if scales else np.ascontiguousarray(own)
+
+
+async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:
+    """Leaves out of pooling as many tokens as the prompt alone has: [CLS] is one of them, its last [SEP] is not."""
+    (alone,) = await tasks.tokenizer.encode([prompt], OPTIONS["sentence"], "right")
+    return EncodeOptions(outputs=OPTIONS["sentence"].outputs, pooled_from=len(alone) - 1)
+
+
+async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:
+    """[sentences] float32: the cosine of each sentence with the source sentence."""
+    if request.parameters is not None:
+        request = merge_parameters(request)
+    source, sentences = request.inputs.source_sentence, request.inputs.sentences
+    return await cosines(tasks, source, sentences, request, name="source_sentence", timeout_seconds=timeout_seconds)
+
+
+async def cosines(
+    tasks: Tasks, text: str, others: Sequence[str], fields: TruncationFields, *, name: str, timeout_seconds: float
+) -> TaskResult:
+    """[others] float32, of the vectors that `embed` gives for the same fields.
+
+    Raises what `embed` raises; the index of an error is that of one of `others`, and an error of `text` has none but
+    begins with `name`.
+    """
+    tasks.check_count(others)
+    shared = {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
+    request = EmbedRequest.model_validate(shared | {"inputs": [text, *others], "normalize": True})
+    try:
+        result = await embed(tasks.allowing(1 + len(others)), request, timeout_seconds=timeout_seconds)
+    except ServiceError as error:
+        if error.index == 0:
+            error.message, error.index = f"{name}: {error.message}", None
+        elif error.index is not None:
+            error.index -= 1
+        raise
+    first, *_ = vectors = np.asarray(result.value, np.float64)
+    # a matrix product would round a row differently by the number of rows
+    return result.finish(np.clip((vectors[1:] * first).sum(axis=-1), -1.0, 1.0).astype(np.float32))

@@ -1,0 +1,305 @@
+"""Fills masks: request and response models, and the candidates of each mask."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from packbert.model_export.artifact.batch import Row
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list, check_tokens
+from packbert.service.tasks.inputs import (
+    PARAMETERS,
+    Body,
+    ClientFields,
+    StringOrList,
+    TruncationFields,
+    merge_parameters,
+)
+from packbert.service.tasks.joint import choose_beam, fill_together
+from packbert.service.tasks.passes import Ids, describe_word, score_words, word_score
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.turns import in_turns
+
+
+class FillMaskParameters(Body):
+    top_k: int | None = Field(None, ge=0)
+    targets: StringOrList | None = None
+    first_piece: bool | None = None
+    joint: bool | None = None
+    beam: int | None = Field(None, ge=1)
+
+
+class FillMaskRequest(ClientFields, TruncationFields):
+    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
+    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
+    top_k: int | None = Field(None, ge=0, description="candidates per mask, or with joint per input (default 5)")
+    targets: StringOrList | None = Field(
+        None,
+        description="score only these words; probabilities are over the vocabulary. A word of several pieces takes the "
+        "place of the mask with a mask for each piece, and its pieces are scored from left to right",
+    )
+    first_piece: bool | None = Field(
+        None, description="true: score the first piece of a target that has several, as transformers does"
+    )
+    joint: bool | None = Field(
+        None,
+        description="true: fill all masks of an input together, the mask with the most certain candidate first; each "
+        "candidate fills all of them",
+    )
+    beam: int | None = Field(
+        None,
+        ge=1,
+        description="with joint: how many partly filled texts are kept while masks are filled (default 10, or top_k "
+        "where that is more)",
+    )
+
+
+class Candidate(BaseModel):
+    score: float = Field(
+        description="probability over the whole vocabulary at the mask; of several pieces their geometric mean",
+        examples=[0.41],
+    )
+    token: int = Field(description="of several pieces the first", examples=[2605])
+    token_str: str = Field(examples=["france"])
+    sequence: str = Field(description="the text with this token", examples=["paris is the capital of france."])
+    target: str = Field("", description="with targets: the one that this token stands for", examples=["France"])
+    tokens: list[int] = Field([], description="where a target has several pieces: the ids of all", examples=[[2605]])
+    pieces: list[str] = Field([], description="likewise: as the vocabulary spells them", examples=[["france"]])
+    log_probability: float = Field(
+        0.0, description="likewise: the sum of the pieces' log-probabilities, each given those before it", le=0
+    )
+    log_probability_per_piece: float = Field(
+        0.0, description="likewise: divided by the number of pieces; `score` is its exponential", le=0
+    )
+
+
+class JointCandidate(BaseModel):
+    """One way to fill all masks of an input; lists have an item for each mask, in the order of the text."""
+
+    score: float = Field(description="the exponential of log_probability", examples=[0.031])
+    log_probability: float = Field(description="the sum of log_probabilities", examples=[-3.47])
+    tokens: list[int] = Field(examples=[[2605, 981]])
+    pieces: list[str] = Field(description="as the vocabulary spells them", examples=[["fran", "##ce"]])
+    log_probabilities: list[float] = Field(
+        description="of each piece, given the text with the pieces that were filled before it", examples=[[-1.2, -2.27]]
+    )
+    order: list[int] = Field(description="the masks in the order in which they were filled", examples=[[1, 0]])
+    texts: list[str] = Field(description="the text of each run of neighbouring masks", examples=[["france"]])
+    sequence: str = Field(description="the text with all pieces", examples=["paris is the capital of france."])
+
+
+MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with one mask, with several
+FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] | list[list[JointCandidate]]
+
+
+OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+DEFAULT_TOP_K = 5
+MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
+MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens
+MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
+
+
+async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
+    """One input (or a list of one) gives one result, a longer list a list of results."""
+    tasks.require_head("fill_mask")
+    asked = request if request.parameters is None else merge_parameters(request)
+    if asked.joint:
+        return await _fill_together(tasks, asked, timeout_seconds)
+    top_k = _top_k(tasks, asked)
+    words: dict[Ids, str] = {}
+    if asked.targets is not None:
+        finding = find_targets(tasks, as_list(asked.targets), first_piece=asked.first_piece is True)
+        words, timeout_seconds = await tasks.prepare(finding, timeout_seconds)
+        if any(len(ids) > 1 for ids in words):
+            return await _fill_words(tasks, asked, words, top_k, timeout_seconds)
+    result = await _run(tasks, asked, top_k, words, timeout_seconds)
+    value = LongList()
+    async for tokens, row in in_turns(zip(result.sequences, result.rows, strict=True)):
+        value.append(await _fill(tasks, tokens, row, top_k, words))
+    return result.finish(value if len(value) > 1 else value[0])
+
+
+async def _run(
+    tasks: Tasks, asked: FillMaskRequest, top_k: int, words: Collection[Ids], timeout_seconds: float
+) -> TaskResult:
+    """A pass for each text, which scores all of its masks."""
+    answer = AnswerSize(min(top_k, len(words) or top_k))
+
+    def check(sequences: Sequence[EncodedText], first: int) -> None:
+        check_masks(tasks, sequences, first)
+        answer.add(sequences)
+
+    options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
+    return await tasks.run(as_list(asked.inputs), asked, options, check=check, timeout_seconds=timeout_seconds)
+
+
+async def _fill_words(
+    tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int, timeout_seconds: float
+) -> TaskResult:
+    """As `fill_mask`, for targets of which some have several pieces."""
+    answer = AnswerSize(min(top_k, len(words)))
+    started = time.perf_counter()
+    texts, left = await tasks.prepare(_read(tasks, asked, answer), timeout_seconds)
+    tokenize_seconds = time.perf_counter() - started
+    result, scores = await score_words(tasks, texts, list(words), timeout_seconds=left)
+    result.tokenize_seconds = tokenize_seconds
+    value = LongList()
+    async for text, logs in in_turns(zip(texts, scores, strict=True)):
+        per_mask = LongList()
+        async for mask, position in in_turns(enumerate(text.masks)):
+            order = sorted(words, key=lambda ids: -word_score(ids, logs[mask, ids]))[:top_k]
+            candidates = await _describe(
+                tasks, text, position, order, [word_score(ids, logs[mask, ids]) for ids in order]
+            )
+            per_mask.append(
+                [
+                    one | {"target": words[ids]} | describe_word(tasks, ids, logs[mask, ids])
+                    for one, ids in zip(candidates, order, strict=True)
+                ]
+            )
+        value.append(per_mask if len(per_mask) > 1 else per_mask[0])
+    return result.finish(value if len(value) > 1 else value[0])
+
+
+async def _fill_together(tasks: Tasks, asked: FillMaskRequest, timeout_seconds: float) -> TaskResult:
+    """As `fill_mask`, for `joint`: a list of candidates for each input, of which each fills all masks."""
+    if asked.targets is not None:
+        raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
+    beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
+    started = time.perf_counter()
+    texts, left = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)), timeout_seconds)
+    tokenize_seconds = time.perf_counter() - started
+    result = await fill_together(tasks, texts, beam=beam, top_k=top_k, timeout_seconds=left)
+    result.tokenize_seconds = tokenize_seconds
+    return result if len(texts) > 1 else result.finish(result.value[0])
+
+
+async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> list[EncodedText]:
+    """The tokens of the texts, all with masks; raises as `Tasks.run` does before the model runs."""
+    texts = as_list(asked.inputs)
+    tasks.check_count(texts)
+    read = await tasks.tokenizer.encode(texts, _options(1, ()), tasks.truncation(asked))
+    check_tokens(read, range(len(read)))
+    check_masks(tasks, read, 0)
+    answer.add(read)
+    return read
+
+
+def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> None:
+    """Raises Invalid with the index of the first text without a mask; `first` is that of the first one."""
+    for index, tokens in enumerate(sequences, first):
+        if not tokens.masks:
+            cut = f"was cut away with the end of the text (at most {tasks.manifest.max_tokens} tokens)"
+            reason = cut if tokens.truncated else "was not found in the input"
+            raise Invalid(f"the mask token {tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
+
+
+@dataclass(slots=True)
+class AnswerSize:
+    """The size of a response with so many candidates for each mask, or for each text (`joint`), each with its text."""
+
+    candidates: int
+    joint: bool = False
+    masks: int = 0
+    tokens: int = 0
+
+    def add(self, sequences: Sequence[EncodedText]) -> None:
+        """Raises TooLarge where the response exceeds MAX_ANSWER_TOKENS."""
+        for one in sequences:
+            masks = 1 if self.joint else len(one.masks)
+            self.masks += masks
+            self.tokens += masks * self.candidates * max(len(one.ids), MIN_CANDIDATE_TOKENS)
+        if self.tokens > MAX_ANSWER_TOKENS:
+            owners = f"{self.masks} texts" if self.joint else f"{self.masks} masks"
+            made = f"{self.candidates} candidates for each of {owners}, each with its whole text, make"
+            raise TooLarge(
+                f"{made} a response of {self.tokens} tokens; at most {MAX_ANSWER_TOKENS} are allowed: lower top_k or "
+                "split the request"
+            )
+
+
+def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
+    if asked.beam is not None:
+        raise Invalid('beam is the width of a search for all masks together: send "joint": true too', code="beam")
+    top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
+    most = min(tasks.limits.max_top_k, tasks.manifest.sizes["vocabulary"])
+    if top_k > most:
+        raise Invalid(f"top_k is {top_k}; at most {most} is allowed (BERT_MAX_TOP_K, vocabulary size)", code="top_k")
+    return top_k
+
+
+async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: bool) -> dict[Ids, str]:
+    """The vocabulary ids to score, each with the first of the targets that they stand for.
+
+    Raises Invalid for a target without pieces or with an unknown one. With `first_piece` the first piece stands for the
+    target, be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
+    """
+    most = tasks.limits.max_top_k
+    if len(targets) > most:
+        raise Invalid(f"{len(targets)} targets; at most {most} are allowed (BERT_MAX_TOP_K)", code="targets")
+    found: dict[Ids, str] = {}
+    for target, ids in zip(targets, await tasks.tokenizer.word_ids(targets), strict=True):
+        if not first_piece:
+            _check_known(tasks, target, ids)
+        if ids:
+            found.setdefault(tuple(ids[:1] if first_piece else ids), target)
+    if not found:
+        raise Invalid("targets has no word that can be scored: send at least one", code="targets")
+    return found
+
+
+def _check_known(tasks: Tasks, target: str, ids: Sequence[int]) -> None:
+    """Raises Invalid where `target` has no pieces, or one that is not in the vocabulary."""
+    tokenizer, unknown = tasks.tokenizer, tasks.manifest.special_tokens.get("unk", -1)
+    if ids and (unknown not in ids or target == tokenizer.piece(unknown)):
+        return
+    pieces = ", ".join([tokenizer.piece(token_id) for token_id in ids[:MAX_NAMED_PIECES]])
+    more = ", ..." if len(ids) > MAX_NAMED_PIECES else ""
+    fault = f"is not in the vocabulary ({pieces}{more})" if ids else "has no pieces"
+    way_out = 'leave it out, or send "first_piece": true to score the first piece as transformers does'
+    raise Invalid(f"the target {target[:MAX_NAMED_CHARACTERS]!r} {fault}: {way_out}", code="targets")
+
+
+@lru_cache(maxsize=64)
+def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
+    outputs = OUTPUTS | {"target_logits"} if targets else OUTPUTS
+    return EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
+
+
+async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> list[Any]:
+    """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
+    per_mask = LongList()
+    async for n, position in in_turns(enumerate(tokens.masks)):
+        if tokens.targets:
+            logits = row["target_logits"].reshape(len(tokens.masks), -1)[n]
+            order = np.argsort(-logits, kind="stable")[:top_k]
+            ids, logits = np.array(tokens.targets)[order], logits[order]
+        else:
+            ids, logits = row["top_ids"][n][:top_k], row["top_logits"][n][:top_k]
+        probabilities = np.exp(logits.astype(np.float64) - float(row["log_sum_exp"][n, 0]))
+        single = [(token_id,) for token_id in ids.tolist()]
+        candidates = await _describe(tasks, tokens, position, single, probabilities.tolist())
+        if words:
+            candidates = [one | {"target": words[ids]} for one, ids in zip(candidates, single, strict=True)]
+        per_mask.append(candidates)
+    return per_mask if len(per_mask) > 1 else per_mask[0]
+
+
+async def _describe(
+    tasks: Tasks, tokens: EncodedText, position: int, candidates: Sequence[Ids], scores: Sequence[float]
+) -> list[dict[str, Any]]:
+    """The candidates, each the ids of its pieces, for the mask at `position`, as in the response."""
+    pad, all_ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
+    before, after = ([i for i in side if i != pad] for side in (all_ids[:position], all_ids[position + 1 :]))
+    filled = [[*before, *ids, *after] if pad not in ids else before + after for ids in candidates]
+    sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=len(tokens.masks) == 1)
+    words = await tasks.tokenizer.decode(candidates, skip_special_tokens=False)
+    return [
+        {"score": score, "token": ids[0], "token_str": word, "sequence": sequence}
+        for score, ids, word, sequence in zip(scores, candidates, words, sequences, strict=True)
+    ]

@@ -1,0 +1,198 @@
+"""What request models share: fields, texts and pairs of any accepted form, parameters."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from packbert.service.errors import Invalid
+from packbert.service.tokenization.encoding import Direction
+
+T = TypeVar("T")
+FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
+StringOrList = str | FailFastList[str]
+Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
+Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
+LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
+POOLINGS = (
+    "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
+    "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
+    "request says so (/embed alone); null: the default in /info"
+)
+PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
+PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
+NO_EFFECT = "accepted for clients of other servers; has no effect"
+TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
+
+
+def _refuse_base64(value: object) -> object:
+    if value == "base64":
+        way_out = "/v1/embeddings has it, and /embed answers `Accept: application/x-npy` with a NumPy file"
+        raise PydanticCustomError(
+            "encoding", "base64 is not an encoding of this route: {way_out}", {"way_out": way_out}
+        )
+    return value
+
+
+OnlyFloat = Annotated[Literal["float"], BeforeValidator(_refuse_base64)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TruncationFields(Body):
+    truncate: bool | None = Field(None, description="cut inputs that are too long; null: the server's BERT_TRUNCATE")
+    truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
+
+
+class WindowFields(Body):
+    long: Literal["windows"] | None = Field(
+        None,
+        description="windows: a text that is too long is read as windows that overlap; the header x-windows has the "
+        "number of windows of each text, and each counts as an input",
+    )
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="tokens that a window shares with the one before it (default: an eighth of max_input_length in "
+        "/info); asks for windows also without `long`",
+    )
+
+
+class ClientOptions(Body):
+    """What clients of the Hugging Face API say about its caches and queues; this service has neither."""
+
+    wait_for_model: bool | None = None
+    use_cache: bool | None = None
+    use_gpu: bool | None = None
+    dont_load_model: bool | None = None
+
+
+class ClientFields(Body):
+    """Fields that clients of other servers send and that cannot change an answer of this one."""
+
+    model: str | None = Field(None, description=NO_EFFECT)
+    user: str | None = Field(None, description=NO_EFFECT)
+    options: ClientOptions | None = Field(None, description=NO_EFFECT)
+
+
+class TextsWithPrompt(TruncationFields):
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
+    prompt_name: str | None = Field(None, description=PROMPT_NAME)
+
+
+class VectorFields(TruncationFields):
+    pooling: Pooling | None = Field(None, description=POOLINGS)
+    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
+    prompt_name: str | None = Field(None, description=PROMPT_NAME)
+    prompt: str | None = Field(None, description='a prompt in full; "": none', examples=["query: "])
+
+
+class EmbeddingFields(VectorFields):
+    normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
+
+
+class EmbedParameters(EmbeddingFields, WindowFields):
+    encoding_format: OnlyFloat | None = Field(None, description="float; base64 is in /v1/embeddings")
+
+
+class EmbedRequest(ClientFields, EmbedParameters):
+    inputs: StringOrList = Field(examples=["my dog is hairy"])
+    parameters: EmbedParameters | None = Field(None, description=PARAMETERS)
+    pieces: bool = Field(False, description="with pooling none: each text as {pieces, vectors}")
+    words: bool = Field(False, description="with pooling none: a vector for each word, the mean of its pieces")
+    layers: FailFastList[int] | None = Field(
+        None,
+        description="hidden states of these layers instead of the last: 0 the embeddings, -1 the last layer; an answer "
+        "has one more dimension, the layers, unless layer_pooling joins them. For pooling cls, mean and none",
+        examples=[None],
+    )
+    layer_pooling: LayerPooling | None = Field(
+        None, description="joins the layers: concat, mean, sum, or a weight for each", examples=[None]
+    )
+
+
+class Pair(Body):
+    text: str
+    text_pair: str
+
+
+class NspRequest(TruncationFields):
+    inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
+        examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
+        description='one pair, also as ["a", "b"]; or a list of pairs, also as [["a", "b"], ["c", "d"]]',
+    )
+
+
+class SimilarityInputs(Body):
+    source_sentence: str = Field(examples=["my dog is hairy"])
+    sentences: FailFastList[str] = Field(examples=[["my cat is hairy", "it rains"]])
+
+
+class SimilarityRequest(ClientFields, VectorFields):
+    inputs: SimilarityInputs
+    parameters: VectorFields | None = Field(None, description=PARAMETERS)
+
+
+class RerankFields(TruncationFields):
+    query: str = Field(examples=["what is a panda?"])
+    raw_scores: bool = Field(False, description="return a cross-encoder's logits instead of their sigmoid")
+
+
+class PairScore(BaseModel):
+    """Probabilities under the names of /info's pair_labels: in_order and swapped if the head learned sentence order."""
+
+    label: str = Field(examples=["is_next"])
+    is_next: float = Field(examples=[0.98])
+    not_next: float = Field(examples=[0.02])
+
+
+Vectors = list[list[float]]
+EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
+EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
+NspResponse = PairScore | list[PairScore]
+SimilarityResponse = Annotated[list[float], Field(description="a cosine for each sentence", examples=[[0.91, 0.23]])]
+
+
+class ErrorBody(BaseModel):
+    error: str = Field(examples=[TOO_LONG])
+    error_type: Literal["Backend", "Empty", "Overloaded", "Tokenizer", "Unhealthy", "Validation"] = Field(
+        description="as in text-embeddings-inference", examples=["Validation"]
+    )
+    code: str = Field(examples=["too_long"])
+    index: int | None = Field(None, description="index of the input with the error", examples=[3])
+    request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
+
+
+class Status(BaseModel):
+    status: str = Field(examples=["ready"])
+
+
+class WithParameters(Protocol):
+    """A request whose fields may also be under `parameters`."""
+
+    @property
+    def parameters(self) -> Body | None: ...
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Self: ...
+
+
+Request = TypeVar("Request", bound=WithParameters)
+
+
+def merge_parameters(request: Request) -> Request:
+    """The request with the fields of its `parameters` at the top level. Raises Invalid for a field in both places."""
+    nested = _set_fields(request.parameters) if request.parameters is not None else {}
+    if twice := sorted(nested.keys() & _set_fields(request).keys()):
+        raise Invalid(f"{', '.join(twice)} given twice: at the top level and under parameters", code="parameters")
+    return request.model_copy(update={**nested, "parameters": None})
+
+
+def _set_fields(body: Body | WithParameters) -> dict[str, Any]:
+    """The fields of the request that are not null."""
+    return {name: value for name in body.model_fields_set if (value := getattr(body, name)) is not None}

@@ -1,0 +1,201 @@
+"""/fill-mask with `joint`: all masks of a text filled together, by a beam search.
+
+A beam holds the best partly filled texts. In each round every text of it fills one more mask: the one whose best
+candidate is the most probable, given what is filled already. Each candidate of that mask makes a new text, and the
+`beam` texts with the highest joint log-probability, the sum over their pieces, are kept. Texts that two orders filled
+with the same pieces are one, with the higher sum. A round of all inputs is one request to the queue; all rounds are
+under one deadline.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from packbert.model_export.artifact.batch import Row
+from packbert.service.errors import DeadlineExceeded, Invalid
+from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.passes import check_cost, run_passes
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.turns import in_turns
+
+OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
+DEFAULT_BEAM, MAX_BEAM = 10, 64
+WAY_OUT = "lower beam, or send fewer or shorter texts"
+OPEN = -1  # the piece of a mask that is not filled yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A partly filled text; lists have an item for each of its masks."""
+
+    pieces: tuple[int, ...]  # ids
+    logs: tuple[float, ...]  # log-probabilities
+    log_probability: float = 0.0  # their sum
+    order: tuple[int, ...] = ()  # the masks that are filled, first to last
+
+    def open_masks(self) -> list[int]:
+        return [mask for mask, piece in enumerate(self.pieces) if piece == OPEN]
+
+    def fill(self, mask: int, piece: int, log: float) -> "Filled":
+        pieces, logs = list(self.pieces), list(self.logs)
+        pieces[mask], logs[mask] = piece, log
+        total = self.log_probability + log
+        return Filled(pieces=tuple(pieces), logs=tuple(logs), log_probability=total, order=(*self.order, mask))
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """The beam of one text."""
+
+    text: EncodedText
+    beam: int
+    states: list[Filled] = field(init=False)  # best first
+
+    def __post_init__(self) -> None:
+        masks = len(self.text.masks)
+        self.states = [Filled(pieces=(OPEN,) * masks, logs=(0.0,) * masks)]
+
+    @property
+    def done(self) -> bool:
+        return not self.states[0].open_masks()
+
+    def passes(self) -> Iterator[EncodedText]:
+        """A pass for each partly filled text, which scores all of its open masks."""
+        return map(self._pass, self.states)
+
+    def advance(self, rows: Sequence[Row]) -> None:
+        """Fills a mask of each partly filled text; `rows` are those of `passes`."""
+        choices = [_most_certain(state, row, self.beam) for state, row in zip(self.states, rows, strict=True)]
+        totals = np.array([logs for _, _, logs in choices]) + [[state.log_probability] for state in self.states]
+        found: dict[tuple[int, ...], Filled] = {}
+        for candidate in np.argsort(-totals.ravel(), kind="stable").tolist():
+            number, rank = divmod(candidate, self.beam)
+            mask, ids, logs = choices[number]
+            filled = self.states[number].fill(mask, ids[rank], logs[rank])
+            found.setdefault(filled.pieces, filled)
+            if len(found) == self.beam:
+                break
+        self.states = list(found.values())
+
+    def _pass(self, state: Filled) -> EncodedText:
+        ids, text = self.text.ids.copy(), self.text
+        for position, piece in zip(text.masks, state.pieces, strict=True):
+            if piece != OPEN:
+                ids[position] = piece
+        return EncodedText(
+            ids=ids,
+            types=text.types,
+            outputs=OUTPUTS,
+            masks=tuple(text.masks[mask] for mask in state.open_masks()),
+            top_k=self.beam,
+            truncated=text.truncated,
+            empty=False,
+            spans=NO_SPANS,
+        )
+
+
+def _most_certain(state: Filled, row: Row, beam: int) -> tuple[int, list[int], list[float]]:
+    """The open mask whose best candidate is the most probable; its `beam` best ids and their log-probabilities."""
+    logs = row["top_logits"][:, :beam].astype(np.float64) - row["log_sum_exp"].astype(np.float64)
+    best = int(logs[:, 0].argmax())
+    return state.open_masks()[best], row["top_ids"][best, :beam].tolist(), np.minimum(logs[best], 0.0).tolist()
+
+
+def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k: int) -> tuple[int, int]:
+    """The width of the beam and the number of candidates. Raises Invalid where one of them is too large."""
+    most = min(MAX_BEAM, tasks.manifest.sizes["vocabulary"])
+    for name, value in (("beam", beam), ("top_k", top_k)):
+        if value is not None and value > most:
+            raise Invalid(f"{name} is {value}; with joint at most {most} is allowed: lower it", code=name)
+    if beam is None:
+        beam = min(most, max(DEFAULT_BEAM, top_k or 0))
+    if top_k is None:
+        top_k = min(default_top_k, beam)
+    if top_k > beam:
+        message = f"top_k is {top_k}, and a beam of {beam} keeps no more than {beam} candidates"
+        raise Invalid(f"{message}: raise beam, or lower top_k", code="top_k")
+    return beam, top_k
+
+
+async def fill_together(
+    tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int, timeout_seconds: float
+) -> TaskResult:
+    """For each text a list of the `top_k` best ways to fill all of its masks, as `JointCandidate` documents.
+
+    Raises TooLarge where all rounds together could be more than the queue takes at once.
+    """
+    passes = [1 + beam * (len(text.masks) - 1) for text in texts]
+    check_cost(tasks, sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True)), WAY_OUT)
+    searches = [Search(text, beam) for text in texts]
+    deadline, total = time.perf_counter() + timeout_seconds, None
+    while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
+        count = sum(len(search.states) for _, search in left)
+        tokens = sum(len(search.states) * len(search.text) for _, search in left)
+        round_passes = ((index, one) for index, search in left for one in search.passes())
+        seconds = deadline - time.perf_counter()
+        if seconds <= 0:
+            filled = len(left[0][1].states[0].order)
+            raise DeadlineExceeded(f"the deadline passed after {timeout_seconds:.3f} s, with {filled} masks filled")
+        result = await run_passes(tasks, round_passes, count=count, tokens=tokens, timeout_seconds=seconds)
+        rows = iter(result.rows)
+        async for _, search in in_turns(left):
+            search.advance([next(rows) for _ in search.states])
+        total = result if total is None else _add(total, result)
+    assert total is not None, "texts without masks are refused before"
+    total.truncated = sum(text.truncated for text in texts)
+    value = LongList()
+    async for search in in_turns(searches):
+        value.append(await _describe(tasks, search, top_k))
+    return total.finish(value)
+
+
+def _add(total: TaskResult, result: TaskResult) -> TaskResult:
+    """The cost of all rounds so far."""
+    total.sequences, total.owners = [*total.sequences, *result.sequences], [*total.owners, *result.owners]
+    total.tokens += result.tokens
+    total.queue_seconds += result.queue_seconds
+    total.forward_seconds += result.forward_seconds
+    total.received, total.rows = result.received, ()
+    return total
+
+
+async def _describe(tasks: Tasks, search: Search, top_k: int) -> list[dict[str, Any]]:
+    """The best filled texts as in the response."""
+    text, states, pad = search.text, search.states[:top_k], tasks.manifest.special_tokens.get("pad")
+    filled = []
+    for state in states:
+        ids = text.ids.copy()
+        ids[list(text.masks)] = state.pieces
+        filled.append([token_id for token_id in ids.tolist() if token_id != pad])
+    sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=True)
+    runs = _neighbours(text.masks)
+    parts = [[state.pieces[mask] for mask in run] for state in states for run in runs]
+    texts = await tasks.tokenizer.decode(parts, skip_special_tokens=False)
+    return [
+        {
+            "score": math.exp(state.log_probability),
+            "log_probability": state.log_probability,
+            "tokens": list(state.pieces),
+            "pieces": [tasks.tokenizer.piece(token_id) for token_id in state.pieces],
+            "log_probabilities": list(state.logs),
+            "order": list(state.order),
+            "texts": texts[n * len(runs) : (n + 1) * len(runs)],
+            "sequence": sequence,
+        }
+        for n, (state, sequence) in enumerate(zip(states, sequences, strict=True))
+    ]
+
+
+def _neighbours(positions: Sequence[int]) -> list[list[int]]:
+    """The masks in runs without another token between them."""
+    runs: list[list[int]] = []
+    for mask, position in enumerate(positions):
+        if mask and position == positions[mask - 1] + 1:
+            runs[-1].append(mask)
+        else:
+            runs.append([mask])
+    return runs

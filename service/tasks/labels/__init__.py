@@ -1,1 +1,0 @@
-"""The labels of fine-tuned classifiers, for texts and for tokens."""

@@ -1,0 +1,198 @@
+"""/score with `inputs`: how likely sentences are to a masked language model, as pseudo-log-likelihoods.
+
+A token's log-probability is that of the token at its place, which is masked, given the rest of the text; their sum is
+the pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring"). That overrates words of several
+pieces, whose other pieces give the masked one away. So by default the later tokens of the same word are masked too
+(Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). Every token is a pass of the model.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.rows import Ints
+from packbert.service.errors import Invalid, NoSuchHead, TooLarge
+from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.inputs import TruncationFields
+from packbert.service.tasks.passes import check_cost, run_passes
+from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, too_long
+from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
+from packbert.service.turns import in_turns
+
+Variant = Literal["within_word", "original"]
+OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
+WAY_OUT = "send shorter texts, or fewer at once"
+
+
+class ScoredToken(BaseModel):
+    piece: str = Field(description="as the vocabulary spells it", examples=["##able"])
+    start: int = Field(description="first character in the text", examples=[5])
+    stop: int = Field(description="one past the last character", examples=[9])
+    word: int | None = Field(description="index of its word in the text, as /tokenize counts them", examples=[0])
+    log_probability: float = Field(description="natural logarithm", examples=[-2.31], le=0)
+
+
+class Likelihood(BaseModel):
+    """How likely a text is; special tokens are not scored."""
+
+    pseudo_log_likelihood: float = Field(description="the sum over all tokens", examples=[-23.1])
+    per_token: float = Field(description="divided by the number of tokens", examples=[-2.31])
+    per_word: float = Field(description="divided by the number of words", examples=[-3.85])
+    pseudo_perplexity: float = Field(description="the exponential of -per_token", examples=[10.1])
+    tokens: list[ScoredToken]
+    variant: Variant
+    cost_tokens: int = Field(description="tokens that the model computed: a pass for each token", examples=[120])
+
+
+LikelihoodResponse = Likelihood | list[Likelihood]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sentence:
+    """One text as the model takes it, and its tokens that are scored."""
+
+    ids: Ints  # [length]
+    types: Ints  # [length]
+    details: TokenDetails
+    details_at: list[int]  # [scored]: the tokens in `details`
+    positions: NDArray[np.intp]  # [scored]: the same tokens in `ids`
+    truncated: bool
+
+    @property
+    def cost(self) -> int:
+        """Tokens of all passes."""
+        return len(self.ids) * len(self.positions)
+
+    @property
+    def words(self) -> list[int | None]:
+        """[scored] The index of each token's word."""
+        return [word if word >= 0 else None for word in self.details.words[self.details_at].tolist()]
+
+
+async def score_sentences(
+    tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant, *, timeout_seconds: float
+) -> TaskResult:
+    """For each text what `Likelihood` documents.
+
+    Raises NoSuchHead, Invalid with the text's index, and TooLarge where the passes are more than the queue takes.
+    """
+    tasks.require_head("fill_mask")
+    if tasks.tokenizer.mask_id < 0:
+        raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
+    tasks.check_count(texts)
+    started = time.perf_counter()
+    limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
+    check = partial(_check_tokens, tasks.limits.max_tokens)
+    reading = describe_tokens(tasks.tokenizer, texts, special_tokens=True, masks=False, check=check)
+    found, left = await tasks.prepare(reading, timeout_seconds)
+    sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
+    count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)
+    check_cost(tasks, count, tokens, WAY_OUT)
+    tokenize_seconds = time.perf_counter() - started
+    passes = (
+        (index, one)
+        for index, sentence in enumerate(sentences)
+        for one in _passes(sentence, variant, tasks.tokenizer.mask_id)
+    )
+    result = await run_passes(tasks, passes, count=count, tokens=tokens, timeout_seconds=left)
+    result.tokenize_seconds = tokenize_seconds
+    result.truncated = sum(one.truncated for one in sentences)
+    value, read = LongList(), 0
+    async for sentence in in_turns(sentences):
+        rows = result.rows[read : read + len(sentence.positions)]
+        value.append(_describe(tasks.tokenizer, sentence, rows, variant))
+        read += len(rows)
+    return result.finish(value)
+
+
+def _check_tokens(most: int, tokens: int) -> None:
+    if tokens > most:
+        message = f"the texts have {tokens} tokens or more, each of them a pass of the model; at most {most} are read"
+        raise TooLarge(f"{message} (nine tenths of BERT_MAX_WAITING_TOKENS): {WAY_OUT}")
+
+
+def _sentence(details: TokenDetails, limit: int, direction: Direction | None, index: int) -> Sentence:
+    """Raises Invalid for a text without tokens, and for one with more than `limit` where nothing may be cut."""
+    own = np.flatnonzero(details.special == 0)
+    if not len(own):
+        message = "input has no tokens: it is empty, or holds only spaces and control characters"
+        raise Invalid(message, code="empty", index=index)
+    over = max(0, len(details.ids) - limit)
+    if over and direction is None:
+        raise too_long(str(len(details.ids)), limit, index)
+    if over >= len(own):
+        message = f"this model takes at most {limit} tokens: there is no room for a text, truncated or not"
+        raise Invalid(message, code="too_long", index=index)
+    kept = own[over:] if direction == "left" else own[: len(own) - over]
+    places = np.sort(np.concatenate([np.flatnonzero(details.special), kept]))
+    return Sentence(
+        ids=details.ids[places],
+        types=details.types[places],
+        details=details,
+        details_at=kept.tolist(),
+        positions=np.flatnonzero(details.special[places] == 0),
+        truncated=over > 0,
+    )
+
+
+def _passes(sentence: Sentence, variant: Variant, mask_id: int) -> Iterator[EncodedText]:
+    """The text with each token masked in turn, and with `within_word` the later tokens of its word too."""
+    positions = sentence.positions
+    ends = _word_ends(sentence.words) if variant == "within_word" else range(1, len(positions) + 1)
+    for n, end in enumerate(ends):
+        ids = sentence.ids.copy()
+        ids[positions[n:end]] = mask_id
+        yield EncodedText(
+            ids=ids,
+            types=sentence.types,
+            outputs=OUTPUTS,
+            masks=(int(positions[n]),),
+            targets=(int(sentence.ids[positions[n]]),),
+            truncated=sentence.truncated,
+            empty=False,
+            spans=NO_SPANS,
+        )
+
+
+def _word_ends(words: Sequence[int | None]) -> list[int]:
+    """For each token one past the last token of its word."""
+    ends = list(range(1, len(words) + 1))
+    for n in range(len(words) - 2, -1, -1):
+        if words[n] is not None and words[n] == words[n + 1]:
+            ends[n] = ends[n + 1]
+    return ends
+
+
+def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], variant: Variant) -> dict[str, Any]:
+    """One text as in the response."""
+    details, spans = sentence.details, sentence.details.spans[sentence.details_at].tolist()
+    scored: list[dict[str, Any]] = []
+    for at, word, (start, stop), row in zip(sentence.details_at, sentence.words, spans, rows, strict=True):
+        piece, score = details.piece(at, tokenizer), log_probability(row)
+        scored.append({"piece": piece, "start": start, "stop": stop, "word": word, "log_probability": score})
+    total = sum(one["log_probability"] for one in scored)
+    per_token = total / len(scored)
+    return {
+        "pseudo_log_likelihood": total,
+        "per_token": per_token,
+        "per_word": total / len({*sentence.words}),
+        "pseudo_perplexity": math.exp(-per_token) if -per_token < math.log(sys.float_info.max) else sys.float_info.max,
+        "tokens": scored,
+        "variant": variant,
+        "cost_tokens": sentence.cost,
+    }
+
+
+def log_probability(row: Row, target: int = 0) -> float:
+    """Of the target of this index at the row's only mask, over the whole vocabulary."""
+    return min(0.0, float(row["target_logits"][target]) - float(row["log_sum_exp"][0, 0]))

@@ -1,1 +1,0 @@
-"""Masked words: one, whole words, several together; the likelihood of sentences."""

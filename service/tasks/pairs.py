@@ -1,0 +1,145 @@
+"""Scores of pairs: next sentence, relevance, reranking."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.service.artifact import Manifest
+from packbert.service.errors import Invalid, NoSuchHead, ServiceError
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.embed import cosines, embed_texts
+from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields
+from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
+from packbert.service.tokenization.encoding import EncodeOptions, Text
+from packbert.service.turns import in_turns
+
+
+async def score_labels(
+    tasks: Tasks, texts: Sequence[Text], request: TruncationFields, *, raw: bool, timeout_seconds: float
+) -> TaskResult:
+    """[texts, labels] float64, in the order of the manifest's labels; logits if `raw`."""
+    tasks.require_head("labels")
+    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    score = SCORE_FUNCTIONS["none" if raw else tasks.manifest.label_scores]
+    return result.finish(score(np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)))
+
+
+async def score_pairs(
+    tasks: Tasks,
+    first: Sequence[str],
+    second: Sequence[str],
+    request: TruncationFields,
+    *,
+    raw: bool,
+    timeout_seconds: float,
+) -> TaskResult:
+    """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
+
+    As in /rerank: a cross-encoder's score is the sigmoid of its logit, or the logit if `raw`; another model's is the
+    cosine of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    """
+    if len(first) not in (1, len(second)) or not second:
+        counts = f"{len(first)} first and {len(second)} second texts"
+        raise Invalid(f"{counts}: send at least one second text, and one first text or as many", code="pair")
+    if not is_cross_encoder(tasks.manifest):
+        require_cosine(tasks)
+        tasks.check_count(second)
+        tasks = tasks.allowing(len(first) + len(second))
+        return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)
+    pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
+    result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
+    logits = result.value[:, 0]
+    return result.finish(logits if raw else sigmoid(logits))
+
+
+async def _score_cosines(
+    tasks: Tasks, first: Sequence[str], second: Sequence[str], request: TruncationFields, *, timeout_seconds: float
+) -> TaskResult:
+    """As `score_pairs`. The index of an error is that of the text in `first` or in `second`, which it names."""
+    truncation = {name: getattr(request, name) for name in TruncationFields.model_fields}
+    fields = EmbeddingFields.model_validate(truncation | {"normalize": True})
+    try:
+        result = await embed_texts(tasks, [*first, *second], fields, timeout_seconds=timeout_seconds)
+    except ServiceError as error:
+        if error.index is not None:
+            side = "first" if error.index < len(first) else "second"
+            error.message = f"a {side} text: {error.message}"
+            error.index -= len(first) if side == "second" else 0
+        raise
+    vectors = result.value.astype(np.float64)
+    return result.finish(np.clip((vectors[: len(first)] * vectors[len(first) :]).sum(axis=-1), -1.0, 1.0))
+
+
+NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
+
+
+async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
+    """The softmax of the pair head's two logits, under the labels that the head was trained on."""
+    tasks.require_head("pair")
+    pairs, single = _pairs(request.inputs)
+    result = await tasks.run(pairs, request, NSP_OPTIONS, timeout_seconds=timeout_seconds)
+    scores = [_score(row["pair"][0], tasks.manifest.pair_labels) async for row in in_turns(result.rows)]
+    return result.finish(scores[0] if single else scores)
+
+
+def _pairs(inputs: Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
+    """The pairs, and whether they are a single input. A list of two strings is one pair, as in /predict."""
+    if isinstance(inputs, Pair):
+        return [_pair(inputs, 0)], True
+    strings = [one for one in inputs if isinstance(one, str)]
+    if not strings:
+        return [_pair(one, index) for index, one in enumerate(inputs)], False
+    if len(strings) == len(inputs) == 2:
+        return [_pair(strings, 0)], True
+    example = '["a", "b"] is one pair, [["a", "b"], ["c", "d"]] are two pairs'
+    raise Invalid(f"inputs is a list of {len(inputs)} with {len(strings)} single strings; {example}", code="pair")
+
+
+def _pair(item: str | Pair | list[str], index: int) -> Text:
+    if isinstance(item, Pair):
+        return item.text, item.text_pair
+    if len(item) != 2:
+        raise Invalid(f"a pair has two texts, this one has {len(item)}", code="pair", index=index)
+    return item[0], item[1]
+
+
+def _score(logits: NDArray[np.generic], labels: Sequence[str]) -> dict[str, Any]:
+    first, second = labels
+    difference = float(logits[1]) - float(logits[0])
+    probability = 1.0 / (1.0 + math.exp(difference)) if difference < 700 else 0.0  # exp overflows from 710 on
+    return {"label": first if probability >= 0.5 else second, first: probability, second: 1.0 - probability}
+
+
+async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, timeout_seconds: float) -> TaskResult:
+    """[texts] scores, higher is better, in the order of the texts.
+
+    A cross-encoder reads each pair (query, text): its score is the sigmoid of its logit, or the logit itself
+    (float64). Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    """
+    if not is_cross_encoder(tasks.manifest):
+        require_cosine(tasks)
+        return await cosines(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
+    pairs = [(request.query, text) for text in texts]
+    result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
+    logits = np.array([row["labels"][0, 0] for row in result.rows], np.float64)
+    return result.finish(logits if request.raw_scores else sigmoid(logits))
+
+
+def is_cross_encoder(manifest: Manifest) -> bool:
+    """A text classifier with one label, as in other servers. Of two labels nothing says which one is relevance."""
+    return "labels" in manifest.heads and len(manifest.labels) == 1
+
+
+def require_cosine(tasks: Tasks) -> None:
+    """Raises NoSuchHead without BERT_RERANK=cosine, for a model that is no cross-encoder."""
+    if tasks.rerank_by_cosine:
+        return
+    if "labels" in tasks.manifest.heads:
+        labels = ", ".join(tasks.manifest.labels[:2])
+        why = f"this classifier has {len(tasks.manifest.labels)} ({labels}, ...): /predict scores pairs with them"
+    else:
+        why = "this model has no classifier of texts: BERT_RERANK=cosine ranks by the cosine of vectors"
+    raise NoSuchHead(f"reranking needs a cross-encoder, a text classifier with one label; {why}")

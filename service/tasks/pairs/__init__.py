@@ -1,1 +1,0 @@
-"""What a model says of two texts: next sentence, relevance, similarity, answers, choices."""

@@ -1,0 +1,197 @@
+"""Tasks that run a text several times: what they may cost, and targets of several pieces."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from packbert.model_export.artifact.batch import Row
+from packbert.service.errors import Invalid, TooLarge, TooMuchForDeadline
+from packbert.service.tasks.base import TaskResult, Tasks, indexes_of_texts, task_result
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.turns import in_turns
+
+PASSES_AT_ONCE = 64  # appended to the request together
+WAY_OUT = "send shorter texts, fewer at once, or a longer x-request-timeout-ms"
+Pass = tuple[int, EncodedText]  # the index of the input, and the sequence that the model gets
+
+
+def check_cost(tasks: Tasks, passes: int, tokens: int, way_out: str) -> None:
+    """Raises TooLarge where passes with so many `tokens` in all are more than the queue takes at once."""
+    most = tasks.limits.max_tokens
+    if tokens > most:
+        cost = f"the request takes {passes} passes of the model with {tokens} tokens in all"
+        raise TooLarge(f"{cost}; at most {most} are allowed (nine tenths of BERT_MAX_WAITING_TOKENS): {way_out}")
+
+
+def batched(passes: Iterable[Pass], count: int) -> Iterator[Sequence[Pass]]:
+    remaining = iter(passes)
+    while part := list(islice(remaining, count)):
+        yield part
+
+
+async def run_passes(
+    tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int, timeout_seconds: float
+) -> TaskResult:
+    """Runs `count` passes with `tokens` tokens in all as one request; the model runs on the first while later are made.
+
+    The result has a row for each pass and its input as the owner, and no time of tokenizing. An error has the index of
+    the input. Raises what the queue raises.
+    """
+    sequences: list[EncodedText] = []
+    owners: list[int] = []
+    left = tokens
+    try:
+        request = tasks.queue.begin(count, tokens, timeout_seconds=timeout_seconds)
+        try:
+            async for part in in_turns(batched(passes, PASSES_AT_ONCE)):
+                if request.ended.done():
+                    break
+                owners += [owner for owner, _ in part]
+                made = [sequence for _, sequence in part]
+                sequences += made
+                left -= sum(map(len, made))
+                request.append(made, left)
+        except BaseException:
+            request.withdraw()
+            raise
+        with indexes_of_texts(owners):
+            result = await request.finish()
+    except TooMuchForDeadline as error:
+        cost, _, _ = error.message.partition(": ")
+        error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
+        raise
+    return task_result(sequences, owners, result, 0.0)
+
+
+OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
+FEWER_TARGETS = "send fewer or shorter targets, or fewer texts at once"
+Ids = tuple[int, ...]
+Step = tuple[int, Ids]  # the number of pieces of a target, and those of them that are filled in
+Scores = dict[tuple[int, Ids], float]  # index of the mask, ids of a target -> its log-probability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The passes of targets at one mask, whatever the text."""
+
+    targets: Sequence[Ids]
+    single: Ids  # the targets of one piece
+    steps: Mapping[Step, Ids]  # of the others: the next pieces to score
+
+    @staticmethod
+    def of(targets: Sequence[Ids]) -> "Plan":
+        steps: dict[Step, dict[int, None]] = {}
+        for ids in targets:
+            for done in range(len(ids)) if len(ids) > 1 else ():
+                steps.setdefault((len(ids), ids[:done]), {})[ids[done]] = None
+        single = tuple(ids[0] for ids in targets if len(ids) == 1)
+        return Plan(targets=targets, single=single, steps={step: tuple(pieces) for step, pieces in steps.items()})
+
+    def cost(self, text: EncodedText) -> tuple[int, int]:
+        """The number of passes of a text, and their tokens."""
+        own = len(text) * bool(self.single)
+        tokens = sum(len(text) + pieces - 1 for pieces, _ in self.steps)
+        return bool(self.single) + len(text.masks) * len(self.steps), own + len(text.masks) * tokens
+
+
+async def score_words(
+    tasks: Tasks, texts: Sequence[EncodedText], targets: Sequence[Ids], *, timeout_seconds: float
+) -> tuple[TaskResult, list[Scores]]:
+    """The log-probability of each target at each mask of each text; the result has the rows of all passes.
+
+    Raises Invalid with the text's index where a target does not fit the model's limit, TooLarge for too many passes.
+    """
+    plan, longest = Plan.of(targets), max(map(len, targets))
+    for index, text in enumerate(texts):
+        check_fit(tasks, len(text), longest, index)
+    costs = [plan.cost(text) async for text in in_turns(texts)]
+    count, tokens = sum(passes for passes, _ in costs), sum(each for _, each in costs)
+    check_cost(tasks, count, tokens, FEWER_TARGETS)
+    mask_id = tasks.tokenizer.mask_id
+    passes = ((index, one) for index, text in enumerate(texts) for one in _passes(plan, text, mask_id))
+    result = await run_passes(tasks, passes, count=count, tokens=tokens, timeout_seconds=timeout_seconds)
+    result.truncated = sum(text.truncated for text in texts)
+    scores, first = [], 0
+    async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):
+        scores.append(await _scores(plan, len(text.masks), result.rows[first : first + passed]))
+        first += passed
+    return result, scores
+
+
+def check_fit(tasks: Tasks, length: int, pieces: int, index: int) -> None:
+    """Raises Invalid where a text with one mask replaced by `pieces` masks is longer than the model takes."""
+    limit = tasks.manifest.max_tokens
+    if (size := length + pieces - 1) > limit:
+        message = f"input has {length} tokens, and {size} with a mask for each of a target's {pieces} pieces"
+        way_out = "shorten it, or leave that target out"
+        raise Invalid(f"{message}; this model takes at most {limit}: {way_out}", code="too_long", index=index)
+
+
+def describe_word(tasks: Tasks, ids: Ids, log_probability: float) -> dict[str, Any]:
+    """What a candidate has where a target of its request has several pieces."""
+    return {
+        "tokens": list(ids),
+        "pieces": [tasks.tokenizer.piece(token_id) for token_id in ids],
+        "log_probability": log_probability,
+        "log_probability_per_piece": log_probability / len(ids),
+    }
+
+
+def word_score(ids: Ids, log_probability: float) -> float:
+    """Makes targets of one and of several pieces comparable."""
+    return math.exp(log_probability / len(ids))
+
+
+def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
+    """The text as it is for targets of one piece, then the steps of the others at each mask."""
+    if plan.single:
+        yield _pass(text, text.ids, text.types, text.masks, plan.single)
+    for mask in text.masks:
+        for (pieces, done), targets in plan.steps.items():
+            filled = np.array([*done, *[mask_id] * (pieces - len(done))], np.int32)
+            ids = np.concatenate([text.ids[:mask], filled, text.ids[mask + 1 :]])
+            types = np.insert(text.types, mask, np.full(pieces - 1, text.types[mask]))
+            yield _pass(text, ids, types, (mask + len(done),), targets)
+
+
+def _pass(text: EncodedText, ids: Any, types: Any, masks: Ids, targets: Ids) -> EncodedText:
+    return EncodedText(
+        ids=ids,
+        types=types,
+        outputs=OUTPUTS,
+        masks=masks,
+        targets=targets,
+        truncated=text.truncated,
+        empty=False,
+        spans=NO_SPANS,
+    )
+
+
+async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
+    """From the rows of one text's passes, in the order of `_passes`."""
+    remaining, scores = iter(rows), Scores()
+    if plan.single:
+        row = next(remaining)
+        for mask, logs in enumerate(_log_probabilities(row)):
+            scores |= {(mask, (token_id,)): log for token_id, log in zip(plan.single, logs, strict=True)}
+    async for mask in in_turns(range(masks)):
+        steps: dict[tuple[Step, int], float] = {}
+        for (step, targets), row in zip(plan.steps.items(), remaining, strict=False):
+            (logs,) = _log_probabilities(row)
+            steps |= {(step, token_id): log for token_id, log in zip(targets, logs, strict=True)}
+        for ids in plan.targets:
+            if len(ids) > 1:
+                scores[mask, ids] = sum(steps[(len(ids), ids[:n]), token_id] for n, token_id in enumerate(ids))
+    return scores
+
+
+def _log_probabilities(row: Row) -> list[list[float]]:
+    """[masks, targets]"""
+    sums = row["log_sum_exp"].astype(np.float64)  # [masks, 1]
+    logits = row["target_logits"].astype(np.float64).reshape(len(sums), -1)
+    found: list[list[float]] = np.minimum(logits - sums, 0.0).tolist()
+    return found

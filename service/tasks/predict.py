@@ -1,0 +1,206 @@
+"""Labels of texts and pairs: request and response models, and the scores."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from packbert.service.errors import Invalid
+from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.inputs import (
+    PARAMETERS,
+    Body,
+    ClientFields,
+    FailFastList,
+    Pair,
+    StringOrList,
+    TruncationFields,
+    WindowFields,
+    merge_parameters,
+)
+from packbert.service.tasks.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
+from packbert.service.tokenization.encoding import EncodeOptions, Text
+from packbert.service.turns import in_turns
+
+Strategy = Literal["none", "simple", "first", "average", "max"]
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+
+
+class ZeroShotFields(Body):
+    candidate_labels: StringOrList | None = Field(
+        None,
+        description="score these labels by entailment, as transformers' zero-shot-classification pipeline: a list, or "
+        "a text with commas; for a classifier that has an entailment label",
+    )
+    hypothesis_template: str | None = Field(
+        None, description='with candidate_labels: {} is where the label goes (default "This example is {}.")'
+    )
+    multi_label: bool | None = Field(
+        None, description="with candidate_labels: true scores each label alone, false (default) all against each other"
+    )
+
+
+class PredictParameters(TruncationFields, WindowFields, ZeroShotFields):
+    top_k: int | None = Field(None, ge=1, description="number of labels, best first (default: all)")
+    function_to_apply: ScoreFunction | None = Field(
+        None, description="makes scores of logits; null: the checkpoint's own, label_scores in /info"
+    )
+    window_scores: Literal["mean", "max"] | None = Field(
+        None,
+        description="with long: a label's score is the mean over the windows (default), each weighted by the tokens "
+        "that it adds, or their largest",
+    )
+
+
+class PredictRequest(ClientFields, PredictParameters):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"inputs": "I like tea."},
+                {"inputs": "I like tea.", "candidate_labels": ["drinks", "travel"]},
+            ]
+        }
+    )
+
+    inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
+        examples=["I like tea."],
+        description='a text; ["a", "b"] is one pair, with candidate_labels two texts; [["a"], ["a", "b"]] is a batch '
+        "of texts and pairs",
+    )
+    raw_scores: bool = Field(False, description="return logits instead of probabilities")
+    parameters: PredictParameters | None = Field(
+        None, description=f"{PARAMETERS}. With it, even if empty, one input is answered with a list of one list"
+    )
+
+
+class TagParameters(WindowFields):
+    aggregation_strategy: Strategy | None = Field(
+        None,
+        description="none (default): single tokens; simple: groups; first, average, max: groups of whole words, each "
+        "with the tag of its first token, of its tokens' mean scores, or of its most certain token; windows need one "
+        "other than none",
+    )
+    ignore_labels: FailFastList[str] | None = Field(None, description='labels to leave out (default ["O"])')
+
+
+class TagRequest(ClientFields, TruncationFields, TagParameters):
+    inputs: StringOrList = Field(examples=["My name is Clara and I live in Berkeley."])
+    parameters: TagParameters | None = Field(None, description=PARAMETERS)
+
+
+class Label(BaseModel):
+    label: str = Field(examples=["positive"])
+    score: float = Field(examples=[0.93])
+
+
+class ZeroShotLabels(BaseModel):
+    """The labels of one text, best first, as transformers' pipeline gives them."""
+
+    sequence: str = Field(description="the text", examples=["I like tea."])
+    labels: list[str] = Field(examples=[["drinks", "travel"]])
+    scores: list[float] = Field(examples=[[0.93, 0.07]])
+
+
+class Tag(BaseModel):
+    entity: str = Field("", description="with aggregation_strategy none", examples=["B-PER"])
+    entity_group: str = Field("", description="with any other aggregation_strategy", examples=["PER"])
+    score: float = Field(examples=[0.99])
+    index: int = Field(0, description="index of the token, with aggregation_strategy none", examples=[4])
+    word: str = Field(examples=["clara"])
+    start: int = Field(description="first character in the text", examples=[11])
+    end: int = Field(description="one past the last character", examples=[16])
+
+
+ZeroShotResponse = Annotated[ZeroShotLabels | list[ZeroShotLabels], Field(description="with candidate_labels")]
+PredictResponse = list[Label] | list[list[Label]] | ZeroShotResponse
+TagResponse = list[Tag] | list[list[Tag]]
+
+
+OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
+Floats = NDArray[np.float64]
+
+
+async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> TaskResult:
+    """The labels with their scores, best first: a list for one text or pair, a list of lists for a batch.
+
+    With `parameters`, a list of one list for one text or pair, as the Hugging Face API answers its clients.
+    """
+    tasks.require_head("labels")
+    texts, single = _texts(request.inputs)
+    if request.parameters is not None:
+        request, single = merge_parameters(request), False
+    score, combine = _score_function(tasks, request), _window_function(request)
+    if combine is None:
+        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    else:
+        result = await run_windows(tasks, texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
+    scores = scores if combine is None else await combine_windows(result, scores, combine)
+    ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])
+    return result.finish(ranked[0] if single else ranked)
+
+
+def _window_function(request: PredictRequest) -> Combine | None:
+    """How the scores of a text's windows become one; None for a request without windows."""
+    if asks_for_windows(request, request):
+        return WINDOW_FUNCTIONS[request.window_scores or "mean"]
+    if request.window_scores is not None:
+        message = "window_scores joins the scores of windows, and this request has none: send long: windows too"
+        raise Invalid(message, code="parameters")
+    return None
+
+
+def _score_function(tasks: Tasks, request: PredictRequest) -> Callable[[Floats], Floats]:
+    """Raises Invalid where raw_scores contradicts function_to_apply."""
+    if not request.raw_scores:
+        return SCORE_FUNCTIONS[request.function_to_apply or tasks.manifest.label_scores]
+    if request.function_to_apply not in (None, "none"):
+        message = f"raw_scores is true and function_to_apply is {request.function_to_apply}: send one of them"
+        raise Invalid(message, code="parameters")
+    return SCORE_FUNCTIONS["none"]
+
+
+def softmax(logits: Floats) -> Floats:
+    """Over the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def sigmoid(logits: Floats) -> Floats:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logits))  # never overflows
+
+
+WINDOW_FUNCTIONS: dict[str, Combine] = {"mean": mean, "max": largest}
+SCORE_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "sigmoid": sigmoid, "none": lambda x: x}
+
+
+def _texts(inputs: str | Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
+    """The texts or pairs, and whether they are a single input. A list of two strings is one pair, as in TEI."""
+    if isinstance(inputs, str | Pair):
+        return [_text(inputs, 0)], True
+    strings = [one for one in inputs if isinstance(one, str)]
+    if not inputs or len(strings) < len(inputs):
+        return [_text(one, index) for index, one in enumerate(inputs)], False
+    if len(strings) > 2:
+        example = '["a", "b"] is one pair, [["a"], ["b"], ["c"]] are three texts'
+        raise Invalid(f"inputs is a list of {len(strings)} strings; {example}", code="pair")
+    return [_text(strings, 0)], True
+
+
+def _text(one: str | Pair | list[str], index: int) -> Text:
+    if isinstance(one, str):
+        return one
+    if isinstance(one, Pair):
+        return one.text, one.text_pair
+    if len(one) == 1:
+        return one[0]
+    if len(one) == 2:
+        return one[0], one[1]
+    raise Invalid(f"an input is a text or a pair, this one has {len(one)} texts", code="pair", index=index)
+
+
+def _rank(labels: Sequence[str], scores: Floats, most: int | None) -> list[dict[str, Any]]:
+    order = np.argsort(-scores, kind="stable")[:most].tolist()
+    return [{"label": labels[i], "score": float(scores[i])} for i in order]

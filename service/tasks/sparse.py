@@ -1,0 +1,72 @@
+"""/embed_sparse: weights of words, in the format of text-embeddings-inference.
+
+SPLADE (Formal et al. 2021): log(1 + relu(logit)) of the masked-LM head, the maximum over the tokens of a text.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.pooling import word_weights
+from packbert.service.errors import NoSuchHead, TooLarge
+from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.embed import prepend_prompt
+from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
+from packbert.service.tokenization.encoding import EncodeOptions
+
+OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
+MAX_WEIGHTS = 1_000_000  # in a response: about 35 MB
+
+
+class EmbedSparseRequest(TextsWithPrompt):
+    """text-embeddings-inference's request, and `force`."""
+
+    force: bool = Field(
+        False, description="also for a checkpoint that was not trained for it, from its masked-language-model head"
+    )
+
+
+class Weight(BaseModel):
+    index: int = Field(description="id in the vocabulary", examples=[3899])
+    value: float = Field(examples=[1.37])
+
+
+EmbedSparseResponse = Annotated[
+    list[list[Weight]], Field(description="the words of each input whose weight is above zero, by index")
+]
+
+
+async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_seconds: float) -> TaskResult:
+    """A list of weights for each text; always a list of lists."""
+    _require(tasks, request.force)
+    texts, _ = prepend_prompt(tasks, as_list(request.inputs), VectorFields(prompt_name=request.prompt_name))
+    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
+    return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
+
+
+def check_answer_size(weights: int) -> None:
+    if weights > MAX_WEIGHTS:
+        limit = f"at most {MAX_WEIGHTS} are allowed: split the request"
+        raise TooLarge(f"the texts have {weights} weights above zero; {limit}")
+
+
+def _require(tasks: Tasks, force: bool) -> None:
+    """Raises NoSuchHead where the checkpoint was not trained for sparse vectors, or cannot make them."""
+    manifest = tasks.manifest
+    if "sparse" in manifest.heads:
+        return
+    if "fill_mask" not in manifest.heads:
+        tasks.require_head("fill_mask")
+    if not force:
+        why = manifest.missing["sparse"]
+        raise NoSuchHead(f'{why} (SPLADE); send "force": true to make them of its masked-language-model head')
+
+
+def _weights(activation: str, row: Row) -> list[dict[str, Any]]:
+    """The weights of one text, as in the response."""
+    weights = word_weights(row["sparse_logits"], activation).tolist()
+    pairs = zip(row["sparse_places"][:, 1].tolist(), weights, strict=True)
+    return [{"index": index, "value": value} for index, value in pairs]

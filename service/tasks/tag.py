@@ -1,0 +1,163 @@
+"""/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from packbert.service.errors import Invalid
+from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list
+from packbert.service.tasks.inputs import WindowFields
+from packbert.service.tasks.predict import Floats, TagParameters, TagRequest, softmax
+from packbert.service.tasks.windows import asks_for_windows, run_windows
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.turns import in_turns
+
+OPTIONS = EncodeOptions(outputs=frozenset({"tags"}), spans=True)
+OUTSIDE = ("O",)  # the tag of tokens that belong to no entity; left out of the response by default
+WORD_SCORES: dict[str, Callable[[Floats], Floats]] = {  # strategy -> the scores [tags] of a word by its [tokens, tags]
+    "first": lambda scores: scores[0],
+    "average": lambda scores: scores.mean(axis=0),
+    "max": lambda scores: scores[scores.max(axis=-1).argmax()],
+}
+Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in the response
+
+
+async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
+    """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
+    tasks.require_head("tags")
+    asked, texts = _parameters(request), as_list(request.inputs)
+    if asked.windows is None:
+        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    else:
+        result = await run_windows(tasks, texts, asked.windows, OPTIONS, timeout_seconds=timeout_seconds)
+    value: list[list[Tagged]] = [[] for _ in texts]
+    windows = Counter(result.owners)
+    async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
+        value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), asked)
+    async for index, found in in_turns(enumerate(value)):
+        if windows[index] > 1:
+            value[index] = _join_windows(found)
+    return result.finish(LongList(value) if isinstance(request.inputs, list) else value[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parameters:
+    strategy: str
+    ignored: Collection[str]  # labels
+    windows: WindowFields | None
+
+
+def _parameters(request: TagRequest) -> _Parameters:
+    """From the top level or from `parameters`; raises Invalid for both, and for windows without groups."""
+    nested, names = request.parameters, TagParameters.model_fields
+    if nested and any(getattr(request, name) is not None for name in names):
+        raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
+    asked = nested or request
+    strategy = asked.aggregation_strategy or "none"
+    windows = asks_for_windows(asked, request)
+    if windows and strategy == "none":
+        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
+        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
+    ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
+    return _Parameters(strategy=strategy, ignored=ignored, windows=asked if windows else None)
+
+
+def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: _Parameters) -> list[Tagged]:
+    """The tokens or groups of one sequence, without the labels to ignore; `scores` [length, tags]."""
+    tagged = _tag_tokens(tasks, text, tokens, scores)
+    if asked.strategy in WORD_SCORES:
+        tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[asked.strategy])
+    if asked.strategy == "none":
+        return [one for one in tagged if one["entity"] not in asked.ignored]
+    return [one for one in _group(tasks, tagged) if one["entity_group"] not in asked.ignored]
+
+
+def _join_windows(groups: Sequence[Tagged]) -> list[Tagged]:
+    """Of groups that overlap, which two windows found, the longer; of equally long ones that of the higher score.
+
+    As TokenClassificationPipeline.aggregate_overlapping_entities.
+    """
+    joined: list[Tagged] = []
+    for group in sorted(groups, key=lambda one: one["start"]):
+        last = joined[-1] if joined else None
+        if last is None or not last["start"] <= group["start"] < last["end"]:
+            joined.append(group)
+        elif (group["end"] - group["start"], group["score"]) > (last["end"] - last["start"], last["score"]):
+            joined[-1] = group
+    return joined
+
+
+def _tag_tokens(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats) -> list[Tagged]:
+    """The text's own tokens; `scores` [length, tags]. `index` counts special tokens too."""
+    unknown, best = tasks.manifest.special_tokens.get("unk"), scores.argmax(axis=-1).tolist()
+    found = []
+    for index, (token_id, (start, end)) in enumerate(zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True)):
+        if start >= 0:
+            word = text[start:end] if token_id == unknown else tasks.tokenizer.piece(token_id)
+            label, score = tasks.manifest.labels[best[index]], float(scores[index, best[index]])
+            found.append({"entity": label, "score": score, "index": index, "word": word, "start": start, "end": end})
+    return found
+
+
+def _tag_words(
+    tasks: Tasks,
+    text: str,
+    tokens: EncodedText,
+    tagged: Sequence[Tagged],
+    scores: Floats,
+    combine: Callable[[Floats], Floats],
+) -> list[Tagged]:
+    """The words of the text's own tokens, each with one tag. As TokenClassificationPipeline.gather_pre_entities finds
+    them: a token continues a word if its piece is longer than its characters (##ing), or, for vocabularies without
+    such a prefix, if no space is before it."""
+    unknown, marked = tasks.manifest.special_tokens.get("unk"), tasks.tokenizer.marks_subwords
+    words: list[list[Tagged]] = []
+    for token in tagged:
+        start, end = token["start"], token["end"]
+        if tokens.ids[token["index"]] == unknown:
+            continues = False
+        elif marked:
+            continues = len(token["word"]) != end - start
+        else:
+            continues = start > 0 and " " not in text[start - 1 : start + 1]
+        if continues and words:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return [_tag_word(tasks, word, combine(scores[[token["index"] for token in word]])) for word in words]
+
+
+def _tag_word(tasks: Tasks, word: Sequence[Tagged], scores: Floats) -> Tagged:
+    """`scores` [tags], of the whole word."""
+    best = int(scores.argmax())
+    spelled = tasks.tokenizer.join_pieces([token["word"] for token in word])
+    place = {"start": word[0]["start"], "end": word[-1]["end"]}
+    return {"entity": tasks.manifest.labels[best], "score": float(scores[best]), "word": spelled} | place
+
+
+def _group(tasks: Tasks, tagged: Sequence[Tagged]) -> list[Tagged]:
+    """Neighbours of one entity together; a B- starts a new group."""
+    groups: list[list[Tagged]] = []
+    for token in tagged:
+        same = groups and _entity(token) == _entity(groups[-1][-1])
+        if same and not token["entity"].startswith("B-"):
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return [_merge(tasks, group) for group in groups]
+
+
+def _entity(token: Tagged) -> str:
+    """The tag without its B- or I-."""
+    entity: str = token["entity"]
+    return entity[2:] if entity.startswith(("B-", "I-")) else entity
+
+
+def _merge(tasks: Tasks, group: Sequence[Tagged]) -> Tagged:
+    entity = group[0]["entity"].split("-", 1)[-1]
+    word = tasks.tokenizer.join_pieces([token["word"] for token in group])
+    score = float(np.mean([token["score"] for token in group]))
+    return {"entity_group": entity, "score": score, "word": word, "start": group[0]["start"], "end": group[-1]["end"]}

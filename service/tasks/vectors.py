@@ -1,0 +1,267 @@
+"""Vectors of tokens, words and layers."""
+
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from packbert.model_export.artifact.batch import LAST
+from packbert.service.errors import Invalid, TooLarge
+from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.embed import check_dimensions, cut_and_scale, embed, prepend_prompt, stack_vectors
+from packbert.service.tasks.inputs import (
+    EmbedAllResponse,
+    EmbedRequest,
+    EmbedResponse,
+    LayerPooling,
+    TextsWithPrompt,
+    Vectors,
+    merge_parameters,
+)
+from packbert.service.tasks.windows import asks_for_windows, run_vectors
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
+from packbert.service.turns import in_turns
+
+
+def find_words(tokens: EncodedText, details: TokenDetails) -> list[slice]:
+    """The tokens of each word of a text, in its order; special tokens belong to none.
+
+    `tokens` have spans, and may be cut on a side; `details` are the whole text's, without special tokens. A word is
+    what the tokenizer's pre-tokenizer makes, as transformers' `word_ids`: in Chinese a character, where the tokenizer
+    splits them.
+    """
+    own = np.flatnonzero(tokens.spans[:, 0] >= 0)
+    is_start = np.array_equal(details.spans[: len(own)], tokens.spans[own])
+    words = details.words[: len(own)] if is_start else details.words[len(details) - len(own) :]
+    numbers = np.full(len(tokens), -1)
+    numbers[own] = words
+    firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+    ends = np.append(firsts[1:], len(numbers))
+    found = numbers[firsts] >= 0
+    return list(map(slice, firsts[found].tolist(), ends[found].tolist()))
+
+
+def average_words(states: NDArray[np.generic], words: Sequence[slice]) -> NDArray[np.float32]:
+    """The mean of the vectors of each word's tokens: [..., tokens, width] to [..., words, width]."""
+    means = [states[..., word, :].mean(axis=-2, dtype=np.float64) for word in words]
+    return np.stack(means, axis=-2).astype(np.float32)
+
+
+OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # by pooling
+Floats = NDArray[np.float32]
+
+
+async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+    """The states of `request.layers`, float32.
+
+    One array for all texts with pooling cls and mean: [texts, layers, hidden], or [texts, width] where layers are
+    joined. With pooling none an array for each text: [layers, tokens, hidden], or [tokens, width].
+    """
+    tasks.require_head("layers")
+    pooling = request.pooling or tasks.embedding.pooling
+    if pooling not in OUTPUTS:
+        message = f"pooling {pooling} reads the last layer alone; with layers, send pooling cls, mean or none"
+        raise Invalid(message, code="pooling")
+    count, hidden = tasks.manifest.sizes["layers"], tasks.manifest.sizes["hidden"]
+    layers = choose_layers(request.layers or [], count)
+    _check_weights(request.layer_pooling, len(layers))
+    check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
+    answered = 0
+
+    def check(sequences: Sequence[EncodedText], _: int = 0) -> None:
+        nonlocal answered
+        answered += sum(map(len, sequences)) if pooling == "none" else len(sequences)
+        check_answer_size(answered, hidden * len(layers), of="tokens" if pooling == "none" else "texts")
+
+    texts, prompt = prepend_prompt(tasks, as_list(request.inputs), request)
+    spans = pooling == "none" and (request.pieces or request.words)
+    asked = tuple(LAST if layer == count else layer for layer in layers)
+    options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
+    if asks_for_windows(request, request):
+        check_answer_size(len(texts), hidden * len(layers), of="texts")
+        result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
+    else:
+        result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    rows = [row[OUTPUTS[pooling]] for row in result.rows]
+
+    def join(row: NDArray[np.generic]) -> Floats:
+        return join_layers(row.reshape(len(layers), -1, hidden), request.layer_pooling)
+
+    if pooling == "none":
+        return result.finish(await show_tokens(tasks, texts, result.sequences, MadeList(join, rows), request))
+    joined = [join(row)[..., 0, :] async for row in in_turns(rows)]
+    return result.finish(await stack_vectors(joined, request, normalize=tasks.embedding.normalize))
+
+
+def choose_layers(asked: Sequence[int], count: int) -> list[int]:
+    """The numbers of the layers, of `count` layers after the embeddings, whose number is 0; negative ones count back.
+
+    Raises Invalid for none, a layer that the model does not have, or the same one twice.
+    """
+    if not asked:
+        raise Invalid("layers is empty: name at least one, 0 for the embeddings, -1 for the last layer", code="layers")
+    for layer in asked:
+        if not -count - 1 <= layer <= count:
+            known = f"0 (the embeddings) to {count}, or -{count + 1} to -1 counted from the end"
+            raise Invalid(f"layers has {layer}; this model has {known}", code="layers")
+    layers = [layer % (count + 1) for layer in asked]
+    if len(set(layers)) < len(layers):
+        twice = next(layer for layer in layers if layers.count(layer) > 1)
+        raise Invalid(f"layers has layer {twice} twice: name each layer once", code="layers")
+    return layers
+
+
+def join_layers(states: NDArray[np.generic], how: LayerPooling | None) -> Floats:
+    """`states` [layers, tokens, hidden] as [tokens, width]; as they are where `how` is None."""
+    if how is None:
+        return np.asarray(states, np.float32)
+    if how == "concat":
+        return np.concatenate(list(states), axis=-1).astype(np.float32, copy=False)
+    count = len(states)
+    weights = how if isinstance(how, list) else [1.0 if how == "sum" else 1 / count] * count
+    return np.tensordot(np.array(weights, np.float64), states.astype(np.float64), axes=1).astype(np.float32)
+
+
+def _check_weights(how: LayerPooling | None, layers: int) -> None:
+    if isinstance(how, list) and len(how) != layers:
+        message = f"layer_pooling has {len(how)} weights for {layers} layers: send a weight for each layer"
+        raise Invalid(message, code="layer_pooling")
+
+
+OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
+OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
+VECTOR = [[[0.1, -0.2]]]
+MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
+
+
+class EmbedAllRequest(TextsWithPrompt):
+    """text-embeddings-inference's request."""
+
+
+class Piece(BaseModel):
+    """A token whose vector is at the same place in `vectors`."""
+
+    id: int = Field(examples=[2026])
+    text: str = Field(description="as the vocabulary spells it", examples=["my"])
+    special: bool
+    start: int | None = Field(description="first character in prompt and text; null: special token", examples=[0])
+    stop: int | None = Field(description="one past the last character", examples=[2])
+
+
+class Word(BaseModel):
+    text: str = Field(examples=["my"])
+    start: int = Field(description="first character in prompt and text", examples=[0])
+    stop: int = Field(description="one past the last character", examples=[2])
+    pieces: list[str] = Field(examples=[["my"]])
+
+
+class WordsAndVectors(BaseModel):
+    words: list[Word]
+    vectors: Vectors | list[Vectors] = Field(description="of each word; with layers, for each layer", examples=VECTOR)
+
+
+class PiecesAndVectors(BaseModel):
+    pieces: list[Piece]
+    vectors: Vectors | list[Vectors] = Field(description="of each piece; with layers, for each layer", examples=VECTOR)
+
+
+async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: float) -> TaskResult:
+    """As /embed with `pooling: "none"`."""
+    return await embed_tokens(tasks, EmbedRequest(**dict(request), pooling="none"), timeout_seconds=timeout_seconds)
+
+
+async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+    """As `show_tokens`, of the last layer."""
+    tasks.require_head("tokens")
+    width = tasks.manifest.sizes["hidden"]
+    check_dimensions(request, width)
+    tokens, shown = 0, request.dimensions or width
+
+    def check(sequences: Sequence[EncodedText], _: int = 0) -> None:
+        nonlocal tokens
+        tokens += sum(map(len, sequences))
+        check_answer_size(tokens, shown)
+
+    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
+    options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
+    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    states = [row["tokens"] for row in result.rows]
+    return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
+
+
+async def show_tokens(
+    tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: Sequence[Any], request: EmbedRequest
+) -> Sequence[Any]:
+    """For each text its vectors, [tokens, dimensions] or [layers, tokens, dimensions], of states of that shape.
+
+    With `words`, [words, dimensions]. With `pieces`, the pieces or words beside the vectors.
+    """
+    shape = partial(cut_and_scale, request=request, normalize=False)
+    if not request.words:
+        if not request.pieces:
+            return MadeList(shape, states)
+        return MadeList(
+            lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)), sequences, states
+        )
+    details = await describe_tokens(tasks.tokenizer, texts, special_tokens=False, masks=False, queued=True)
+
+    def show(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
+        words = find_words(tokens, own)
+        vectors = shape(average_words(array, words))
+        return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
+
+    return MadeList(show, texts, sequences, details, states)
+
+
+def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
+    """Raises TooLarge if `count` vectors of `width` numbers exceed MAX_NUMBERS; `of`: what each is a vector of."""
+    if count * width > MAX_NUMBERS:
+        raise TooLarge(
+            f"vectors of {width} numbers for each of {count} {of} make a response of {count * width} numbers; "
+            f"at most {MAX_NUMBERS} are allowed, {MAX_NUMBERS // width} {of}: split the request or ask for less of each"
+        )
+
+
+def show_pieces(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
+    """The tokens of one text, as in the response."""
+    shown = []
+    for token_id, (start, stop) in zip(tokens.ids.tolist(), tokens.spans.tolist(), strict=True):
+        special = start < 0
+        place = {"start": None, "stop": None} if special else {"start": start, "stop": stop}
+        shown.append({"id": token_id, "text": tasks.tokenizer.piece(token_id), "special": special} | place)
+    return shown
+
+
+def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice]) -> list[dict[str, Any]]:
+    """The words of one text, as in the response."""
+    spans, ids, shown = tokens.spans.tolist(), tokens.ids.tolist(), []
+    for word in words:
+        start, stop = spans[word.start][0], spans[word.stop - 1][1]
+        pieces = [tasks.tokenizer.piece(token_id) for token_id in ids[word]]
+        shown.append({"text": text[start:stop], "start": start, "stop": stop, "pieces": pieces})
+    return shown
+
+
+VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers: for each input and layer")]
+VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
+
+
+def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> Coroutine[Any, Any, TaskResult]:
+    """Raises Invalid for fields that have no meaning together."""
+    if request.parameters is not None:
+        request = merge_parameters(request)
+    if (request.pieces or request.words) and request.pooling != "none":
+        name = "pieces" if request.pieces else "words"
+        raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)
+    if request.pooling == "none" and asks_for_windows(request, request):
+        message = "windows make one vector of a text, and pooling none gives one for each token: send another pooling"
+        raise Invalid(message, code="pooling")
+    if request.layers is not None:
+        return embed_layers(tasks, request, timeout_seconds=timeout_seconds)
+    if request.layer_pooling is not None:
+        raise Invalid("layer_pooling joins layers: send layers too", code="layer_pooling")
+    return (embed_tokens if request.pooling == "none" else embed)(tasks, request, timeout_seconds=timeout_seconds)

@@ -1,1 +1,0 @@
-"""Vectors of texts, tokens and words; of any layer; sparse ones; cosines."""

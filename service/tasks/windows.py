@@ -1,0 +1,106 @@
+"""`long: "windows"`: a text that is too long as windows that overlap, and one answer made of theirs.
+
+The answer of a text is the mean of its windows' answers, each weighted by the tokens that it adds to the window before
+it, so that every token counts once: sum(added * answer) / sum(added). For vectors that is what OpenAI's cookbook
+("Embedding texts that are longer than the model's maximum context length") and vLLM's chunked processing do with
+windows that share nothing; for labels the sum rule of Kittler et al. (1998, On Combining Classifiers), whose max rule
+is the alternative. A text that fits is one window, and its answer is untouched. Knows nothing of heads.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.service.errors import Invalid
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.inputs import TruncationFields, WindowFields
+from packbert.service.tokenization.encoding import EncodeOptions, Text
+from packbert.service.turns import in_turns
+
+PROMPT = EncodeOptions(outputs=frozenset(), spans=True)
+Answer = NDArray[Any]
+Combine = Callable[[Answer, NDArray[np.int64]], Answer]  # [windows, ...] and [windows] tokens added -> [...]
+
+
+def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
+    """Raises Invalid where texts are also to be cut."""
+    if fields.long is None and fields.stride is None:
+        return False
+    if request.truncate:
+        message = "truncate: true cuts a text that is too long, and long: windows (or a stride) reads all of it"
+        raise Invalid(f"{message}: send one of them", code="parameters")
+    return True
+
+
+async def run_windows(
+    tasks: Tasks,
+    texts: Sequence[Text],
+    fields: WindowFields,
+    options: EncodeOptions,
+    *,
+    prompt: int = 0,
+    timeout_seconds: float,
+) -> TaskResult:
+    """As Tasks.run, with a row for each window; every window begins with the first `prompt` tokens of its text.
+
+    A window counts as an input, and its tokens count in the queue. An error has the index of the text.
+    """
+    tasks.check_count(texts)
+    most = tasks.limits.max_inputs
+    job = tasks.tokenizer.start_windows(texts, options, stride=fields.stride, prompt=prompt, most=most)
+    result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
+    result.added = job.added
+    return result
+
+
+async def run_vectors(
+    tasks: Tasks,
+    texts: Sequence[str],
+    prompt: str,
+    fields: WindowFields,
+    options: EncodeOptions,
+    *,
+    timeout_seconds: float,
+) -> TaskResult:
+    """As Tasks.run, with one row for each text: the mean over its windows, which all begin with `prompt`."""
+    size = 0
+    if prompt:
+        size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt), timeout_seconds)
+    result = await run_windows(tasks, texts, fields, options, prompt=size, timeout_seconds=timeout_seconds)
+    names = list(result.rows[0])
+    columns = [await combine_windows(result, [row[name] for row in result.rows], mean) for name in names]
+    result.rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return result
+
+
+def windows_of_texts(result: TaskResult) -> list[slice]:
+    """Where the windows of each text are among the rows of the result."""
+    ends = np.cumsum(np.bincount(result.owners)).tolist()
+    return list(map(slice, [0, *ends[:-1]], ends))
+
+
+async def combine_windows(result: TaskResult, answers: Sequence[Answer], combine: Combine) -> list[Answer]:
+    """The answer of each text, from those of all windows; that of a text of one window is untouched."""
+    added = np.array(result.added, np.int64)
+    return [
+        answers[own.start] if own.stop - own.start == 1 else combine(np.stack(answers[own]), added[own])
+        async for own in in_turns(windows_of_texts(result))
+    ]
+
+
+def mean(answers: Answer, added: NDArray[np.int64]) -> Answer:
+    """[...] of [windows, ...], in float64 weighted by the tokens that each window adds; then as it was."""
+    return np.asarray(np.average(answers.astype(np.float64), axis=0, weights=added), answers.dtype)
+
+
+def largest(answers: Answer, added: NDArray[np.int64]) -> Answer:  # noqa: ARG001
+    """[...] of [windows, ...]."""
+    return np.asarray(answers.max(axis=0))
+
+
+async def _count_tokens(tasks: Tasks, prompt: str) -> int:
+    """Of the prompt, up to the model's limit, without special tokens."""
+    (alone,) = await tasks.tokenizer.encode([prompt], PROMPT, "right")
+    return int((alone.spans[:, 0] >= 0).sum())

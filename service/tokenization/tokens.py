@@ -1,0 +1,151 @@
+"""Token ids that clients send, and the details of tokens that they ask for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding
+
+from packbert.model_export.artifact.rows import Ints
+from packbert.service.errors import Invalid
+from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, Texts, too_long
+from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.turns import in_turns
+
+Ids = NDArray[np.int64]
+FRAME = EncodeOptions(outputs=frozenset(), spans=True)
+MISPLACED = ("cls", "sep", "pad")  # special tokens that may stand only around a text's own tokens, or nowhere
+
+
+async def encode_ids(
+    tokenizer: Tokenizer, sequences: Sequence[Sequence[int]], options: EncodeOptions, truncate: Direction | None
+) -> list[EncodedText]:
+    """Each sequence between the special tokens of a text, which it may have already.
+
+    Raises Invalid with the index of the sequence for an id outside of the vocabulary, a special token among the
+    others, and too many tokens where `truncate` is None. Cannot know whether the ids are of this tokenizer.
+    """
+    (frame,) = tokenizer.encode_sync(["a"], FRAME, "right")
+    own = np.flatnonzero(frame.spans[:, 0] >= 0)
+    before, after = frame.ids[: own[0]], frame.ids[own[-1] + 1 :]
+    manifest = tokenizer.artifact.manifest
+    limit, special = manifest.max_tokens, len(before) + len(after)
+    encoded = []
+    async for index, sequence in in_turns(enumerate(sequences)):
+        ids = _without_frame(_check_vocabulary(sequence, manifest.sizes["vocabulary"], index), before, after)
+        _check_special_tokens(ids, manifest.special_tokens, index)
+        cut = max(0, len(ids) + special - limit)
+        if cut and truncate is None:
+            raise too_long(str(len(ids) + special), limit, index)
+        kept = ids[cut:] if truncate == "left" else ids[: len(ids) - cut]
+        encoded.append(
+            EncodedText(
+                ids=np.concatenate([before, kept, after]).astype(np.int32),
+                types=np.full(len(kept) + special, frame.types[own[0]], np.int32),
+                outputs=options.outputs,
+                truncated=cut > 0,
+                empty=len(kept) == 0,
+                spans=NO_SPANS,
+            )
+        )
+    return encoded
+
+
+def _check_vocabulary(sequence: Sequence[int], size: int, index: int) -> Ids:
+    """Raises Invalid for an id that the vocabulary does not have."""
+    for worst in (min(sequence), max(sequence)) if sequence else ():
+        if not 0 <= worst < size:
+            message = f"input has the token id {worst}; the vocabulary of this model has the ids 0 to {size - 1}"
+            raise Invalid(message, code="token_ids", index=index)
+    return np.array(sequence, np.int64)
+
+
+def _without_frame(ids: Ids, before: Ints, after: Ints) -> Ids:
+    """The ids between `before` and `after`, where they have both."""
+    end = len(ids) - len(after)
+    framed = end >= len(before) and np.array_equal(ids[: len(before)], before) and np.array_equal(ids[end:], after)
+    return ids[len(before) : end] if framed else ids
+
+
+def _check_special_tokens(ids: Ids, special_tokens: Mapping[str, int], index: int) -> None:
+    """Raises Invalid for a special token among a text's own tokens."""
+    for name in MISPLACED:
+        found = np.flatnonzero(ids == special_tokens.get(name, -1))
+        if len(found):
+            message = f"input has the {name} token (id {special_tokens[name]}) among its own tokens, at {found[0]}"
+            raise Invalid(f"{message}: send the ids of one text, without padding", code="token_ids", index=index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenDetails:
+    """The tokens of one text or pair, as arrays: a token takes 30 bytes, as Python objects 300."""
+
+    ids: Ints  # [length]
+    spans: Ints  # [length, 2] first character and one past the last; (0, 0) for special tokens
+    special: Ints  # [length] 1 for special tokens
+    words: Ints  # [length] index of the word in its text; -1 for special tokens
+    sides: Ints  # [length] 0 or 1, the text of the pair; -1 for special tokens
+    types: Ints  # [length] the segment that the model gets
+    spelled: dict[int, str]  # index of a token -> its piece, where it is not as the vocabulary spells the id
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def piece(self, at: int, tokenizer: Tokenizer) -> str:
+        """Of the token `at`, as the tokenizer gave it."""
+        return self.spelled[at] if at in self.spelled else tokenizer.piece(int(self.ids[at]))
+
+
+async def describe_tokens(
+    tokenizer: Tokenizer,
+    texts: Texts,
+    *,
+    special_tokens: bool,
+    masks: bool,
+    check: Callable[[int], None] = lambda tokens: None,
+    queued: bool = False,
+) -> list[TokenDetails]:
+    """`masks` parses the mask token, as /fill-mask does; `check` gets the number of tokens so far, and may raise.
+
+    Raises as Tokenizer.read.
+    """
+    count = 0
+
+    def work(encoder: Any, chunk: Texts) -> list[TokenDetails]:
+        nonlocal count
+        encodings = encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)
+        count += sum(map(len, encodings))
+        check(count)
+        return [_details(one, tokenizer) for one in encodings]
+
+    return await tokenizer.read(texts, masks, work, queued=queued)
+
+
+async def count_tokens(tokenizer: Tokenizer, texts: Texts, *, special_tokens: bool, masks: bool) -> list[int]:
+    """The number of tokens of each text. Raises as `describe_tokens`."""
+
+    def work(encoder: Any, chunk: Texts) -> list[int]:
+        return [len(one) for one in encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)]
+
+    return await tokenizer.read(texts, masks, work)
+
+
+def _details(one: Encoding, tokenizer: Tokenizer) -> TokenDetails:
+    ids = one.ids
+    spelled = {at: piece for at, piece in enumerate(one.tokens) if piece != tokenizer.piece(ids[at])}
+    return TokenDetails(
+        ids=np.array(ids, np.int32),
+        spans=np.array(one.offsets, np.int32).reshape(-1, 2),
+        special=np.array(one.special_tokens_mask, np.int32),
+        words=_numbers(one.word_ids),
+        sides=_numbers(one.sequence_ids),
+        types=np.array(one.type_ids, np.int32),
+        spelled=spelled,
+    )
+
+
+def _numbers(values: Sequence[int | None]) -> Ints:
+    """-1 for None."""
+    return np.array([-1 if value is None else value for value in values], np.int32)

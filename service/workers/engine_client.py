@@ -1,0 +1,321 @@
+"""The queue of the engine process, as an API worker sees it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
+from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.trace_context import TRACEPARENT
+from packbert.service.workers import messages
+from packbert.service.workers.messages import (
+    Message,
+    RemoteRequest,
+    RemoteResult,
+    chunk_by_bytes,
+    decode_results,
+    encode_requests,
+    find_fault,
+    keeps_bounds,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingRequest:
+    """A request for the engine that has not ended."""
+
+    id: int
+    started: float  # seconds, as the deadline
+    deadline: float
+    future: "asyncio.Future[RemoteResult]"
+    appended: int = 0  # sequences of a request in parts
+
+
+def settle(future: "asyncio.Future[T] | None", outcome: T | ServiceError) -> None:
+    """Does nothing for None and for a future that is done: the request has been cancelled."""
+    if future is None or future.done():
+        return
+    if isinstance(outcome, ServiceError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+@dataclass(slots=True, eq=False)
+class Outbox:
+    """Requests, and parts of requests, until the end of the turn in which they were added."""
+
+    bounds: ModelBounds
+    write: Callable[[Message], None]  # raises TooLarge for a message that no frame can hold
+    refuse: Callable[[RemoteRequest, ServiceError], None]  # called for what is not sent
+    _waiting: dict[int, RemoteRequest] = field(default_factory=dict)  # by id
+
+    def add(self, request: RemoteRequest) -> None:
+        """A second part of a request in the same turn makes the first one leave at once."""
+        if request.id in self._waiting:
+            self._flush()
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting[request.id] = request
+
+    def drop(self, request_id: int) -> bool:
+        """Whether nothing of the request has been sent, and nothing will be."""
+        request = self._waiting.pop(request_id, None)
+        return request is not None and request.is_whole
+
+    def _flush(self) -> None:
+        requests, self._waiting = list(self._waiting.values()), {}
+        for chunk in chunk_by_bytes(requests):
+            message = encode_requests(chunk)
+            if not keeps_bounds(message, self.bounds):
+                if not (chunk := self._refuse_faulty(chunk)):
+                    continue
+                message = encode_requests(chunk)
+            try:
+                self.write(message)
+            except TooLarge as error:
+                for request in chunk:
+                    self.refuse(request, error)
+
+    def _refuse_faulty(self, requests: Sequence[RemoteRequest]) -> list[RemoteRequest]:
+        """Refuses those that the engine would refuse, each with the index of its first such input; the others."""
+        good = []
+        for request in requests:
+            if (fault := find_fault(request.sequences, self.bounds)) is None:
+                good.append(request)
+            else:
+                index, message = fault
+                self.refuse(request, InferenceFailed(message, index=request.first + index))
+        return good
+
+
+READ_AHEAD_BYTES = 2**20
+MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new requests are rejected
+REJECT_SECONDS = 0.05  # after the queue was full: new requests are rejected locally, before their bodies are read
+QUERY_TIMEOUT_SECONDS = 5.0
+RECONNECT_SECONDS = 0.1  # between two attempts at least
+MIN_RETRY_SECONDS = 1.0  # after a rejection without a time
+GOLDEN_RATIO = 0.618  # its multiples are spread evenly
+RETRY_SECONDS = 2.0  # by then the engine has usually been restarted
+log = logging.getLogger("service")
+
+
+@dataclass(slots=True, eq=False)
+class EngineClient:
+    """The connection to the engine worker; `keep_connected` has to run as a task."""
+
+    socket: Path
+    artifact: str  # digest of the artifact that this process tokenizes for
+    grace_seconds: float  # beyond a request's deadline, for a run that has already started
+    bounds: ModelBounds  # what the engine accepts
+    on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
+    connected_once: asyncio.Event = field(default_factory=asyncio.Event)
+    _writer: asyncio.StreamWriter | None = None
+    _last_id: int = 0  # of requests and queries
+    _outbox: Outbox = field(init=False)
+    _requests: dict[int, "asyncio.Future[RemoteResult]"] = field(default_factory=dict)
+    _queries: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
+    _overload: Overloaded | None = None
+    _overloaded_until: float = 0.0
+    _min_rejected_tokens: int = 0
+    _rejections: int = 0  # requests rejected since the last report to the engine
+    _closed: str = ""  # the reason
+
+    def __post_init__(self) -> None:
+        self._outbox = Outbox(self.bounds, self._write, self._refuse)
+
+    def __repr__(self) -> str:
+        return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
+
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
+        request = self._register(timeout_seconds)
+        trace = TRACEPARENT.get()
+        self._outbox.add(RemoteRequest(id=request.id, deadline=request.deadline, sequences=work, trace=trace))
+        return await self._finish(request)
+
+    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
+        """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
+        request = self._register(timeout_seconds)
+        self._write(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
+        return RequestInParts(
+            ended=request.future,
+            append=partial(self._append, request),
+            finish=partial(self._finish, request),
+            withdraw=partial(self._withdraw, request),
+        )
+
+    def check_admission(self, tokens: int) -> None:
+        """Raises Unavailable without an engine, Overloaded where so many tokens did not fit the queue a moment ago."""
+        self._check_open()
+        overload = self._overload
+        if overload is not None and tokens >= self._min_rejected_tokens and time.monotonic() < self._overloaded_until:
+            if not self._rejections:
+                asyncio.get_running_loop().call_later(REJECT_SECONDS, self._report_rejections)
+            self._rejections += 1
+            spread = 1.0 + self._rejections * GOLDEN_RATIO % 1.0  # they must not all come back at the same time
+            raise Overloaded(overload.message, retry_after=spread * (overload.retry_after or MIN_RETRY_SECONDS))
+
+    async def query(self, topic: messages.Topic) -> bytes:
+        """Also after `close`. Raises Unavailable where the engine does not reply within QUERY_TIMEOUT_SECONDS."""
+        writer = self._engine_writer()
+        self._report_rejections()
+        self._last_id = query_id = self._last_id + 1
+        future = self._queries[query_id] = asyncio.get_running_loop().create_future()
+        writer.write(messages.frame(messages.Query(query_id, topic)))
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
+                content: bytes = await future
+                return content
+        except TimeoutError:
+            reason = f"the engine has not replied for {QUERY_TIMEOUT_SECONDS:g} s"
+            raise Unavailable(reason, retry_after=RETRY_SECONDS) from None
+        finally:
+            del self._queries[query_id]
+
+    async def keep_connected(self) -> None:
+        """Until cancelled. Without an engine the connection waits in the socket's backlog: there is no polling."""
+        while True:
+            started = time.monotonic()
+            try:
+                await self._read_loop()
+            except (OSError, asyncio.IncompleteReadError):
+                log.warning("the engine has ended: requests are rejected until it is restarted")
+            except messages.ProtocolError as error:
+                log.error("reconnecting, because the engine sent %s", error)
+            finally:
+                self._fail_pending(_retry_later("the engine is being restarted"))
+            await asyncio.sleep(max(0.0, started + RECONNECT_SECONDS - time.monotonic()))
+
+    def close(self, reason: str) -> None:
+        """Fails all pending requests and all new ones with Unavailable."""
+        self._closed = reason
+        for request_id in list(self._requests):
+            self._cancel(request_id)
+        self._fail_pending(Unavailable(reason))
+
+    async def _read_loop(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(self.socket), limit=READ_AHEAD_BYTES)
+        try:
+            writer.write(messages.frame(messages.Hello(messages.VERSION, self.artifact)))
+            if (await messages.read_hello(reader, messages.FROM_ENGINE)).artifact != self.artifact:
+                self.on_other_artifact()
+                return
+            self._writer = writer
+            self.connected_once.set()
+            while True:
+                self._handle(await messages.read_message(reader, messages.FROM_ENGINE))
+        finally:
+            self._writer, self._overload, self._rejections = None, None, 0
+            writer.close()
+
+    def _handle(self, message: messages.FromEngine) -> None:
+        if isinstance(message, messages.ResultBatch):
+            for result in decode_results(message):
+                settle(self._requests.get(result.id), result)
+        elif isinstance(message, messages.ErrorReply):
+            error = messages.to_exception(message)
+            if message.min_rejected_tokens and isinstance(error, Overloaded):
+                self._overload, self._min_rejected_tokens = error, message.min_rejected_tokens
+                self._overloaded_until = time.monotonic() + REJECT_SECONDS
+            settle(self._requests.get(message.request_id), error)
+        elif isinstance(message, messages.QueryReply):
+            settle(self._queries.get(message.query_id), message.content)
+        else:
+            raise messages.ProtocolError("a second hello")
+
+    def _check_open(self) -> None:
+        """Raises Unavailable after `close`, and as `_engine_writer`."""
+        if self._closed:
+            raise Unavailable(self._closed)
+        self._engine_writer()
+
+    def _engine_writer(self) -> asyncio.StreamWriter:
+        """Raises Unavailable where there is no connection, or where the engine does not read from it."""
+        if self._writer is None:
+            raise _retry_later("the engine is not running")
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            raise _retry_later("the engine does not accept requests")
+        return self._writer
+
+    def _register(self, timeout_seconds: float) -> PendingRequest:
+        """A new request. Raises as `_check_open`."""
+        self._check_open()
+        now, future = time.monotonic(), asyncio.get_running_loop().create_future()
+        self._last_id = request_id = self._last_id + 1
+        self._requests[request_id] = future
+        return PendingRequest(id=request_id, started=now, deadline=now + timeout_seconds, future=future)
+
+    def _append(self, request: PendingRequest, work: Sequence[Tokens], reserved: int) -> None:
+        """As RequestInParts.append: does nothing where the request has ended."""
+        if request.future.done():
+            return
+        part = RemoteRequest(
+            id=request.id, deadline=request.deadline, sequences=work, reserved=reserved, first=request.appended
+        )
+        request.appended += len(work)
+        self._outbox.add(part)
+
+    async def _finish(self, request: PendingRequest) -> InferenceResult:
+        """Waits until the request has ended."""
+        try:
+            async with asyncio.timeout(request.deadline + self.grace_seconds - time.monotonic()):
+                result = await request.future
+        except TimeoutError:
+            self._cancel(request.id)
+            raise Unavailable("the engine does not answer", retry_after=RETRY_SECONDS) from None
+        except asyncio.CancelledError:
+            self._cancel(request.id)
+            raise
+        finally:
+            del self._requests[request.id]
+        queued = time.monotonic() - request.started - result.forward_seconds  # includes the transfer between processes
+        return InferenceResult(rows=result.rows, queue_seconds=queued, forward_seconds=result.forward_seconds)
+
+    def _withdraw(self, request: PendingRequest) -> None:
+        del self._requests[request.id]
+        if not request.future.done():
+            request.future.cancel()
+            self._cancel(request.id)
+        elif not request.future.cancelled():
+            request.future.exception()  # otherwise the event loop would log it
+
+    def _report_rejections(self) -> None:
+        """The engine counts them; an engine that has ended took its counters with it."""
+        if self._rejections:
+            self._write(messages.RejectedLocally(self._rejections))
+        self._rejections = 0
+
+    def _cancel(self, request_id: int) -> None:
+        if not self._outbox.drop(request_id):
+            self._write(messages.Cancel(request_id))
+
+    def _refuse(self, request: RemoteRequest, error: ServiceError) -> None:
+        """Ends a request that is not sent, or not all of it."""
+        settle(self._requests.get(request.id), error)
+        if not request.is_whole:
+            self._write(messages.Cancel(request.id))
+
+    def _write(self, message: messages.Message) -> None:
+        """Does nothing without a connection: its requests have failed with it. Raises as `frame`."""
+        if self._writer is not None:
+            self._writer.write(messages.frame(message))
+
+    def _fail_pending(self, error: Unavailable) -> None:
+        for request in self._requests.values():
+            settle(request, error)
+        for query in self._queries.values():
+            settle(query, error)
+
+
+def _retry_later(reason: str) -> Unavailable:
+    return Unavailable(f"{reason}: try again in a few seconds", retry_after=RETRY_SECONDS)

@@ -1,0 +1,40 @@
+"""The names of the library, and the service beside a user's own packages `service` and `model_export`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import packbert
+from benchmarks.harness.process import ServiceProcess
+from tests import paths
+from tests.package.installed import as_vectors, embed_by_library, make_foreign_packages
+
+TEXTS = ["my dog is hairy", "it rains"]
+
+
+def test_the_library_and_the_service_run_beside_a_package_named_service(
+    bert_artifact: Path, server: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = make_foreign_packages(tmp_path)
+    expected = as_vectors(server.post("/embed", json={"inputs": TEXTS}).json())
+    path = {"PYTHONPATH": os.pathsep.join([str(foreign), str(paths.ROOT)])}
+    assert np.array_equal(embed_by_library(sys.executable, bert_artifact, foreign, path), expected)
+    monkeypatch.chdir(foreign)
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_API_PROCESSES": "1"} | path
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url) as client:
+        assert np.array_equal(as_vectors(client.post("/embed", json={"inputs": TEXTS}).json()), expected)
+
+
+def test_the_names_of_the_library_are_loaded_when_they_are_used() -> None:
+    assert sorted(packbert.MODULES) == packbert.__all__ == dir(packbert)
+    assert all(getattr(packbert, name).__name__ == name for name in packbert.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Motor'; it has Client, "):
+        _ = packbert.Motor
+    script = "import sys; from packbert import Client; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"fastapi", "onnxruntime", "tokenizers", "pyarrow"} & set(loaded)
