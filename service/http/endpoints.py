@@ -29,11 +29,12 @@ from service.http.responses import (
     stages_of,
 )
 from service.http.validation import parse
-from service.logs import Fields, log_access
+from service.logs import Fields
 from service.metrics import PROCESS, RECEIVE
 from service.settings import Settings
 from service.tasks.base import TaskResult
 from service.tasks.schemas import Body
+from service.tracing.context import current_trace_id
 
 if TYPE_CHECKING:
     from service.tracing.spans import Tracing
@@ -52,7 +53,7 @@ class TaskEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, backend, spec = TaskRequest(scope, receive, send), self.backend, self.spec
         settings, metrics = backend.settings, backend.metrics
-        started, cells, stage = request.received, metrics.cells, RECEIVE
+        cells, stage = metrics.cells, RECEIVE
         cells[stage] += 1
         try:
             self.keys.check(request.headers)
@@ -85,11 +86,11 @@ class TaskEndpoint:
             if not request.connection.rejected:
                 metrics.refused(spec.name, error.status, error.reason, time.perf_counter() - request.received)
             await request.respond_error(error, spec.error_shape)
-            self._log_access(request, error, started)
+            self._note(request, error)
         else:
             self._count_answer(result, body_bytes, len(content), request.received)
             await request.respond(200, content, media_type, *headers)
-            self._log_access(request, result, started)
+            self._note(request, result)
         finally:
             cells[stage] -= 1
             request.release_body()
@@ -125,16 +126,11 @@ class TaskEndpoint:
             truncated=result.truncated,
         )
 
-    def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
-        if not self.backend.settings.access_log:
-            return
-        fields: Fields
-        if isinstance(outcome, ServiceError):
-            status, fields = outcome.status, {"code": outcome.code}
-        else:
-            status, fields = 200, describe_result(outcome)
-        total_ms = round(1e3 * (time.perf_counter() - started), 3)
-        log_access(id=request.id.decode(), route=request.path, status=status, **fields, total_ms=total_ms)
+    def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
+        """What the line of the access log says beside what the connection knows."""
+        if self.backend.settings.access_log:
+            noted: Fields = {"code": outcome.code} if isinstance(outcome, ServiceError) else describe_result(outcome)
+            request.connection.noted = noted
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +143,11 @@ class TracedTaskEndpoint(TaskEndpoint):
         with self.tracing.trace_request(scope["path"], scope["headers"]):
             await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
 
-    def _log_access(self, request: TaskRequest, outcome: TaskResult | ServiceError, started: float) -> None:
-        """The line of the access log, and what became of the request into its span."""
-        TaskEndpoint._log_access(self, request, outcome, started)
+    def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
+        """Also what became of the request into its span, and its trace into the line."""
+        TaskEndpoint._note(self, request, outcome)
+        if self.backend.settings.access_log and (trace_id := current_trace_id()):
+            request.connection.noted["trace_id"] = trace_id
         named: Fields = {"bert.request_id": request.id.decode()}
         if isinstance(outcome, ServiceError):
             self.tracing.record_outcome(outcome.status, named, outcome.code)

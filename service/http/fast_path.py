@@ -1,15 +1,12 @@
 """Sends POSTs on task paths straight to their endpoints, past FastAPI; the other routes get HEAD and x-request-id.
 `PortSplit` stands before two such applications where the service has two ports."""
 
-import logging
-import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.request import request_id
-from service.logs import ACCESS, log_access
 from service.metrics import MISDIRECTED, UNKNOWN, Metrics
 
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
@@ -40,7 +37,7 @@ class TaskFastPath:
         if head:  # the response to HEAD is that to GET without its body
             scope = {**scope, "method": "GET"}
 
-        started, status = time.perf_counter(), 0
+        status = 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -56,9 +53,6 @@ class TaskFastPath:
         finally:
             if status:
                 self._count(scope, status)
-        if ACCESS.isEnabledFor(logging.INFO):
-            total_ms = round(1e3 * (time.perf_counter() - started), 3)
-            log_access(id=own_id.decode(), route=scope["path"], status=status, total_ms=total_ms)
 
     def _count(self, scope: Scope, status: int) -> None:
         """404 and 405 are misdirected requests of tasks; the other responses are those of probes and pages."""

@@ -7,8 +7,8 @@ import time
 from starlette.types import Receive, Scope, Send
 
 from service.errors import Invalid, ServiceError, TooLarge
-from service.http.connection.disconnect import CONNECTION_KEY, ClientConnection, ClientDisconnected
 from service.http.dialects.errors import ErrorShape
+from service.http.exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
 from service.http.limits.totals import UNCOUNTED_BYTES
 from service.http.responses import JSON
 

@@ -15,11 +15,12 @@ from types import FrameType
 import uvicorn
 
 from service.backend import Backend
-from service.http.app import allow_origins, create_app
-from service.http.limits.connections import Acceptor, ConnectionLimits
+from service.http.app import PROBE_PATHS, allow_origins, create_app
+from service.http.connection import Connection
+from service.http.limits.connections import RESERVE, Acceptor, ConnectionLimits
 from service.http.limits.totals import BufferedBytes
-from service.http.protocol import LimitedHttpProtocol
 from service.listening import begin_no_connection
+from service.logs import log_access
 from service.notify import notify_when_ready
 from service.settings import Settings
 
@@ -67,18 +68,38 @@ class Server(uvicorn.Server):
         acceptor = Acceptor(
             listeners,
             partial(make, config=self.config, server_state=state, app_state=self.lifespan.state, _loop=self._loop),
-            most=self.backend.settings.max_connections,
-            make_room=self._close_idle_connection,
+            most=self.limits.most,
+            reserve=RESERVE,
+            make_room=self._make_room,
         )
         self.limits.on_connection_lost = acceptor.on_connection_lost
+        self.limits.is_over = lambda: acceptor.is_over
         self.servers = [acceptor]  # type: ignore[list-item]  # uvicorn closes it at the end, and needs no more of it
 
-    def _close_idle_connection(self) -> None:
-        """The one that has been idle for the longest, so that a full server still answers /health."""
-        connections = [one for one in self.server_state.connections if isinstance(one, LimitedHttpProtocol)]
-        idle = [(since, id(one), one) for one in connections if (since := one.idle_since()) is not None]
-        if idle and min(idle)[0] < self._loop.time() - MIN_IDLE_SECONDS:
-            min(idle)[2].transport.close()
+    def _make_room(self, reserve_is_full: bool) -> bool:
+        """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
+        without a whole body. Those of less than MIN_IDLE_SECONDS stay; but for the first kind, where that is all there
+        is."""
+        before, limits = self._loop.time() - MIN_IDLE_SECONDS, self.limits
+        for find in (lambda: limits.heads, self._idle_connections, lambda: limits.bodies):
+            oldest: Connection | None = next(iter(find()), None)
+            if oldest is not None and oldest.since < before:
+                oldest.give_way()
+                return True
+        if reserve_is_full and limits.heads:
+            next(iter(limits.heads)).give_way()
+            return True
+        return False
+
+    def _idle_connections(self) -> list[Connection]:
+        """The one that has been idle for the longest."""
+        idle = (one for one in self._connections if one.idle_since() is not None)
+        longest = min(idle, key=lambda one: one.since, default=None)
+        return [] if longest is None else [longest]
+
+    @property
+    def _connections(self) -> list[Connection]:
+        return [one for one in self.server_state.connections if isinstance(one, Connection)]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """The first signal begins to leave, the second one ends the server at once."""
@@ -96,9 +117,8 @@ class Server(uvicorn.Server):
         if self._leaving is not None:
             return
         self.limits.closing = True
-        for connection in self.server_state.connections:
-            if isinstance(connection, LimitedHttpProtocol):
-                connection.close_after_response()
+        for connection in self._connections:
+            connection.close_after_response()
         self._leaving = asyncio.create_task(self._leave())
 
     async def _leave(self) -> None:
@@ -123,19 +143,22 @@ def build(settings: Settings, backend: Backend) -> Server:
         min_read_bytes_per_second=settings.min_read_bytes_per_second,
         buffered=BufferedBytes(settings.max_buffered_bytes),
         on_rejected=backend.metrics.rejected_by_protocol,
+        log_access=log_access if settings.access_log else None,
+        keep_alive_seconds=KEEP_ALIVE_SECONDS,
+        most=settings.max_connections,
+        probes=frozenset(PROBE_PATHS),
     )
+    app = allow_origins(create_app(backend), settings.allowed_origins)
     config = uvicorn.Config(
-        allow_origins(create_app(backend), settings.allowed_origins),
+        app,
         interface="asgi3",
         host=settings.host,
         port=settings.port,
-        http=LimitedHttpProtocol.bind(limits),  # httptools rejects smuggled and folded headers that h11 accepts
+        http=Connection.bind(app, limits),
         ws="none",
         log_config=None,  # its lines have the format of all others
         log_level=settings.log_level,
-        access_log=False,
-        proxy_headers=False,  # the client address is never used
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        proxy_headers=False,  # the application never uses the client's address
         timeout_graceful_shutdown=FLUSH_SECONDS,
         server_header=False,
     )

@@ -31,6 +31,7 @@ REASONS = (
     "slow",
     "headers_too_large",
     "malformed",
+    "connections_full",
 )
 OUTCOMES = {  # of requests without 200, by reason; "refused" is that of all other reasons
     "deadline": "expired",

@@ -51,9 +51,9 @@ def play(story: Callable[[FakeTime], Coroutine[Any, Any, T]]) -> T:
         return runner.run(story(time))
 
 
-async def settle() -> None:
+async def settle(turns: int = 20) -> None:
     """Until every task that can go on has gone on."""
-    for _ in range(20):
+    for _ in range(turns):
         await asyncio.sleep(0)
 
 

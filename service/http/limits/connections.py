@@ -1,13 +1,18 @@
-"""The limits of connections. Accepts up to a number; further ones wait in the kernel's backlog. Knows no HTTP."""
+"""The limits of connections. Accepts up to a number, and a reserve; further ones wait in the kernel's backlog."""
 
 import asyncio
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from service.http.limits.totals import BufferedBytes
 
 RETRY_SECONDS = 1.0  # after which it looks again, where no connection has ended
+RESERVE = 64  # connections over the number, of which only probes are answered
+ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,7 +25,15 @@ class ConnectionLimits:
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
     on_connection_lost: Callable[[], None] = lambda: None
     on_rejected: Callable[[int, str], None] = lambda status, code: None
+    log_access: Callable[..., None] | None = None  # gets the fields of a line for each response; None: no access log
+    keep_alive_seconds: float = 75.0
     closing: bool = False  # each connection closes after its next response
+    most: int = 2**31  # connections
+    is_over: Callable[[], bool] = lambda: False  # more of them are open
+    probes: frozenset[str] = frozenset()  # the paths that are answered also then
+    # connections whose request is not complete, the oldest first: its head, or only its body
+    heads: OrderedDict[Any, None] = field(default_factory=OrderedDict)
+    bodies: OrderedDict[Any, None] = field(default_factory=OrderedDict)
 
 
 class Acceptor:
@@ -30,14 +43,16 @@ class Acceptor:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        make_protocol: Callable[[], asyncio.Protocol],
+        make_protocol: Callable[[bool], asyncio.Protocol],
         *,
         most: int,
-        make_room: Callable[[], None],
+        reserve: int,
+        make_room: Callable[[bool], bool],
     ) -> None:
-        """`make_room` closes a connection that is idle, if there is one."""
+        """`make_protocol` gets whether the connection is in the reserve. `make_room` closes a connection that may give
+        way, if there is one; it gets whether the reserve is full too."""
         self.sockets = list(listeners)
-        self.most = most
+        self.most, self.reserve = most, reserve
         self.open = 0  # connections
         self._make_protocol, self._make_room = make_protocol, make_room
         self._loop = asyncio.get_running_loop()
@@ -47,6 +62,10 @@ class Acceptor:
         for listener in self.sockets:
             listener.setblocking(False)
         self.watch()
+
+    @property
+    def is_over(self) -> bool:
+        return self.open > self.most
 
     def on_connection_lost(self) -> None:
         self.open -= 1
@@ -73,12 +92,11 @@ class Acceptor:
             await asyncio.wait(self._opening)
 
     def _accept(self, listener: socket.socket) -> None:
-        """All that wait, up to the number."""
-        if self.open >= self.most:  # and one more waits
-            self._pause()
-            self._make_room()
-            return
-        while self.open < self.most:
+        """Those that wait, up to the number and the reserve."""
+        for _ in range(ACCEPTS_PER_TURN):
+            if self.open >= self.most + self.reserve and not self._make_room(True):
+                self._pause()
+                return
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -88,13 +106,14 @@ class Acceptor:
                 return
             connection.setblocking(False)
             self.open += 1
-            task = self._loop.create_task(self._open(connection))
+            in_reserve = self.is_over and not self._make_room(False)
+            task = self._loop.create_task(self._open(connection, in_reserve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, connection: socket.socket) -> None:
+    async def _open(self, connection: socket.socket, in_reserve: bool) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+            await self._loop.connect_accepted_socket(partial(self._make_protocol, in_reserve), connection)
         except OSError:  # the client has gone
             self.on_connection_lost()
 

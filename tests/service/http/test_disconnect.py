@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.http.connection.disconnect import ClientConnection, ClientDisconnected
+from service.http.exchange import ClientConnection, ClientDisconnected
 from tests.service.fakes import FakeTime, play, settle
 
 

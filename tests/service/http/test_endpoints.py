@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
-from service.http.connection.disconnect import CONNECTION_KEY, ClientConnection
 from service.http.dialects.table import TASKS
 from service.http.endpoints import TaskEndpoint, compress
+from service.http.exchange import CONNECTION_KEY, ClientConnection
 from service.http.headers.api_keys import ApiKeys
 from service.http.limits.totals import UNCOUNTED_BYTES, BufferedBytes
 from service.http.request import TaskRequest

@@ -2,14 +2,21 @@
 
 import asyncio
 import resource
+import socket
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from benchmarks.harness.client import ask_once, get
 from benchmarks.harness.process import ServiceProcess
 from service.http import server as server_module
+from service.http.limits.connections import RESERVE
+from service.http.server import MIN_IDLE_SECONDS, Server
+from tests.service.fakes import FakeTime, settle
 from tests.service.http.test_fast_path import FakeBackend
+from tests.service.modeless import play_server
 
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact: Path) -> None:
@@ -28,6 +35,9 @@ def test_the_soft_limit_on_open_files_is_raised_to_the_hard_limit(bert_artifact:
     assert limit.split()[3:5] == [str(most), str(most)]
 
 
+PLACES = 5
+
+
 class OpenBackend(FakeBackend):
     """Has no model to load."""
 
@@ -43,6 +53,61 @@ async def ask_health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
     head = await reader.readuntil(b'ok"}')
     return head.partition(b"\r\n")[0]
+
+
+HALF = {
+    "nothing": b"",
+    "head": b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: ",
+    "body": b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("half", HALF)
+def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str) -> None:
+    """Of three times as many as there are places, the oldest go; no time passes until a probe is answered."""
+
+    async def story(server: Server, port: int, time: FakeTime) -> None:
+        clients = []
+        for number in range(3 * (PLACES + RESERVE)):
+            clients.append(socket.create_connection(("127.0.0.1", port)))
+            clients[-1].sendall(HALF[half])
+            if number % 8 == 0:
+                await settle()
+            if half == "body":
+                time.now += MIN_IDLE_SECONDS  # a body that has just begun does not give way
+        began = time.now
+        assert (await ask_once(port, get("/health"))).status == 200
+        assert time.now == began
+        assert len(server._connections) <= PLACES + RESERVE
+        for client in clients:
+            client.close()
+
+    play_server(bert_artifact, story, max_connections=PLACES)
+
+
+def test_a_server_whose_places_are_all_in_use_answers_probes_and_says_to_others_that_it_is_full(
+    bert_artifact: Path,
+) -> None:
+    async def story(_: Server, port: int, __: FakeTime) -> None:
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(PLACES)]
+        for client in clients:
+            client.sendall(HALF["body"])
+        await settle()
+        for path in ("/health", "/ready"):
+            outcome = await ask_once(port, get(path))
+            assert outcome.status == 200
+            assert b"\r\nconnection: close" in outcome.head
+        outcome = await ask_once(port, get("/info"))
+        assert (outcome.status, orjson.loads(outcome.body)["code"]) == (503, "connections_full")
+        assert b"\r\nretry-after: 1\r\n" in outcome.head
+        clients.pop().close()
+        await settle()
+        outcome = await ask_once(port, get("/info"))
+        assert (outcome.status, b"\r\nconnection: close" in outcome.head) == (200, False)
+        for client in clients:
+            client.close()
+
+    play_server(bert_artifact, story, max_connections=PLACES)
 
 
 def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_new_one(

@@ -23,21 +23,33 @@ class Echo(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def give_way(self) -> None:
         self.server.connections.remove(self)
         self.server.acceptor.on_connection_lost()
+        self.transport.abort()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self in self.server.connections:
+            self.server.connections.remove(self)
+            self.server.acceptor.on_connection_lost()
 
 
 class EchoServer:
     def __init__(self, most: int) -> None:
         self.connections: list[Echo] = []
         self.asked_for_room = 0
+        self.reserved: list[bool] = []  # of each connection
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.acceptor = Acceptor([self.listener], lambda: Echo(self), most=most, make_room=self.make_room)
+        self.acceptor = Acceptor([self.listener], self.make, most=most, reserve=0, make_room=self.make_room)
 
-    def make_room(self) -> None:
+    def make(self, in_reserve: bool) -> Echo:
+        self.reserved.append(in_reserve)
+        return Echo(self)
+
+    def make_room(self, _: bool) -> bool:
         self.asked_for_room += 1
+        return False
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -74,6 +86,40 @@ def test_a_connection_over_the_number_is_served_after_another_one_has_ended() ->
     serve(2, story)
 
 
+def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -> None:
+    async def story(server: EchoServer) -> None:
+        server.acceptor.reserve = 2
+        clients = [await server.connect() for _ in range(6)]
+        for reader, _ in clients[:5]:
+            assert await reader.readexactly(1) == b"x"
+        assert server.reserved == [False, False, False, True, True]
+        assert server.asked_for_room >= 3
+        clients[0][1].close()
+        assert await clients[5][0].readexactly(1) == b"x"
+        assert server.reserved[5:] == [True]
+        for _, writer in clients:
+            writer.close()
+
+    serve(3, story)
+
+
+def test_a_connection_that_finds_room_is_not_in_the_reserve() -> None:
+    async def story(server: EchoServer) -> None:
+        def make_room(_: bool) -> bool:
+            """As the service does: the connection does not count any more, although its end is still to come."""
+            server.connections[0].give_way()
+            return True
+
+        server.acceptor.reserve, server.acceptor._make_room = 1, make_room
+        for number in range(5):
+            reader, writer = await server.connect()
+            assert await reader.readexactly(1) == b"x"
+            assert server.reserved == [False] * (number + 1)
+            writer.close()
+
+    serve(1, story)
+
+
 class FullListener:
     """A connection waits, and no descriptor is free for it."""
 
@@ -100,7 +146,7 @@ class FullListener:
 def test_without_a_free_descriptor_it_tries_again_once_a_second() -> None:
     async def story(time: FakeTime) -> None:
         listener: Any = FullListener()
-        acceptor = Acceptor([listener], asyncio.Protocol, most=10, make_room=lambda: None)
+        acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, make_room=lambda _: False)
         await asyncio.sleep(10.5 * RETRY_SECONDS)
         assert 10 <= listener.attempts <= 12
         assert acceptor.open == 0

@@ -1,0 +1,448 @@
+"""One connection of a client: HTTP/1.1 parsed by httptools, the application called as ASGI, responses written; all
+under limits of bytes and time.
+
+uvicorn makes one for each client (`Config(http=...)`). A connection goes from WAITING to HEAD, BODY and ANSWERING, and
+back; CLOSING can follow each of them. Requests that a client sends before it has its responses are parsed only up to
+the end of SLICE_BYTES, and answered in turn.
+"""
+
+import asyncio
+import contextvars
+import enum
+import fcntl
+import sys
+import termios
+from collections import OrderedDict, deque
+from typing import Any, ClassVar, Self
+from urllib.parse import unquote
+
+import httptools
+from starlette.types import ASGIApp
+
+from service.http.exchange import CONNECTION_KEY, ClientConnection, Exchange, Rejected, split_url, write_error
+from service.http.limits.connections import ConnectionLimits
+
+SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
+UNREAD_BYTES = 2**16  # of a body: the system keeps further ones until the application reads these
+FREE_CHUNKS, LEAST_CHUNK_BYTES = 1000, 64  # of a body: each chunk takes as long as 64 bytes of another
+NOTED = frozenset({b"expect", b"transfer-encoding"})  # headers that the connection itself reads
+TIMER_SECONDS = 0.002  # by which a timer may be early: uvloop's have milliseconds
+
+
+class State(enum.Enum):
+    WAITING = enum.auto()  # no request has begun
+    HEAD = enum.auto()  # of a request arrives
+    BODY = enum.auto()  # arrives; the application may run, and may have answered
+    ANSWERING = enum.auto()  # the request is complete and has no response yet
+    CLOSING = enum.auto()  # nothing more is read
+
+
+class Connection(asyncio.Protocol):
+    limits: ConnectionLimits  # of the class, as `app`
+    app: ClassVar[ASGIApp]
+    unwritable: asyncio.Event | None = None  # as in Carrier
+    since = 0.0  # by the loop's clock: the first byte of the request that arrives, or the last response
+    client_connection: ClientConnection
+    _state = State.WAITING
+    _listed: OrderedDict[Any, None] | None = (
+        None  # of `limits`: while its first request, or the rest of one, is to come
+    )
+    _has_left = False
+    _timer: asyncio.TimerHandle | None = None  # no earlier than needed; it looks at `since`
+    _write_timer: asyncio.TimerHandle | None = None
+    _paused = False  # reading
+    _unparsed = b""  # received behind a complete request that is not answered yet
+    _receiving: Exchange | None = None  # whose body arrives
+    _rejected: Rejected | None = None  # to be answered after the requests before it
+    _url = b""
+    _head_bytes = 0  # of a head or of trailers that are not complete
+    _head_only = False  # of the slice being parsed, so far: no body, no end of a request
+    _in_trailers = False  # or before a chunk's first byte
+    _chunks = 0  # of the body so far
+    _body_bytes = 0  # those in chunks
+
+    @classmethod
+    def bind(cls, app: ASGIApp, limits: ConnectionLimits) -> type[Self]:
+        """The class for uvicorn, which makes the connections itself."""
+        return type(cls.__name__, (cls,), {"app": staticmethod(app), "limits": limits})
+
+    def __init__(
+        self,
+        in_reserve: bool = False,
+        *,
+        config: Any,  # noqa: ARG002 - as uvicorn calls it
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`in_reserve`: accepted beyond the number, so that only probes are answered. `server_state` is uvicorn's."""
+        self.in_reserve = in_reserve
+        self.server_state, self._app_state = server_state, app_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._new_parser()
+        self._exchanges: deque[Exchange] = deque()  # that are not answered; the first one runs
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._noted: list[tuple[bytes, bytes]] = []  # of NOTED
+
+    # what the transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self.client_connection = ClientConnection(self.limits.buffered)
+        self._context = contextvars.copy_context()  # of no request
+        self._server, self._client = (transport.get_extra_info(name, ())[:2] for name in ("sockname", "peername"))
+        self.server_state.connections.add(self)
+        self.since = self._loop.time()
+        self._list_in(self.limits.heads)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is State.CLOSING:
+            return
+        self._unparsed += data
+        try:
+            self._parse()
+            self._watch_arrival()
+        except Rejected as rejected:
+            self._reject(rejected)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
+        self._state = State.CLOSING
+        self.server_state.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.resume_writing()
+        for exchange in self._exchanges:
+            exchange.disconnect()
+        self.client_connection.on_disconnect()
+        self._leave()
+
+    def pause_writing(self) -> None:
+        self.unwritable = asyncio.Event()
+        self._check_write_progress()
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+            self.limits.buffered.wait_for_reader(self, 0)
+        if self.unwritable is not None:
+            self.unwritable.set()
+            self.unwritable = None
+
+    # what the server calls
+
+    def close_after_response(self) -> None:
+        """To the newest request; without one the connection stays open until the server closes it."""
+        if self._exchanges:
+            self._exchanges[-1].keep_alive = False
+
+    def shutdown(self) -> None:
+        """When the port has closed: a connection closes at once if no request of it has begun to arrive."""
+        if self.transport.is_closing():
+            return
+        arrived = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+        if self._state is State.WAITING and not any(arrived):
+            self.close()
+        self.close_after_response()
+
+    def idle_since(self) -> float | None:
+        """By the loop's clock; None while a request arrives or is answered."""
+        return self.since if self._state is State.WAITING else None
+
+    def give_way(self) -> None:
+        """To another connection, at once: the system's buffer is not waited for."""
+        if self._state is not State.WAITING:
+            self._reject(self._full())
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        self.close()
+        self._leave()
+
+    def abort_response(self) -> None:
+        self.transport.abort()
+
+    # what an exchange calls
+
+    def close(self) -> None:
+        self._state = State.CLOSING
+        self.transport.close()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self._unparsed and self._state is not State.CLOSING:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def on_response_complete(self, exchange: Exchange) -> None:
+        self._exchanges.popleft()
+        self.server_state.total_requests += 1
+        if not exchange.keep_alive:
+            self.close()
+            return
+        self.since = self._loop.time()
+        if self._exchanges:
+            self._run(self._exchanges[0])
+        elif self._rejected is not None:
+            self._respond_rejected()
+            return
+        elif self._state is State.ANSWERING:
+            self._state = State.WAITING
+        if self._timer is None:
+            self._arm()
+        if not self._is_behind:
+            self.data_received(b"")  # what was received before
+            self.resume_reading()
+
+    def log_access(self, request_id: str, method: str, route: str, status: int, size: int, **more: Any) -> None:
+        if self.limits.log_access is not None:
+            client = ":".join(map(str, self._client))
+            fields = {"client": client, "method": method, "route": route, "status": status, "bytes": size}
+            self.limits.log_access(id=request_id, **fields, **more)
+
+    # parsing
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is ignored
+
+    def _parse(self) -> None:
+        """What has been received, up to a complete request that waits for its response. Raises Rejected."""
+        data, self._unparsed = memoryview(self._unparsed), b""
+        for start in range(0, len(data), SLICE_BYTES):
+            if self._is_behind:
+                self._unparsed = bytes(data[start:])
+                self._pause_reading()
+                return
+            piece = data[start : start + SLICE_BYTES]
+            self._head_only = self._state is State.HEAD or self._in_trailers
+            self._parse_piece(piece)
+            if self._head_only:
+                self._head_bytes += len(piece)
+            if self._state is State.HEAD or self._in_trailers:
+                self._check_head_size(self._head_bytes)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether a complete request waits for its response."""
+        return bool(self._exchanges) and self._exchanges[0] is not self._receiving
+
+    def _parse_piece(self, piece: memoryview) -> None:
+        """Parses the head of a request with `upgrade`, as Java's HttpClient sends by default, again without `upgrade`:
+        the parser would take its body for the first bytes of the other protocol."""
+        while piece:
+            try:
+                self._parser.feed_data(piece)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                piece = memoryview(self._head_without_upgrade() + piece[upgrade.args[0] :])
+            except httptools.HttpParserCallbackError as error:
+                raise (error.__context__ or error) from None  # of a method below
+            except httptools.HttpParserError:
+                raise Rejected(400, "Invalid HTTP request received: this is not HTTP/1.1") from None
+
+    def _head_without_upgrade(self) -> bytes:
+        """For a new parser."""
+        kept = b"".join(b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade")
+        start = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
+        self._new_parser()
+        return b"%b%b\r\n" % (start, kept)
+
+    def on_message_begin(self) -> None:
+        self._state, self._head_only, self._head_bytes = State.HEAD, False, 0
+        self._list_in(None)  # in `_watch_arrival`, if it does not arrive at once
+        self._url, self._headers, self._noted = b"", [], []
+        self._chunks = self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self._headers.append((name, value))
+        if name in NOTED:
+            self._noted.append((name, value.strip().lower()))
+
+    def on_headers_complete(self) -> None:
+        headers, parser = self._headers, self._parser
+        self._head_only, self._head_bytes = False, 0
+        self._check_head_size(len(self._url) + sum(len(name) + len(value) for name, value in headers))
+        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if method == "CONNECT":
+            raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
+        if version not in ("1.1", "1.0"):
+            raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
+        codings = [value for name, value in self._noted if name == b"transfer-encoding"]
+        if codings and codings != [b"chunked"]:
+            stated = b", ".join(codings).decode("latin-1")
+            raise Rejected(501, f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
+        if parser.should_upgrade():
+            return
+        self._state = State.BODY
+        scope = self._make_scope(method, version)
+        self.in_reserve = self.in_reserve and self.limits.is_over()
+        if self.in_reserve and scope["path"] not in self.limits.probes:
+            raise self._full()
+        exchange = Exchange(
+            self,
+            scope,
+            keep_alive=version == "1.1" and parser.should_keep_alive() and not (self.limits.closing or self.in_reserve),
+            continues=(b"expect", b"100-continue") in self._noted,
+        )
+        self._headers = []  # trailers, which follow, are not headers
+        self._receiving = exchange
+        self._exchanges.append(exchange)
+        if len(self._exchanges) == 1:
+            self._run(exchange)
+
+    def _make_scope(self, method: str, version: str) -> dict[str, Any]:
+        raw_path, query = split_url(self._url)
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": "http",
+            "root_path": "",
+            "method": method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self._headers,
+            "state": {**self._app_state, CONNECTION_KEY: self.client_connection},
+        }
+
+    def on_chunk_header(self) -> None:
+        self._in_trailers = True
+        self._chunks += 1
+        if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
+            sizes = f"the first {self._chunks - 1} chunks of the body hold {self._body_bytes} bytes"
+            raise Rejected(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
+
+    def on_body(self, body: bytes) -> None:
+        self._in_trailers, self._head_only, self._head_bytes = False, False, 0
+        self._body_bytes += len(body)
+        exchange = self._receiving
+        if exchange is not None and not exchange.complete and exchange.add(body) > UNREAD_BYTES:
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        self._in_trailers = self._head_only = False
+        exchange, self._receiving = self._receiving, None
+        if exchange is not None:  # otherwise the request is parsed again, without `upgrade`
+            exchange.whole = True
+            exchange.wake()
+        self._state = State.ANSWERING if self._exchanges else State.WAITING
+
+    def _check_head_size(self, size: int) -> None:
+        if size > self.limits.max_header_bytes:
+            limit = f"{self.limits.max_header_bytes} bytes (BERT_MAX_HEADER_BYTES)"
+            raise Rejected(431, f"the request line and headers have more than {limit}")
+
+    # acting
+
+    def _run(self, exchange: Exchange) -> None:
+        task = self._loop.create_task(exchange.run(type(self).app), context=self._context.copy())
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
+
+    def _full(self) -> Rejected:
+        limit = f"this server takes {self.limits.most} connections (BERT_MAX_CONNECTIONS)"
+        return Rejected(503, f"{limit}: retry later")
+
+    def _reject(self, rejected: Rejected) -> None:
+        """Closes; before, it responds without the application, after the responses to earlier requests."""
+        receiving, self._receiving, self._state = self._receiving, None, State.CLOSING
+        self._list_in(None)
+        if receiving is not None and receiving.complete:  # before its body was: there is nothing left to say
+            self.close()
+            return
+        self.limits.on_rejected(rejected.status, rejected.code)
+        if receiving is not None and receiving.started:
+            receiving.keep_alive = False
+            return
+        if receiving is not None:
+            self._exchanges.pop()
+            receiving.reject(is_running=not self._exchanges)
+        self._rejected = rejected
+        if not self._exchanges:
+            self._respond_rejected()
+
+    def _respond_rejected(self) -> None:
+        assert self._rejected is not None
+        status, code = self._rejected.status, self._rejected.code
+        number, content, size = write_error(status, code, str(self._rejected))
+        self.transport.write(content)
+        method = self._parser.get_method().decode("ascii") if self._url else ""
+        self.log_access(number, method, self._url.decode("latin-1"), status, size, code=code)
+        self.close()
+
+    def _pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    # time
+
+    def _watch_arrival(self) -> None:
+        """At the end of what was received: most requests arrive in one piece, and need neither timer nor list."""
+        if self._state is State.ANSWERING or self._is_behind:
+            self._list_in(None)
+        elif self._state is not State.WAITING:
+            is_new = self._listed is None
+            self._list_in(self.limits.heads if self._state is State.HEAD else self.limits.bodies)
+            if is_new:
+                self.since = self._loop.time()
+                self._arm()
+
+    def _list_in(self, listed: "OrderedDict[Any, None] | None") -> None:
+        if listed is not self._listed:
+            if self._listed is not None:
+                del self._listed[self]
+            if listed is not None:
+                listed[self] = None
+            self._listed = listed
+
+    def _leave(self) -> None:
+        """From now on the connection does not count as open."""
+        self._list_in(None)
+        if not self._has_left:
+            self._has_left = True
+            self.limits.on_connection_lost()
+
+    @property
+    def _due(self) -> float:
+        limits, is_idle = self.limits, self._listed is None
+        return self.since + (limits.keep_alive_seconds if is_idle else limits.client_timeout_seconds)
+
+    def _arm(self) -> None:
+        """A timer for `_due` or earlier: one that runs already is kept, because it looks again."""
+        if self._timer is None or self._due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(self._due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._state is State.ANSWERING or self._state is State.CLOSING or self._is_behind:
+            return  # the next response arms it
+        if self._loop.time() < self._due - TIMER_SECONDS:
+            self._arm()
+        elif self._state is State.WAITING or (self._receiving is not None and self._receiving.started):
+            self.close()  # no request has begun, or it was answered before it was complete
+        else:
+            seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
+            self._reject(Rejected(408, f"the request did not arrive within {seconds}"))
+
+    def _check_write_progress(self, unsent_before: int | None = None) -> None:
+        """Aborts the connection if the client has read too little since the last check: its response is in memory.
+        The system's buffer counts as well as the transport's: it holds megabytes for a slow reader."""
+        timeout = self.limits.client_timeout_seconds
+        in_system = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        unsent = self.transport.get_write_buffer_size() + int.from_bytes(in_system, sys.byteorder)
+        if unsent_before is not None and unsent_before - unsent < timeout * self.limits.min_read_bytes_per_second:
+            self.transport.abort()
+            return
+        self.limits.buffered.wait_for_reader(self, self.transport.get_write_buffer_size())
+        self._write_timer = self._loop.call_later(timeout, self._check_write_progress, unsent)

@@ -1,0 +1,283 @@
+"""A request and its response as the application sees them: ASGI's messages, and whether the client is still there."""
+
+import asyncio
+import http
+import logging
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import httptools
+from starlette.types import ASGIApp, Message
+
+from service.errors import UNEXPECTED, ServiceError
+from service.http.dialects.errors import SERVICE_ERROR
+from service.http.limits.connections import ConnectionLimits
+from service.http.limits.totals import BufferedBytes
+from service.logs import Fields
+
+CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
+JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer
+VISIBLE = bytes({*range(256)} - {*range(0x20), 0x7F} | {0x09})  # what the value of a header may hold
+PHRASES = {each.value: each.phrase for each in http.HTTPStatus}
+STATUS_LINES = {status: f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)}
+CODES = {408: "slow", 431: "headers_too_large", 503: "connections_full"}  # of rejections
+WITHOUT_BODY = (204, 304)
+log = logging.getLogger("service")
+
+
+class ClientDisconnected(ServiceError):
+    """The connection closed before the response was complete. The response to it is only counted: it cannot be sent."""
+
+    status, code = 499, "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client closed the connection")
+
+
+@dataclass(slots=True, eq=False)
+class ClientConnection:
+    """What an endpoint knows of its client's connection, which has one request at a time. Does not know HTTP.
+
+    The connection calls `on_disconnect`, so that no second task per request has to wait for a disconnect. `buffered` is
+    shared by all connections of a process.
+    """
+
+    buffered: BufferedBytes = field(default_factory=BufferedBytes)
+    disconnected: bool = False
+    rejected: bool = False  # by the connection, which counts it: a request whose body the endpoint still reads
+    noted: Fields = field(default_factory=dict)  # by the endpoint of a request, for its line of the access log
+    _task: asyncio.Task[Any] | None = None
+
+    def cancel_on_disconnect(self) -> "ClientConnection":
+        """A context manager: cancels its block when the client disconnects, and then raises ClientDisconnected."""
+        return self
+
+    def __enter__(self) -> None:
+        if self.disconnected:
+            raise ClientDisconnected
+        self._task = asyncio.current_task()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        task, self._task = self._task, None
+        if error is asyncio.CancelledError and self.disconnected and task is not None:
+            task.uncancel()
+            raise ClientDisconnected from None
+
+    def take_noted(self) -> Fields:
+        noted, self.noted = self.noted, {}
+        return noted
+
+    def on_disconnect(self) -> None:
+        self.disconnected = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Carrier(Protocol):
+    """The connection, as its requests and responses see it."""
+
+    limits: ConnectionLimits
+    transport: asyncio.Transport
+    server_state: Any  # uvicorn's
+    client_connection: ClientConnection
+    unwritable: asyncio.Event | None  # until it is set, the system accepts no more of a response
+
+    def resume_reading(self) -> None: ...
+
+    def on_response_complete(self, exchange: "Exchange") -> None: ...
+
+    def log_access(self, request_id: str, method: str, route: str, status: int, size: int, **more: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Rejected(Exception):
+    """The connection answers a request itself, and closes. The message is the client's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, CODES.get(status, "malformed")
+
+
+def write_error(status: int, code: str, message: str) -> tuple[str, bytes, int]:
+    """An id, the response that names it and closes its connection, and the bytes of its body."""
+    number = secrets.token_hex(8)
+    body = SERVICE_ERROR.write(number, status, message, code, None)
+    again = b"retry-after: 1\r\n" if status == http.HTTPStatus.SERVICE_UNAVAILABLE else b""
+    size = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+    headers = b"%b%bx-request-id: %b\r\nconnection: close\r\n\r\n" % (size, again, number.encode())
+    return number, STATUS_LINES[status] + headers + body, len(body)
+
+
+def split_url(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query. Raises Rejected for a URL without a path."""
+    path, _, query = url.partition(b"?")
+    if path[:1] == b"/" and b"#" not in url:
+        return path, query
+    with suppress(httptools.HttpParserError):
+        parsed = httptools.parse_url(url)
+        if parsed.path:
+            return parsed.path, parsed.query or b""
+    raise Rejected(400, "the request's URL has no path: this is not HTTP/1.1")
+
+
+class Exchange:
+    """A request and its response: `scope`, `receive` and `send` of ASGI."""
+
+    __slots__ = (
+        *("scope", "connection", "keep_alive", "started", "complete", "disconnected", "whole", "rejected"),
+        *("_parts", "_unread", "_read_all", "_continues", "_news", "_head", "_left", "_chunked", "_began"),
+        *("_status", "_id", "_sent"),
+    )
+
+    def __init__(self, connection: Carrier, scope: dict[str, Any], *, keep_alive: bool, continues: bool) -> None:
+        self.connection, self.scope, self.keep_alive = connection, scope, keep_alive
+        self.started = self.complete = False  # the response
+        self.disconnected = self.rejected = False
+        self.whole = False  # all of the body has arrived
+        self._parts: list[bytes] = []  # of the body, that are not read
+        self._unread = 0  # their bytes
+        self._read_all = False
+        self._continues = continues  # the client waits for 100 Continue
+        self._news: asyncio.Event | None = None  # for `receive`, where it has to wait
+        self._head: Message | None = None  # of the response, which is written with the first part of its body
+        self._left: int | None = None  # bytes of the response's body; None where it has no stated length
+        self._chunked = False
+        self._began = time.perf_counter()
+        self._status, self._id, self._sent = 0, b"", 0  # for the access log
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(self.scope, self.receive, self.send)
+            if not self.complete and not self.disconnected:
+                raise RuntimeError("the application returned without a whole response")
+        except Exception:
+            log.exception("%s %s failed", self.scope["method"], self.scope["path"])
+            self._fail()
+        finally:
+            if not self.complete and not self.disconnected:
+                self.connection.close()  # the response has begun: its client sees that it is not whole
+            if self.connection.limits.log_access is not None and not self.rejected:
+                self._log_access()
+
+    async def receive(self) -> Message:
+        """The part of the body that has arrived; most have arrived with their head, and nothing is waited for."""
+        if self._continues and not self.started and not self.disconnected:
+            self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._continues = False
+        while not (self._parts or self.complete or self.disconnected or (self.whole and not self._read_all)):
+            self.connection.resume_reading()
+            self._news = self._news or asyncio.Event()
+            self._news.clear()
+            await self._news.wait()
+        if self.complete or self.disconnected:
+            return {"type": "http.disconnect"}
+        parts, self._parts, self._unread, self._read_all = self._parts, [], 0, self.whole
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return {"type": "http.request", "body": body, "more_body": not self.whole}
+
+    async def send(self, message: Message) -> None:
+        """Raises RuntimeError for messages out of order, a header with control characters, and a body that does not
+        have its stated length."""
+        if message["type"] == "http.response.start" and not self.started:
+            self._head, self._status = message, message["status"]
+            return
+        if message["type"] != "http.response.body" or self.complete or (self._head is None and not self.started):
+            raise RuntimeError(f"{message['type']} is out of order")
+        connection, body, more = self.connection, message.get("body", b""), message.get("more_body", False)
+        if connection.unwritable is not None and not self.disconnected:
+            await connection.unwritable.wait()
+        if self.disconnected:
+            return
+        start = b"" if self._head is None else self._begin(self._head, None if more else len(body))
+        if self.scope["method"] == "HEAD" or self._status in WITHOUT_BODY:
+            body, self._left = b"", None
+        self._count(len(body), more=more)
+        self._sent += len(body)
+        if self._chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        self._head, self.started, self.complete = None, True, not more
+        if start and len(body) > JOINED_BYTES:
+            connection.transport.write(start)
+            start = b""
+        if start or body:
+            connection.transport.write(start + body if start else body)
+        if not more:
+            self.wake()
+            connection.on_response_complete(self)
+
+    def add(self, part: bytes) -> int:
+        """Of the body; how many bytes of it are unread."""
+        self._parts.append(part)
+        self._unread += len(part)
+        self.wake()
+        return self._unread
+
+    def disconnect(self) -> None:
+        self.disconnected = True
+        self.wake()
+
+    def reject(self, *, is_running: bool) -> None:
+        """The connection answers in place of the application, which sees that the client has left."""
+        self.rejected = True
+        if is_running:
+            self.connection.client_connection.rejected = True
+        self.disconnect()
+
+    def wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    def _begin(self, head: Message, whole: int | None) -> bytes:
+        """The head as it is written. `whole`: bytes of the body, where its first part is its last."""
+        headers = [*self.connection.server_state.default_headers, *head.get("headers", ())]
+        stated = dict(headers).get(b"content-length")
+        if stated is not None:
+            self._left = int(stated)
+        elif self.scope["method"] != "HEAD" and head["status"] not in WITHOUT_BODY:
+            if self.scope["http_version"] == "1.1":
+                self._chunked = True
+                headers.append((b"transfer-encoding", b"chunked"))
+            elif whole is not None:
+                headers.append((b"content-length", b"%d" % whole))
+        if not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        text = b"\r\n".join(map(b": ".join, headers))
+        if text.translate(None, VISIBLE) != b"\r\n" * (len(headers) - 1):
+            raise RuntimeError("a response header holds a control character")
+        if self.connection.limits.log_access is not None:
+            self._id = dict(headers).get(b"x-request-id", b"")
+        return b"%b%b\r\n\r\n" % (STATUS_LINES[head["status"]], text)
+
+    def _count(self, size: int, *, more: bool) -> None:
+        if self._left is None:
+            return
+        if size > self._left or (size < self._left and not more):
+            raise RuntimeError(f"the body has {size} bytes where Content-Length leaves {self._left}")
+        self._left -= size
+
+    def _fail(self) -> None:
+        """Answers 500 where nothing has been written."""
+        if self.started or self.disconnected:
+            return
+        self.keep_alive, self._status, self.started, self.complete = False, 500, True, True
+        number, content, self._sent = write_error(500, "internal", UNEXPECTED)
+        self._id = number.encode()
+        self.connection.transport.write(content)
+        self.wake()
+        self.connection.on_response_complete(self)
+
+    def _log_access(self) -> None:
+        noted = self.connection.client_connection.take_noted()
+        self.connection.log_access(
+            self._id.decode("latin-1"),
+            self.scope["method"],
+            self.scope["path"],
+            self._status if self.complete else ClientDisconnected.status,
+            self._sent,
+            **noted,
+            total_ms=round(1e3 * (time.perf_counter() - self._began), 3),
+        )

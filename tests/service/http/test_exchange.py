@@ -1,0 +1,177 @@
+"""How a response is written: whole ones in one piece, others in parts; on a fake transport."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.http import exchange as exchange_module
+from service.http.exchange import Exchange
+
+Message = dict[str, Any]
+
+
+class FakeConnection:
+    """Of a client that has read all, unless `paused`: then it does in the next turn of the loop."""
+
+    def __init__(self, *, paused: bool) -> None:
+        self.transport = self
+        self.server_state = SimpleNamespace(default_headers=[(b"date", b"today")])
+        self.limits = SimpleNamespace(log_access=None)
+        self.writes: list[bytes] = []
+        self.completed, self.closed, self.waited = 0, False, False
+        self.unwritable = asyncio.Event() if paused else None
+        if paused:
+            asyncio.get_running_loop().call_soon(self.resume_writing)
+
+    def write(self, data: bytes) -> None:
+        self.waited |= self.unwritable is not None and self.unwritable.is_set()
+        self.writes.append(bytes(data))
+
+    def resume_writing(self) -> None:
+        assert self.writes == []
+        assert self.unwritable is not None
+        self.unwritable.set()
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def on_response_complete(self, exchange: Exchange) -> None:
+        self.completed += 1
+        self.closed = not exchange.keep_alive
+
+
+class Play:
+    """An exchange with the messages that an application sends, and what became of them."""
+
+    def __init__(
+        self,
+        *messages: Message,
+        method: str = "POST",
+        version: str = "1.1",
+        keep_alive: bool = True,
+        paused: bool = False,
+    ) -> None:
+        self.messages, self.options, self.keep_alive, self.paused = messages, (method, version), keep_alive, paused
+        asyncio.run(self.play(self.send_all))
+
+    async def play(self, story: Callable[[Exchange], Awaitable[None]]) -> None:
+        self.connection = FakeConnection(paused=self.paused)
+        scope = dict(zip(("method", "http_version"), self.options, strict=True))
+        any_connection: Any = self.connection
+        self.exchange = Exchange(any_connection, scope, keep_alive=self.keep_alive, continues=False)
+        await story(self.exchange)
+
+    async def send_all(self, exchange: Exchange) -> None:
+        for message in self.messages:
+            await exchange.send(message)
+
+    @property
+    def writes(self) -> list[bytes]:
+        return self.connection.writes
+
+
+def head(*headers: tuple[bytes, bytes]) -> Message:
+    return {"type": "http.response.start", "status": 200, "headers": list(headers)}
+
+
+def body(content: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": content, "more_body": more}
+
+
+def test_a_whole_response_is_one_write() -> None:
+    played = Play(head((b"content-length", b"2"), (b"x-request-id", b"one")), body(b"ok"))
+    lines = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\nx-request-id: one\r\n\r\nok"
+    assert played.writes == [lines]
+    assert played.exchange.complete
+    assert played.connection.completed == 1
+    assert not played.connection.closed
+
+
+def test_a_large_body_is_not_copied_behind_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "JOINED_BYTES", 1)
+    played = Play(head((b"content-length", b"2")), body(b"ok"))
+    assert played.writes == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\n", b"ok"]
+
+
+def test_the_last_response_of_a_connection_says_so_and_closes_it() -> None:
+    played = Play(head((b"content-length", b"2")), body(b"ok"), keep_alive=False)
+    assert played.writes[0].endswith(b"\r\nconnection: close\r\n\r\nok")
+    assert played.connection.closed
+
+
+@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\rb", b"\x00", b"\x7f"])
+def test_a_header_cannot_begin_another_one(value: bytes) -> None:
+    with pytest.raises(RuntimeError, match="control character"):
+        Play(head((b"content-length", b"2"), (b"x-request-id", value)), body(b"ok"))
+
+
+def test_a_body_in_parts_and_one_without_a_length_are_chunked() -> None:
+    parts = Play(head(), body(b"o", more=True), body(b"k"))
+    assert b"".join(parts.writes).endswith(b"transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n")
+    alone = Play(head(), body(b"ok"))
+    assert b"".join(alone.writes).endswith(b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+    assert parts.connection.completed == alone.connection.completed == 1
+
+
+def test_a_response_to_head_has_the_length_and_no_body() -> None:
+    played = Play(head((b"content-length", b"2")), body(b""), method="HEAD")
+    assert b"".join(played.writes).endswith(b"content-length: 2\r\n\r\n")
+    assert played.exchange.complete
+
+
+def test_a_body_of_another_length_than_stated_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="Content-Length"):
+        Play(head((b"content-length", b"1")), body(b"ok"))
+
+
+def test_an_application_that_fails_after_its_head_is_answered_with_500() -> None:
+    """The head has not been written: another one takes its place."""
+    played = Play(head((b"content-length", b"2")), head((b"content-length", b"3")) | {"status": 500}, body(b"bad"))
+    assert played.writes == [b"HTTP/1.1 500 Internal Server Error\r\ndate: today\r\ncontent-length: 3\r\n\r\nbad"]
+
+
+def test_a_response_waits_for_a_client_that_does_not_read() -> None:
+    played = Play(head((b"content-length", b"2")), body(b"ok"), paused=True)
+    assert played.connection.waited
+    assert len(played.writes) == 1
+
+
+def test_a_body_that_has_arrived_is_received_at_once_and_then_the_disconnect() -> None:
+    async def story(exchange: Exchange) -> None:
+        exchange.add(b"ab")
+        exchange.add(b"c")
+        exchange.whole = True
+        assert await exchange.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
+        exchange.disconnect()
+        assert await exchange.receive() == {"type": "http.disconnect"}
+
+    asyncio.run(Play().play(story))
+
+
+def test_a_body_of_unknown_length_ends_with_the_connection_of_an_http_1_0_client() -> None:
+    parts = Play(head(), body(b"o", more=True), body(b"k"), version="1.0", keep_alive=False)
+    assert b"".join(parts.writes) == b"HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\n\r\nok"
+    whole = Play(head(), body(b"ok"), version="1.0", keep_alive=False)
+    assert b"\r\ncontent-length: 2\r\n" in whole.writes[0]
+    assert parts.connection.closed
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_response_without_a_body_has_neither_length_nor_chunks(status: int) -> None:
+    played = Play(head() | {"status": status}, body(b""))
+    assert played.writes[0].endswith(b"\r\ndate: today\r\n\r\n")
+    assert played.exchange.complete
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[body(b"ok")], [head(), body(b"ok"), body(b"ok")], [head(), body(b"o", more=True), head()], [{"type": "x"}]],
+)
+def test_messages_out_of_order_are_errors(messages: list[Message]) -> None:
+    with pytest.raises(RuntimeError, match="out of order"):
+        Play(*messages)
