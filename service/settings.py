@@ -114,7 +114,10 @@ class Settings(ModelSettings):
         "their readers (beyond it the slowest reader is disconnected)",
     )
     max_connections: int = Field(
-        1024, ge=1, description="open connections of one process; further ones wait until another one ends"
+        1024,
+        ge=1,
+        description="open connections of one process; further ones take the place of an unfinished request or an idle "
+        "one, else they get 503 (but for /health and /ready)",
     )
     max_header_bytes: int = Field(16 * 2**10, ge=256, description="bytes of a request's first line and headers")
     client_timeout_seconds: float = Field(
@@ -178,7 +181,9 @@ class Settings(ModelSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="of every log line")
     access_log: bool = Field(
-        False, description="log one line for each request: id, route, status, texts, tokens, milliseconds by stage"
+        False,
+        description="log one line for each response: id, client, method, route, status, bytes, texts, tokens, "
+        "milliseconds by stage",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe level that is logged"

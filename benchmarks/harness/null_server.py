@@ -1,8 +1,8 @@
 """`BERT_PORT=PORT python -m benchmarks.harness.null_server`: a bare ASGI server that sends prepared bytes.
 
 It answers `POST /8000` with 8,000 bytes, and any other path with a vector of 768 numbers as JSON. It shows how many
-requests the client can send, and what of a request's cost belongs to the socket and the HTTP parser: uvicorn, its event
-loop and its protocol are those of the service.
+requests the client can send, and what of a request's cost belongs to the socket and the HTTP parser: the event loop
+and the connections are those of the service.
 """
 
 import os
@@ -13,13 +13,16 @@ import numpy as np
 import orjson
 import uvicorn
 
+from service.http.connection import Connection
+from service.http.limits.connections import ConnectionLimits
+
 VECTOR: bytes = orjson.dumps(
     np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY
 )
 
 
 async def application(
-    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
 ) -> None:
     if scope["type"] == "http":
         while (await receive()).get("more_body"):
@@ -35,7 +38,7 @@ def main() -> None:
         application,
         host="127.0.0.1",
         port=int(os.environ["BERT_PORT"]),
-        http="httptools",
+        http=Connection.bind(application, ConnectionLimits(client_timeout_seconds=20.0, max_header_bytes=2**14)),
         ws="none",
         log_level="warning",
         access_log=False,

@@ -24,15 +24,15 @@ from benchmarks.server.__main__ import random_texts
 
 PARTS = {  # by a pattern of the function and its file, the innermost first
     "the null model": r"NullRunner",
-    "writing the response": r"connection/cycle\.py|RequestResponseCycle\.send",
+    "writing the response": r"Exchange\.(send|_begin)|exchange\.py.*_count",
     "tokenizing": r"service/tokenization/",
     "JSON of the response": r"json_bytes",
     "validation": r"http/validation\.py|pydantic",
     "metrics": r"service/metrics/|prometheus_client/|_count_answer",
     "admission, queue, batches": r"service/scheduling/|service/backend\.py",
     "the task": r"service/tasks/",
-    "endpoint: headers, body, times": r"service/http/(endpoints|request|responses|fast_path|connection/disconnect)\.py",
-    "HTTP: parsing, scope, task": r"service/http/protocol\.py|uvicorn/protocols/",
+    "endpoint: headers, body, times": r"service/http/(endpoints|request|responses|fast_path)\.py",
+    "HTTP: parsing, scope, task": r"service/http/(connection|exchange)\.py",
 }
 OTHER = "other"
 

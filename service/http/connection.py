@@ -38,9 +38,9 @@ class State(enum.Enum):
 
 
 class Connection(asyncio.Protocol):
-    limits: ClassVar[ConnectionLimits]
+    limits: ConnectionLimits  # of the class, as `app`
     app: ClassVar[ASGIApp]
-    unwritable: asyncio.Event | None = None  # until it is set, the system accepts no more of a response
+    unwritable: asyncio.Event | None = None  # as in Carrier
     since = 0.0  # by the loop's clock: the first byte of the request that arrives, or the last response
     client_connection: ClientConnection
     _state = State.WAITING

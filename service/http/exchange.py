@@ -7,18 +7,15 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
 from starlette.types import ASGIApp, Message
 
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.dialects.spec import SERVICE_ERROR
-from packbert.service.http.limits import BufferedBytes
+from packbert.service.http.limits import BufferedBytes, ConnectionLimits
 from packbert.service.logs import Fields
-
-if TYPE_CHECKING:
-    from packbert.service.http.connection import Connection
 
 CONNECTION_KEY = "client_connection"  # in a request's scope["state"]: where the connection puts its ClientConnection
 JOINED_BYTES = 2**16  # of a body that is copied behind its head, which takes 3 us: another write takes longer
@@ -78,6 +75,24 @@ class ClientConnection:
             self._task.cancel()
 
 
+class Carrier(Protocol):
+    """The connection, as its requests and responses see it."""
+
+    limits: ConnectionLimits
+    transport: asyncio.Transport
+    server_state: Any  # uvicorn's
+    client_connection: ClientConnection
+    unwritable: asyncio.Event | None  # until it is set, the system accepts no more of a response
+
+    def resume_reading(self) -> None: ...
+
+    def on_response_complete(self, exchange: "Exchange") -> None: ...
+
+    def log_access(self, request_id: str, method: str, route: str, status: int, size: int, **more: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Rejected(Exception):
     """The connection answers a request itself, and closes. The message is the client's."""
 
@@ -117,7 +132,7 @@ class Exchange:
         *("_status", "_id", "_sent"),
     )
 
-    def __init__(self, connection: "Connection", scope: dict[str, Any], *, keep_alive: bool, continues: bool) -> None:
+    def __init__(self, connection: Carrier, scope: dict[str, Any], *, keep_alive: bool, continues: bool) -> None:
         self.connection, self.scope, self.keep_alive = connection, scope, keep_alive
         self.started = self.complete = False  # the response
         self.disconnected = self.rejected = False

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from benchmarks.harness.process import free_port
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
-from packbert.service.logs import ACCESS, add_trace_id
+from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
+from packbert.service.logs import add_trace_id
 from packbert.service.observability import Metrics, render, spans
 from packbert.service.observability.spans import Tracing
 from packbert.service.settings import Settings
@@ -24,7 +26,6 @@ from tests.service.tracing.collector import Collector, collect
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
 SERVER_KIND = 2
-MINE = ("service", "service.access")  # loggers
 BODY = {"inputs": ["my private dog", "is hairy"]}
 
 
@@ -52,6 +53,13 @@ class Traced:
         self.backend = InProcessBackend(open_artifact(artifact), settings, tasks)
         self.backend.tracing = Tracing()
         self._client = InProcessClient(self.backend)
+        self._client.transport = httpx.ASGITransport(self.serve)
+        self.connection = ClientConnection()
+
+    async def serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """As a server does, of whose connection an endpoint knows."""
+        scope["state"] = {CONNECTION_KEY: self.connection}
+        await self._client.app(scope, receive, send)
 
     def embed(self, traceparent: str = "", body: object = BODY, **more: str) -> httpx.Response:
         headers = {"authorization": "Bearer topsecret", "traceparent": traceparent} | more
@@ -168,18 +176,18 @@ def test_a_batch_is_linked_to_its_requests_and_is_a_run_below_each_of_them(colle
 
 def test_the_lines_of_a_request_name_its_trace(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(add_trace_id)
-    ACCESS.setLevel(logging.INFO)
     try:
         traced.embed(NOT_SAMPLED)  # what the client calls it, whether there is a span or not
+        of_access_log = traced.connection.take_noted()
         traced.backend.refusals.append(ValueError("unexpected"))  # type: ignore[arg-type]
         traced.embed(SAMPLED)
         logging.getLogger("service").warning("of no request")
     finally:
         caplog.handler.removeFilter(add_trace_id)
-        ACCESS.setLevel(logging.NOTSET)
         traced.end()
-    found = {(one.name, getattr(one, "fields", {}).get("trace_id", "")) for one in caplog.records if one.name in MINE}
-    assert found == {("service.access", TRACE), ("service", TRACE), ("service", "")}
+    found = {getattr(one, "fields", {}).get("trace_id", "") for one in caplog.records if one.name == "service"}
+    assert found == {TRACE, ""}
+    assert (of_access_log["trace_id"], of_access_log["texts"]) == (TRACE, 2)
 
 
 @pytest.mark.parametrize(("traceparent", "labels"), [(SAMPLED, {"trace_id": TRACE}), (NOT_SAMPLED, None), ("", None)])
