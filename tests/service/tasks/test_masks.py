@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_export.artifact.batch import Row
 from service.artifact import open_artifact
 from service.errors import Invalid, TooLarge
 from service.tasks.base import Tasks
@@ -86,7 +87,9 @@ def test_words_of_one_piece_alone_cost_no_further_pass() -> None:
 def test_the_score_of_a_word_is_the_geometric_mean_over_its_pieces() -> None:
     plan = Plan.of([(7, 8), (5,)])
     sums = np.zeros((1, 1), np.float32)
-    rows = [{"target_logits": np.array([log], np.float32), "log_sum_exp": sums} for log in (-3.0, -1.0, -2.0)]
+    rows: list[Row] = [
+        {"target_logits": np.array([log], np.float32), "log_sum_exp": sums} for log in (-3.0, -1.0, -2.0)
+    ]
     scores = _scores(plan, 1, rows)
     assert scores == {(0, (5,)): -3.0, (0, (7, 8)): -3.0}
     assert word_score((7, 8), -3.0) == math.exp(-1.5)

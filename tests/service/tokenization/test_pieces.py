@@ -207,7 +207,8 @@ def test_the_expected_tokens_shrink_to_none(inputs: list[str]) -> None:
 
 def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
     tokenizer, cuts = TOKENIZERS["bert"]
-    job = make_job(tokenizer, cuts, ["cat " * 300] * 40 + ["cat cat"] * 400, "right")
+    inputs: list[Text] = [*["cat " * 300] * 40, *["cat cat"] * 400]
+    job = make_job(tokenizer, cuts, inputs, "right")
     job.sample()
     while job.position < 40:
         job.step()
@@ -216,7 +217,7 @@ def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
 
 def test_a_request_with_texts_left_is_expected_to_have_tokens() -> None:
     tokenizer = HFTokenizer.from_str(TOKENIZERS["bert"][0].to_str())
-    tokenizer.post_processor = None  # type: ignore[assignment]  # no special tokens
+    tokenizer.post_processor = None  # no special tokens
     assert make_job(tokenizer, Cuts(None), [""], "right").expected_tokens == 1
 
 
