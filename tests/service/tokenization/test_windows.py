@@ -183,7 +183,7 @@ def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
 
 def test_a_pair_that_fills_a_window_is_one_window(tokenizer: Tokenizer) -> None:
     library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
-    texts = ("cat" + " cat" * count for count in range(LIMIT))
+    texts = ("cat" + " cat" * count + end for count in range(LIMIT) for end in ("", ".", ".."))
     text = next(one for one in texts if len(library.encode(one, "dog").ids) == LIMIT)
     ((pair,),) = windows(tokenizer, (text, "dog"))  # type: ignore[arg-type]
     assert len(pair) == LIMIT
