@@ -229,7 +229,11 @@ TARGETS = (
             M("ageing.extendleft(reversed(idle))", "ageing.extendleft(idle)"),
             M("kept_free = reserved if bulk and", "kept_free = reserved if False and"),
             M("if taken and not bulk:", "if taken:"),
-            M("while ageing and batch.room > reserved:", "while ageing and batch.room > 0:"),
+            M(
+                "while ageing and batch.room > reserved:",
+                "while ageing and batch.room > 0:",
+                "a late request beyond the share is offered no room, so nothing of it is taken",
+            ),
             M("batch.room -= taken", "batch.room -= 1"),
             M("size * LATE_SHARE <= self", "size <= self"),
             M("            if request.deadline <= now:", "            if request.deadline < now:"),
