@@ -56,8 +56,8 @@ check-rules: dev
 	promtool test rules tests/deploy/rules_test.yml
 	$(BIN)/python -m pytest tests/deploy/with_prometheus.py
 
-# Each worker runs whole files, and starts each server that they share once.
-ON_ALL_CORES = -n auto --maxprocesses 8 --dist loadfile
+# Each worker runs whole files, and starts each server that they share once. A worker that crashes ends the run.
+ON_ALL_CORES = -n auto --maxprocesses 8 --dist loadfile --max-worker-restart 0
 
 test: dev
 	$(BIN)/python -m pytest $(ON_ALL_CORES)

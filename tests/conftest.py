@@ -24,6 +24,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")  # a busy one is slow, which is no fault
 
+REPLY_SECONDS = 60  # the default of 5 passes where more processes run than there are cores
+
 
 @pytest.fixture(scope="session")
 def bert_answers() -> dict[str, Any]:
@@ -73,7 +75,7 @@ def serve() -> Iterator[Serve]:
         @cache
         def started(artifact: Path, settings: frozenset[tuple[str, str]]) -> httpx.Client:
             process = stack.enter_context(ServiceProcess({"BERT_ARTIFACT": str(artifact)} | dict(settings)))
-            return stack.enter_context(httpx.Client(base_url=process.url))
+            return stack.enter_context(httpx.Client(base_url=process.url, timeout=REPLY_SECONDS))
 
         yield lambda artifact, **settings: started(artifact, frozenset(({"BERT_MAX_INPUTS": "100"} | settings).items()))
 

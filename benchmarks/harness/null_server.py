@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 import uvicorn
 
-from service.http.connection import Connection
-from service.http.limits.connections import ConnectionLimits
+from packbert.service.http.connection import Connection
+from packbert.service.http.limits import ConnectionLimits
 
 VECTOR: bytes = orjson.dumps(
     np.random.default_rng(9).standard_normal((1, 768), np.float32), option=orjson.OPT_SERIALIZE_NUMPY

@@ -263,22 +263,32 @@ def test_a_budget_beyond_those_tried_is_measured_with_the_largest_of_them(bert_a
     recording = Recording(open_artifact(bert_artifact), threads=2)
     recording.open()
     assert recording.measure(token_budget=2**20).token_budget == 2**20
-    assert measured == [BUDGETS[-1]] * 3
+    assert set(measured) == {BUDGETS[-1]}
     recording.close()
 
 
-@pytest.mark.parametrize(("concurrency", "rate"), [(Concurrency(), 1280), (Concurrency(2, per_core=True), 2560)])
-def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency, rate: float) -> None:
+@pytest.mark.parametrize("concurrency", [Concurrency(), Concurrency(2, per_core=True)])
+def test_the_rate_is_that_of_all_cores_together(bert_artifact: Path, concurrency: Concurrency) -> None:
+    rates = []
+
     class Steady(ModelRunner):
-        """64 tokens in 50 ms, on each core."""
+        """64 tokens in at least 50 ms, on each core."""
 
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
             time.sleep(0.05)
             return super().run_sync(sequences, all_cores=all_cores)
 
+        def run_side_by_side(self, sequences: Sequence[Tokens]) -> int:
+            started = time.monotonic()
+            batches = super().run_side_by_side(sequences)
+            assert batches == concurrency.side_by_side
+            rates.append(batches * 64 / (time.monotonic() - started))
+            return batches
+
     steady = Steady(open_artifact(bert_artifact), threads=2, concurrency=concurrency)
     steady.open()
-    assert rate / 1.9 < steady.measure(token_budget=64).tokens_per_second < rate
+    measured = steady.measure(token_budget=64).tokens_per_second
+    assert max(rates) / 1.9 < measured <= max(rates)
     steady.close()
 
 

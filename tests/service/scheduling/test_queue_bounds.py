@@ -34,3 +34,13 @@ def test_late_requests_keep_their_order_while_their_sequences_are_missing() -> N
         queue.extend(request, [sequence(0, 4)], 0)
     (taken, _), *_ = queue.next_batch(LATE).jobs
     assert taken is first
+
+
+def test_a_request_that_alone_takes_more_than_an_eighth_of_the_longest_wait_is_never_served_first_for_its_age() -> None:
+    queue = make_queue(token_budget=8, max_tokens=10**6, max_wait_seconds=1000.0, tokens_per_second=100.0)
+    large = QueuedRequest([sequence(0, 20_000)], arrived=0.0, deadline=1e9)
+    small = QueuedRequest([sequence(1, 4)], arrived=LATE, deadline=1e9)
+    queue.admit(large)
+    queue.admit(small)
+    (taken, _), *_ = queue.next_batch(LATE).jobs
+    assert taken is small

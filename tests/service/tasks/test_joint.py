@@ -1,11 +1,18 @@
 """The beam search that fills all masks of a text, on rows made by hand."""
 
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import TooLarge
+from packbert.service.tasks.joint import Filled, Search, _most_certain, _neighbours, fill_together
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from tests.service.tasks.fake_vectors import tasks_with_vectors
 
 A, B = 5, 6
 
@@ -59,3 +66,11 @@ def test_rounding_makes_no_probability_larger_than_1() -> None:
 )
 def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ...], runs: list[list[int]]) -> None:
     assert _neighbours(positions) == runs
+
+
+def test_a_search_costs_a_pass_for_the_first_mask_and_the_beam_for_each_other(bert_artifact: Path) -> None:
+    tasks = tasks_with_vectors(open_artifact(bert_artifact))
+    tasks = replace(tasks, limits=replace(tasks.limits, max_tokens=(1 + 4 + 4) * 8 - 1))
+    search = fill_together(tasks, [text_of(1, 3, 5)], beam=4, top_k=1, timeout_seconds=60)
+    with pytest.raises(TooLarge, match="9 passes of the model with 72 tokens"):
+        asyncio.run(search)

@@ -1,6 +1,7 @@
 """Long requests: tokenized in turns while the model runs, ended by their deadline, and whole in their failures."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,25 @@ def test_the_model_runs_while_a_request_is_tokenized_and_the_answer_is_whole(tok
         await serving
 
     assert play(tokenizer, story) == RequestCounts(received=1, answered=1)
+
+
+def test_the_stages_of_a_request_do_not_add_up_to_more_than_it_took(tokenizer: Tokenizer) -> None:
+    """The model runs on the first part until all others are tokenized: most of tokenizing passed beside the run."""
+
+    async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
+        serving = asyncio.create_task(batcher.serve())
+        started = time.perf_counter()
+        asking = asyncio.create_task(ask(tasks, LONG))
+        while not runner.batches or tokenizer.scheduler.characters:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        runner.release()
+        result = await asking
+        assert min(result.stage_seconds) >= 0
+        assert sum(result.stage_seconds) <= time.perf_counter() - started
+        batcher.close("closed")
+        await serving
+
+    assert play(tokenizer, story, held=True) == RequestCounts(received=1, answered=1)
 
 
 @pytest.mark.parametrize(("text", "code"), [("", "empty"), ("cat " * 600, "too_long")])

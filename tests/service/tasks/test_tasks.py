@@ -31,6 +31,12 @@ def test_top_k_limits_the_targets_and_keeps_the_best(server: httpx.Client) -> No
     assert fill(server, inputs="the [MASK] is big", targets=["cat", "dog", "the"], top_k=2) == every[:2]
 
 
+def test_an_answer_of_few_targets_is_small_whatever_top_k(server: httpx.Client) -> None:
+    body = {"inputs": ["[MASK] " * 130] * 3, "top_k": 170}
+    assert server.post("/fill-mask", json=body).status_code == 413
+    assert server.post("/fill-mask", json=body | {"targets": ["cat"]}).status_code == 200
+
+
 def test_more_targets_than_the_limit_of_candidates_are_an_error(server: httpx.Client) -> None:
     assert len(fill(server, inputs="the [MASK]", targets=["cat"] * 1000)) == 1
     assert fill(server, inputs="the [MASK]", targets=["cat"] * 1001)["code"] == "targets"

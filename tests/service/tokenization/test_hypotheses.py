@@ -82,3 +82,11 @@ def test_a_hypothesis_leaves_room_for_a_token_of_the_text(tokenizer: Tokenizer) 
     assert [len(one) for one in job.step()] == [LIMIT]
     with pytest.raises(Invalid, match="leaves no room for a text"):
         tokenizer.start_hypotheses(["cat"], [np.append(most, most[:1])], OPTIONS, "right")
+
+
+def test_a_text_that_fits_beside_some_hypotheses_only_is_too_long(tokenizer: Tokenizer) -> None:
+    labels = [np.full(size, 5, np.int32) for size in (5, 50)]
+    job = tokenizer.start_hypotheses(["dog " * 100], labels, OPTIONS, None)
+    with pytest.raises(Invalid, match="this model takes at most 144") as caught:
+        job.step()
+    assert caught.value.code == "too_long"

@@ -162,9 +162,12 @@ def test_a_text_is_cut_after_the_room_whatever_its_pieces_end_with() -> None:
     """A piece that ends at exactly the room may have more text after it, or only spaces."""
     tokenizer, cuts = TOKENIZERS["bert"]
     for rest, truncated in ((" cat", True), (" ", False)):
-        text = "cat" + " cat" * 13 + " " * PIECE_CHARACTERS + rest
+        text = "cat " * 13 + "walk" + " " * PIECE_CHARACTERS + rest  # the first piece ends at "walk"
         (one,) = run(make_job(tokenizer, cuts, [text], "right"))
         assert (len(one), one.truncated) == (16, truncated)
+        if not truncated:
+            (whole,) = run(make_job(tokenizer, cuts, [text], None))
+            assert whole.ids.tolist() == one.ids.tolist()
 
 
 def test_a_tokenizer_that_changes_where_its_text_is_cut_reads_a_text_at_once() -> None:
@@ -204,7 +207,8 @@ def test_the_expected_tokens_shrink_to_none(inputs: list[str]) -> None:
 
 def test_texts_that_are_cut_say_nothing_of_the_tokens_of_others() -> None:
     tokenizer, cuts = TOKENIZERS["bert"]
-    job = make_job(tokenizer, cuts, ["cat " * 300] * 40 + ["cat cat"] * 400, "right")
+    inputs: list[Text] = [*["cat " * 300] * 40, *["cat cat"] * 400]
+    job = make_job(tokenizer, cuts, inputs, "right")
     job.sample()
     while job.position < 40:
         job.step()

@@ -179,3 +179,11 @@ def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
         with pytest.raises(Invalid, match=f"input is a pair of {shown} tokens; .*and a pair has no windows") as caught:
             windows(tokenizer, "cat", ("cat " * size, "dog"))  # type: ignore[arg-type]
         assert (caught.value.code, caught.value.index) == ("too_long", 1)
+
+
+def test_a_pair_that_fills_a_window_is_one_window(tokenizer: Tokenizer) -> None:
+    library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
+    texts = ("cat" + " cat" * count + end for count in range(LIMIT) for end in ("", ".", ".."))
+    text = next(one for one in texts if len(library.encode(one, "dog").ids) == LIMIT)
+    ((pair,),) = windows(tokenizer, (text, "dog"))  # type: ignore[arg-type]
+    assert len(pair) == LIMIT
