@@ -59,7 +59,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "model_export/artifact/placement.py",
+        "model_export/artifact/rows.py",
         "tests/artifact/test_batch.py",
         (
             M("\nALIGNMENT = 16", "\nALIGNMENT = 8"),
@@ -77,7 +77,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/workers/codec.py",
+        "service/workers/messages.py",
         "tests/service/workers/test_messages.py",
         (
             M('_check(min(counts, default=0) >= 1, "a request', '_check(min(counts, default=0) >= 0, "a request'),
@@ -103,7 +103,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tokenization/jobs/job.py",
+        "service/tokenization/jobs.py",
         "tests/service/tokenization/test_pieces.py tests/service/tokenization/test_scheduler.py",
         (
             M("(end == first or cost + self.sizes[end] <= PIECE_CHARACTERS)", "True"),
@@ -117,7 +117,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tokenization/pieces.py",
+        "service/tokenization/jobs.py",
         "tests/service/tokenization/test_pieces.py",
         (
             M("if side.tokens <= self.room]:", "if side.tokens < self.room]:"),
@@ -135,7 +135,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tokenization/jobs/windows.py",
+        "service/tokenization/windows.py",
         "tests/service/tokenization/test_windows.py",
         (
             M("if chosen >= room:", "if chosen > room:"),
@@ -147,7 +147,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tokenization/jobs/hypotheses.py",
+        "service/tokenization/pairs.py",
         "tests/service/tokenization/test_hypotheses.py",
         (
             M('kept = ids[-room:] if self.truncate == "left" else ids[:room]', "kept = ids[:room]"),
@@ -157,7 +157,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tokenization/jobs/questions.py",
+        "service/tokenization/pairs.py",
         "tests/service/tokenization/test_questions.py",
         (
             M("count = 1 + -(-(context - room) // (room - stride))", "count = 1 + (context - room) // (room - stride)"),
@@ -167,7 +167,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tasks/masks/joint_masks.py",
+        "service/tasks/joint.py",
         "tests/service/tasks/test_joint.py tests/service/tasks/test_passes.py",
         (
             M("found.setdefault(filled.pieces, filled)", "found[filled.pieces] = filled"),
@@ -181,7 +181,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tasks/masks/passes.py",
+        "service/tasks/passes.py",
         "tests/service/tasks/test_masks.py tests/service/tasks/test_passes.py",
         (
             M("left -= sum(map(len, made))", "left -= len(made)"),
@@ -190,7 +190,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tasks/masks/whole_words.py",
+        "service/tasks/passes.py",
         "tests/service/tasks/test_masks.py",
         (
             M("own = len(text) * bool(self.single)", "own = len(text)"),
@@ -200,7 +200,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tasks/masks/likelihood.py",
+        "service/tasks/likelihood.py",
         "tests/service/http/test_several_passes.py",
         (
             M("ids[positions[n:end]] = mask_id", "ids[positions[n]] = mask_id"),
@@ -209,7 +209,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/tasks/masks/fill_mask.py",
+        "service/tasks/fill_mask.py",
         "tests/service/tasks/test_masks.py tests/service/tasks/test_tasks.py",
         (
             M("masks = 1 if self.joint else len(one.masks)", "masks = len(one.masks)"),
@@ -240,7 +240,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/scheduling/policy/fair_order.py",
+        "service/scheduling/order.py",
         "tests/service/scheduling/test_fair_order.py",
         (
             M(
@@ -253,7 +253,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/http/limits/connections.py",
+        "service/http/limits.py",
         "tests/service/http/limits/test_connections.py",
         (
             M("while self.open < self.most:", "while self.open <= self.most:"),
@@ -261,7 +261,7 @@ TARGETS = (
         ),
     ),
     Target(
-        "service/http/limits/totals.py",
+        "service/http/limits.py",
         "tests/service/http/limits/test_totals.py",
         (
             M("if self.bodies + size > self.most:", "if self.bodies + size >= self.most:"),

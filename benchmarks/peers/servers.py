@@ -39,7 +39,7 @@ class Peer:
 
 def ours(precision: str) -> Peer:
     return Peer(
-        command=lambda model, port: [sys.executable, "-m", "service"],
+        command=lambda model, port: [sys.executable, "-m", "packbert", "serve"],
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
         variables=lambda port: {"BERT_ARTIFACT": str(BUILD / f"base-{precision}"), "BERT_PORT": str(port)},

@@ -72,7 +72,7 @@ def first_answer(settings: Mapping[str, str]) -> float:
 
 
 def _export(words: list[str], variables: Mapping[str, str]) -> str:
-    command = [sys.executable, "-m", "model_export", *words]
+    command = [sys.executable, "-m", "packbert", "export", *words]
     return subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout
 
 

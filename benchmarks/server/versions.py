@@ -118,7 +118,16 @@ def _served(name: str, root: Path, module: str) -> ServiceProcess:
     environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     checkpoint_folder = source if isinstance(source, Path) else checkpoint(source).resolve()
     if not folder.exists():
-        command = [sys.executable, "-m", "model_export", str(checkpoint_folder), str(folder), "--precision", precision]
+        command = [
+            sys.executable,
+            "-m",
+            "packbert",
+            "export",
+            str(checkpoint_folder),
+            str(folder),
+            "--precision",
+            precision,
+        ]
         subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
     return ServiceProcess({"BERT_ARTIFACT": str(folder), "BERT_LOG_LEVEL": "warning"} | environment, module=module)
 

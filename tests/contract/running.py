@@ -42,7 +42,7 @@ def ask_all(services: Iterable[Service], checkout: Path, folder: Path) -> Answer
         source = checkpoint(service, folder / "checkpoints")
         artifact = folder / "artifacts" / source.name
         if not artifact.exists():
-            command = [sys.executable, "-m", "model_export", str(source), str(artifact)]
+            command = [sys.executable, "-m", "packbert", "export", str(source), str(artifact)]
             exported = subprocess.run(command, env=os.environ | _paths(checkout), capture_output=True, text=True)
             assert exported.returncode == 0, exported.stderr
         found |= ask_process(service, artifact, folder, checkout)

@@ -17,7 +17,7 @@ from tests.paths import SAMPLE
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, exported by the command."""
     folder = tmp_path_factory.mktemp("sample") / "artifact"
-    command = [sys.executable, "-m", "model_export", str(SAMPLE), str(folder)]
+    command = [sys.executable, "-m", "packbert", "export", str(SAMPLE), str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert f"wrote {folder / 'cpu'}" in finished.stdout
@@ -76,7 +76,12 @@ def test_a_wrong_setting_stops_the_start_with_a_sentence(
 ) -> None:
     environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(artifact), setting: value}
     finished = subprocess.run(
-        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "packbert", "serve"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert finished.returncode == 2
     assert sentence in finished.stderr
@@ -90,7 +95,12 @@ def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> N
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(damaged)}
     finished = subprocess.run(
-        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "packbert", "serve"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert finished.returncode == 2
     assert "SHA-256" in finished.stderr

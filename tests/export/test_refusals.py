@@ -238,7 +238,7 @@ def test_a_classifier_of_unknown_kind_is_refused(architectures: list[str], tmp_p
 
 def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "model_export", str(tmp_path), str(tmp_path / "artifact")],
+        [sys.executable, "-m", "packbert", "export", str(tmp_path), str(tmp_path / "artifact")],
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,7 @@ import pytest
 
 REPORT = """
 import os, subprocess, sys
-import service
+import packbert.service as service
 for stream in (sys.stdout, sys.stderr):
     print("text", file=stream, flush=True)
 code = "import json, os, sys; json.dump([os.readlink(f'/proc/self/fd/{n}') for n in range(3)], open(sys.argv[1], 'w'))"

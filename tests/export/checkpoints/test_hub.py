@@ -35,7 +35,7 @@ def hub() -> Iterator[FakeHub]:
 def run(hub: FakeHub, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """`python -m model_export`, with `folder`/hub as the hub's cache."""
     environment = os.environ | hub.variables(folder / "hub") | more
-    command = [sys.executable, "-m", "model_export", *arguments]
+    command = [sys.executable, "-m", "packbert", "export", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -129,7 +129,7 @@ def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_download_ends_at_once(number: int, hub: FakeHub, tmp_path: Path) -> None:
     hub.stall = "model.safetensors"
-    words = [sys.executable, "-m", "model_export", "download", REPOSITORY]
+    words = [sys.executable, "-m", "packbert", "export", "download", REPOSITORY]
     environment = os.environ | hub.variables(tmp_path / "hub")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         hub.stalled.wait()

@@ -15,7 +15,7 @@ from packbert.model_export.folder import atomic_folder
 from tests.paths import GOLDEN
 
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
-RUN = LIMITED + "from model_export.__main__ import main; sys.exit(main(sys.argv[1:]))"
+RUN = LIMITED + "from packbert.model_export.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_the_remains_of_a_killed_export_are_overwritten(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
 def test_an_interrupted_export_cleans_up_and_reports_it(how: signal.Signals, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")  # the export blocks when it reads it
     (tmp_path / "model.safetensors").write_bytes((GOLDEN / "bert" / "model.safetensors").read_bytes())
-    command = [sys.executable, "-m", "model_export", str(tmp_path), str(tmp_path / "artifact")]
+    command = [sys.executable, "-m", "packbert", "export", str(tmp_path), str(tmp_path / "artifact")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         with (tmp_path / "config.json").open("w", encoding="utf-8"):  # returns when the export opens it
             process.send_signal(how)

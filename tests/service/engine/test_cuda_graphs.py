@@ -211,7 +211,7 @@ def test_a_trial_that_crashes_or_hangs_counts_as_failed(
 
 def test_a_trial_ends_with_the_process_that_started_it() -> None:
     read_end, write_end = os.pipe()
-    program = "from service.engine.probes.graph_trial import _end_with_parent; _end_with_parent()"
+    program = "from packbert.service.engine.trial import _end_with_parent; _end_with_parent()"
     trial = subprocess.Popen([sys.executable, "-c", program], stdin=read_end)
     os.close(read_end)
     assert trial.poll() is None
@@ -234,7 +234,9 @@ def test_a_worker_opens_the_graph_that_the_supervisor_chose(folder: Path, tmp_pa
             heartbeat=write_end,
         )
         assert msgspec.json.decode(spec.argument, type=WorkerSpec) == spec
-        program = "from service.workers.child import run_child; run_child(lambda _, __, a: print(a.model.name) or 0)"
+        program = (
+            "from packbert.service.workers.child import run_child; run_child(lambda _, __, a: print(a.model.name) or 0)"
+        )
         finished = subprocess.run(
             [sys.executable, "-c", program, spec.argument],
             env={"BERT_ARTIFACT": str(folder), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},

@@ -50,7 +50,12 @@ def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """A start that is expected to fail; the machine's GPUs are hidden from it."""
     environment = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": ""} | settings
     return subprocess.run(
-        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "packbert", "serve"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 

@@ -216,10 +216,10 @@ def test_a_run_out_of_memory_raises_and_the_next_one_succeeds(bert_artifact: Pat
     program = f"""
 import resource, numpy as np
 from pathlib import Path
-from model_export.artifact.batch import Row, Tokens
-from service.artifact import open_artifact
-from service.errors import OutOfMemory
-from service.engine.runner import ModelRunner
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.service.artifact import open_artifact
+from packbert.service.errors import OutOfMemory
+from packbert.service.engine.runner import ModelRunner
 runner = ModelRunner(open_artifact(Path({str(bert_artifact)!r})), threads=1)
 runner.open()
 one = Tokens(ids=np.full(64, 9, np.int32), types=np.zeros(64, np.int32), outputs=frozenset({{"cls"}}))

@@ -99,7 +99,9 @@ def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         variables = variables_with(BERT_ARTIFACT="/nothing", BERT_PORT=str(free_port()), BERT_ADMIN_PORT=str(port))
-        ended = subprocess.run([sys.executable, "-m", "service"], env=variables, capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-m", "packbert", "serve"], env=variables, capture_output=True, text=True
+        )
     assert ended.returncode == 1
     assert f"service: cannot listen on 127.0.0.1:{port} (BERT_HOST, BERT_ADMIN_PORT): " in ended.stderr
 

@@ -8,7 +8,7 @@ import time
 
 HANGS = """
 import asyncio
-from service.http.loop_watchdog import watch_loop
+from packbert.service.http.loop_watchdog import watch_loop
 
 async def spin_for_ever():
     watch_loop(asyncio.get_running_loop(), check_seconds=0.01)
@@ -20,7 +20,7 @@ asyncio.run(spin_for_ever())
 """
 TURNS = """
 import asyncio
-from service.http.loop_watchdog import watch_loop
+from packbert.service.http.loop_watchdog import watch_loop
 
 async def turn():
     stopped = watch_loop(asyncio.get_running_loop(), check_seconds=0.02)

@@ -13,8 +13,8 @@ from tests.paths import GOLDEN
 PREPARE = """
 import logging, sys
 from pathlib import Path
-from service.model_cache.cache import Cache
-from service.model_cache.prepare import Wanted, prepare_artifact
+from packbert.service.model_cache import Cache
+from packbert.service.prepare import Wanted, prepare_artifact
 logging.basicConfig(level="INFO", format="%(message)s")
 wanted = Wanted(model=sys.argv[1], device="cpu", precision=None, update=False)
 print(prepare_artifact(wanted, Cache(Path(sys.argv[2]))))

@@ -24,7 +24,7 @@ from tests.service.model_cache.helpers import (
 )
 
 RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
-SERVICE = "from service.__main__ import run; run()"
+SERVICE = "from packbert.service.__main__ import run; import sys; run(sys.argv[1:])"
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def test_a_damaged_artifact_of_the_cache_is_named_with_the_way_out(tmp_path: Pat
         folder = process.communicate()[0].strip()
     (Path(folder) / "cpu" / "model.onnx").write_text("damaged", "utf-8")
     variables = {"BERT_MODEL": str(model), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
-    with start([sys.executable, "-m", "service"], **variables) as process:
+    with start([sys.executable, "-m", "packbert", "serve"], **variables) as process:
         _, log = process.communicate()
     assert process.returncode == 2
     assert f"export the checkpoint again (remove {folder}, and the next start does)" in log

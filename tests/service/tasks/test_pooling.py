@@ -101,7 +101,7 @@ def test_api_workers_leave_out_the_prompt_as_encode_does(artifacts: Path) -> Non
 def test_the_start_logs_the_defaults_once(artifacts: Path, processes: str) -> None:
     settings = {"BERT_ARTIFACT": str(artifacts / "prompts"), "BERT_PORT": "0", "BERT_API_PROCESSES": processes}
     with subprocess.Popen(
-        [sys.executable, "-m", "service"], stderr=subprocess.PIPE, text=True, env=variables_with(**settings)
+        [sys.executable, "-m", "packbert", "serve"], stderr=subprocess.PIPE, text=True, env=variables_with(**settings)
     ) as process:
         assert process.stderr is not None
         lines = []
@@ -130,7 +130,7 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(artifacts: Path) -> N
         embedding_defaults(manifest, settings)
     environment = variables_with(BERT_ARTIFACT=str(artifacts / "prompts"), BERT_POOLING="sentence")
     finished = subprocess.run(
-        [sys.executable, "-m", "service"], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, "-m", "packbert", "serve"], capture_output=True, text=True, check=False, env=environment
     )
     assert finished.returncode == 2
     assert finished.stderr == "service: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"

@@ -469,7 +469,12 @@ def test_a_service_that_is_killed_as_a_whole_leaves_its_folder_to_the_next_one(
 def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | settings
     return subprocess.run(
-        [sys.executable, "-m", "service"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "packbert", "serve"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -504,7 +509,7 @@ def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str
 
 
 def test_a_missing_temporary_folder_fails_the_start_with_one_message(settings: dict[str, str]) -> None:
-    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from service.__main__ import main; sys.exit(main())"
+    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from packbert.service.__main__ import main; sys.exit(main())"
     environment = (
         {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         | settings
