@@ -29,7 +29,7 @@ export: artifacts/sample/cpu/manifest.json
 
 artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/sample/*)
 	@rm -rf artifacts/sample
-	$(BIN)/python -m model_export model_export/sample artifacts/sample
+	$(BIN)/packbert export model_export/sample artifacts/sample
 
 serve: export
 	@echo
@@ -38,7 +38,7 @@ serve: export
 	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"December is the last month of the [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
 	@echo
-	@BERT_ARTIFACT=$(or $(BERT_ARTIFACT),artifacts/sample) BERT_PORT=$(PORT) exec $(BIN)/python -m service
+	@BERT_ARTIFACT=$(or $(BERT_ARTIFACT),artifacts/sample) BERT_PORT=$(PORT) exec $(BIN)/packbert serve
 
 check: dev
 	$(BIN)/ruff check .
@@ -126,16 +126,16 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.harness.charts
 
-# Images bert-service (the one command), bert-serve and bert-export. RUNTIME=cuda: for a GPU; bert-export needs none. RUNTIME=openvino: with bf16.
+# Images packbert (export and serve), packbert-serve and packbert-export. RUNTIME=cuda: for a GPU; packbert-export needs none. RUNTIME=openvino: with bf16.
 RUNTIME := cpu
 IMAGE_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD = docker build --file docker/Dockerfile --build-arg RUNTIME=$(RUNTIME) --build-arg VERSION=$(IMAGE_VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BUILD_NETWORK),--network=$(BUILD_NETWORK))
 
 images:
-	$(if $(filter-out cuda,$(RUNTIME)),$(BUILD) --target export --tag bert-export:$(RUNTIME) .)
-	$(BUILD) --target serve --tag bert-serve:$(RUNTIME) .
-	$(BUILD) --target service --tag bert-service:$(RUNTIME) .
+	$(if $(filter-out cuda,$(RUNTIME)),$(BUILD) --target export --tag packbert-export:$(RUNTIME) .)
+	$(BUILD) --target serve --tag packbert-serve:$(RUNTIME) .
+	$(BUILD) --target service --tag packbert:$(RUNTIME) .
 
 # builds the images and runs them with compose, about 5 minutes; needs Docker with Compose (docker/engine.sh start: one
 # for a machine that has none, then PATH=/var/tmp/bert-engine/bin:$$PATH BUILD_NETWORK=host)

@@ -1,4 +1,4 @@
-"""`bert-export [describe|download] CHECKPOINT [ARTIFACT] [options]`: exports a checkpoint."""
+"""`packbert export CHECKPOINT ARTIFACT`, `packbert describe` and `packbert download`."""
 
 import argparse
 import os
@@ -48,11 +48,11 @@ def main(words: Sequence[str]) -> int:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     if command:
-        parser = argparse.ArgumentParser(prog=f"bert-export {command}", description=COMMANDS[command])
+        parser = argparse.ArgumentParser(prog=f"packbert {command}", description=COMMANDS[command])
     else:
-        about = "Converts a trained BERT to an ONNX artifact for `bert-service`."
+        about = "Converts a trained BERT to an ONNX artifact for `packbert serve`."
         epilog = " ".join(f"`{name} CHECKPOINT`: {what}" for name, what in COMMANDS.items())
-        parser = argparse.ArgumentParser(prog="bert-export", description=about, epilog=epilog)
+        parser = argparse.ArgumentParser(prog="packbert export", description=about, epilog=epilog)
     parser.add_argument("checkpoint", help=CHECKPOINT)
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)

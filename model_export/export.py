@@ -100,7 +100,7 @@ def make_manifest(
     sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
-        exporter=f"bert-service {version('bert-service')}",
+        exporter=f"packbert {version('packbert')}",
         name=checkpoint.name,
         family=parts.architecture.family,
         precision=precision,

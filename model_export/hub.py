@@ -79,7 +79,7 @@ def _reason(error: Exception) -> str:
     from huggingface_hub import constants, errors
 
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    elsewhere = "run `bert-export download` with this name where there is a network, and copy HF_HOME here"
+    elsewhere = "run `packbert download` with this name where there is a network, and copy HF_HOME here"
     if isinstance(error, errors.GatedRepoError):
         return f"{first}; accept its terms on {constants.ENDPOINT} and set HF_TOKEN to a token of that account"
     if isinstance(error, errors.RepositoryNotFoundError):

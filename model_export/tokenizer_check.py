@@ -110,7 +110,7 @@ UNKNOWN = "\ue000 \U00012031 \U0001fbf0\U000f0000"  # private use, cuneiform, le
 
 def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:
     """What is wrong with the tokenizer, as a sentence without subject; empty if nothing is."""
-    with tempfile.TemporaryDirectory(prefix="bert-export-") as folder:
+    with tempfile.TemporaryDirectory(prefix="packbert-export-") as folder:
         path = Path(folder) / TOKENIZER
         tokenizer.save(str(path), pretty=False)
         return fault_of(path, bounds)

@@ -1,4 +1,4 @@
-"""`python -m service`: reads the settings, finds or makes an artifact and serves it; SIGTERM drains, exit code 0."""
+"""`packbert serve`: reads the settings, finds or makes an artifact and serves it; SIGTERM drains, exit code 0."""
 
 import logging
 import os

@@ -81,7 +81,7 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     if device not in devices:
         _refuse_checkpoint(folder, device)
         found = f", only one for {devices[0]}" if devices else ""
-        remedy = f"make one with `bert-export CHECKPOINT {folder} --device {device}`"
+        remedy = f"make one with `packbert export CHECKPOINT {folder} --device {device}`"
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
     manifest = Manifest.read(folder / device)
     fault = why_inconsistent(manifest)
@@ -134,5 +134,5 @@ def _why_golden_unusable(manifest: Manifest, vocabulary: int, hidden: int) -> st
 def _refuse_checkpoint(folder: Path, device: str) -> None:
     """Raises ManifestError for a checkpoint, into whose folder nothing should be exported."""
     if not available(folder) and any(any(folder.glob(pattern)) for pattern in CHECKPOINT):
-        solution = f"export it into another folder, `bert-export {folder} ARTIFACT --device {device}`"
+        solution = f"export it into another folder, `packbert export {folder} ARTIFACT --device {device}`"
         raise ManifestError(f"{folder} is a checkpoint, not an artifact: {solution}, and set BERT_ARTIFACT to that")

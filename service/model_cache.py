@@ -86,7 +86,7 @@ class Recipe:
     precision: str
     fast_int8: bool  # of this processor; what precision `auto` depends on, False for others
     fast_bf16: bool  # as `fast_int8`, of this processor and this installation
-    exporter: str = f"{version('bert-service')}, format {FORMAT}"
+    exporter: str = f"{version('packbert')}, format {FORMAT}"
 
     @property
     def key(self) -> str:
@@ -132,7 +132,9 @@ class Cache:
         try:
             descriptor = self._open_lock(recipe.key)
         except OSError as error:
-            solution = "set BERT_CACHE to a folder that is writable, or export with bert-export and set BERT_ARTIFACT"
+            solution = (
+                "set BERT_CACHE to a folder that is writable, or export with packbert export and set BERT_ARTIFACT"
+            )
             raise ModelError(f"{self.folder} cannot be written: {error.strerror}; {solution}") from error
         try:
             if not _try_lock(descriptor):

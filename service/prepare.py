@@ -32,7 +32,9 @@ log = logging.getLogger("service")
 def check_exporter() -> None:
     """Raises ModelError where the exporter is not installed."""
     if missing := [name for name in MODULES if not _is_installed(name)]:
-        solution = "pip install 'bert-service[export]', or export elsewhere with bert-export and set BERT_ARTIFACT"
+        solution = (
+            "install packbert with the extra export, or export elsewhere with packbert export and set BERT_ARTIFACT"
+        )
         raise ModelError(f"this installation cannot export: {missing[0]} is missing; {solution}")
 
 

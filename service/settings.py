@@ -16,7 +16,9 @@ from packbert.model_export.artifact.manifest import read_file
 
 
 class ModelSettings(BaseModel):
-    artifact: Path | None = Field(None, description="folder written by `bert-export`; this or BERT_MODEL must be set")
+    artifact: Path | None = Field(
+        None, description="folder written by `packbert export`; this or BERT_MODEL must be set"
+    )
     model: str | None = Field(
         None,
         description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact; "
@@ -29,7 +31,7 @@ class ModelSettings(BaseModel):
     )
     cache: Path | None = Field(
         None,
-        description="folder of the artifacts that BERT_MODEL was exported to; unset: bert-service in $XDG_CACHE_HOME "
+        description="folder of the artifacts that BERT_MODEL was exported to; unset: packbert in $XDG_CACHE_HOME "
         "or ~/.cache",
     )
     update: bool = Field(
@@ -41,7 +43,7 @@ class ModelSettings(BaseModel):
     @property
     def cache_folder(self) -> Path:
         """Of BERT_CACHE or its default. Raises RuntimeError where this user has no home."""
-        return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "bert-service"
+        return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "packbert"
 
     def why_no_model(self) -> str:
         """Why these settings do not name one model; empty if they do."""
@@ -308,8 +310,8 @@ def variables_with(**more: str) -> dict[str, str]:
 
 WITHOUT_FLAG = ("api_key",)  # all users of the machine can read a command line
 ABOUT = (
-    "Serves a trained BERT over REST. `--model` takes a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder "
-    "or an artifact. Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS."
+    "Serves a trained BERT over REST. MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or "
+    "an artifact. Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS."
 )
 EPILOG = "BERT_API_KEY has no flag, because all users of a machine can read a command line."
 
@@ -317,12 +319,16 @@ EPILOG = "BERT_API_KEY has no flag, because all users of a machine can read a co
 def variables_of(words: Sequence[str]) -> dict[str, str]:
     """The BERT_* variables that the flags in `words` set. An unknown flag ends the process with exit code 2."""
     given = _parser().parse_args(words)
+    if given.MODEL is not None:
+        given.model = given.MODEL
+    del given.MODEL
     return {PREFIX + name.upper(): value for name, value in vars(given).items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bert-service", description=ABOUT, epilog=EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"bert-service {version('bert-service')}")
+    parser = argparse.ArgumentParser(prog="packbert serve", description=ABOUT, epilog=EPILOG, allow_abbrev=False)
+    parser.add_argument("MODEL", nargs="?", help=_escaped(f"{Settings.model_fields['model'].description}"))
+    parser.add_argument("--version", action="version", version=f"packbert {version('packbert')}")
     for name, field in Settings.model_fields.items():
         if name not in WITHOUT_FLAG:
             flag, about = f"--{name.replace('_', '-')}", f"{field.description} (default: {_default(field)})"

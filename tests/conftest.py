@@ -63,7 +63,7 @@ def bert_artifact(exported: Callable[..., Artifact]) -> Path:
 
 
 class Serve(Protocol):
-    """Returns a client of a running `python -m service`, one for the same artifact and settings in all tests."""
+    """Returns a client of a running `packbert serve`, one for the same artifact and settings in all tests."""
 
     def __call__(self, artifact: Path, **settings: str) -> httpx.Client: ...
 

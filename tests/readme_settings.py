@@ -22,7 +22,7 @@ COMPOSE_MARKS = (
     "  # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
     "  # /settings\n",
 )
-CHART_SCHEMA = ROOT / "deploy" / "helm" / "bert-service" / "values.schema.json"
+CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "precision", "cache", "update", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.

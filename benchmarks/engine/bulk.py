@@ -2,7 +2,7 @@
 
     engine    the queue, the batcher and the model of an Engine, on texts that were tokenized before
     library   `Engine.embed_all`, text to vector
-    job       `run_job` as `bert-service bulk` has it, from a file of lines to an array in a file; its reading and
+    job       `run_job` as `packbert bulk` has it, from a file of lines to an array in a file; its reading and
               writing included
 
 The three take turns on the same texts within one run. Seconds of CPU are of the whole process.

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from benchmarks.harness.machine import RESULTS
 
 STYLE: Any = {
-    "svg.hashsalt": "bert-service",
+    "svg.hashsalt": "packbert",
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,

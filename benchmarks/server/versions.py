@@ -100,7 +100,7 @@ def main() -> None:
     asked = parser.parse_args()
     for name in asked.model or MODELS:
         with ExitStack() as stack:
-            module = "benchmarks.harness.null_model" if asked.cost else "service"
+            module = "benchmarks.harness.null_model" if asked.cost else ""
             roots = (HERE, asked.other.resolve())
             ours, others = (stack.enter_context(_served(name, root, module)) for root in roots)
             if asked.cost:
@@ -112,7 +112,8 @@ def main() -> None:
 
 
 def _served(name: str, root: Path, module: str) -> ServiceProcess:
-    """The service of the checkout `root`, started by its `module`, on an artifact that its own exporter writes."""
+    """The service of the checkout `root`, or its `module`, on an artifact that its own exporter writes."""
+    module = module or ("packbert.service" if (root / "packbert").is_dir() else "service")
     source, precision = MODELS[name]
     folder = _artifact(name, root)
     environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}

@@ -54,7 +54,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("output", type=Path, help="a folder, which all nodes share")
     parser.add_argument("--artifact", required=True, help="a folder that every node has")
     parser.add_argument("--threads", type=int, default=1, help="CPUs of one engine (default: %(default)s)")
-    parser.add_argument("--task", default="embed", help="as of `bert-service bulk` (default: %(default)s)")
+    parser.add_argument("--task", default="embed", help="as of `packbert bulk` (default: %(default)s)")
     parser.add_argument("--column", default="text", help="of the texts (default: %(default)s)")
     parser.add_argument("--pair-column", help="of the second texts, for nsp and predict")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON", help="a field of every request")

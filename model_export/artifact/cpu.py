@@ -49,7 +49,9 @@ def why_bf16_unavailable() -> str:
     if not FAST_BF16 & _flags():
         return "this processor has neither AVX512-BF16 nor AMX, which bf16 needs: use fp32 or int8"
     if find_spec(BF16_RUNTIME) is None:
-        return "OpenVINO is not installed, which runs bf16: pip install 'bert-service[openvino]', or use fp32 or int8"
+        return (
+            "OpenVINO is not installed, which runs bf16: install packbert with the extra openvino, or use fp32 or int8"
+        )
     return ""
 
 

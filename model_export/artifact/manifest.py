@@ -67,8 +67,8 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-KEY = "bert_service_sizes"  # in the model's metadata, whose values protobuf stores as they are
-BEGIN = b'{"format": "bert-service sizes 2", '
+KEY = "packbert_sizes"  # in the model's metadata, whose values protobuf stores as they are
+BEGIN = b'{"format": "packbert sizes 2", '
 SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments", "parameters", "positions")
 
 
@@ -225,7 +225,7 @@ class Manifest:
         except FileNotFoundError:
             raise ManifestError(
                 f"{folder} has no {MANIFEST}, so it is not an artifact; "
-                "create one with `bert-export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
+                "create one with `packbert export CHECKPOINT ARTIFACT`, where ARTIFACT is a new folder"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"{folder / MANIFEST} cannot be read: {error}") from error

@@ -205,8 +205,8 @@ class GraphBuilder:
         return ir.Model(
             self._graph,
             ir_version=10,
-            producer_name="bert-service",
-            producer_version=version("bert-service"),
+            producer_name="packbert",
+            producer_version=version("packbert"),
             metadata_props=dict(metadata),
         )
 

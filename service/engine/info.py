@@ -51,7 +51,7 @@ def engine_info(
         "artifact": artifact.digest,
         "versions": {
             "exporter": manifest.exporter,
-            "service": version("bert-service"),
+            "service": version("packbert"),
             "onnxruntime": onnxruntime_version(),
             **({"openvino": version("openvino")} if manifest.precision == BF16 else {}),
         },

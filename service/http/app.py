@@ -172,7 +172,7 @@ def create_app(backend: Backend) -> ASGIApp:
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
-        title="bert-service",
+        title="packbert",
         summary="Trained BERT models over REST",
         version="1",
         lifespan=lifespan,

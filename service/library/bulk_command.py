@@ -1,4 +1,4 @@
-"""`bert-service bulk FILE OUTPUT`: the answers to all texts of a file, in its order, by an engine in this process.
+"""`packbert bulk FILE OUTPUT`: the answers to all texts of a file, in its order, by an engine in this process.
 
 The same command continues a job that was stopped or killed. The settings are the BERT_* variables of the service.
 """
@@ -18,11 +18,11 @@ from packbert.service.settings import Settings, SettingsError, variables_with
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bert-service bulk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="packbert bulk", description=__doc__)
     parser.add_argument("file", type=Path, help="one text a line, .csv, .jsonl or .parquet")
     parser.add_argument("output", type=Path, help=".npy (vectors), .jsonl or .parquet")
     parser.add_argument("--task", choices=TASKS, default="embed", help="(default: %(default)s)")
-    parser.add_argument("--artifact", type=Path, help="folder written by bert-export (default: BERT_ARTIFACT)")
+    parser.add_argument("--artifact", type=Path, help="folder written by packbert export (default: BERT_ARTIFACT)")
     add_job_arguments(parser)
     return parser.parse_args(arguments)
 
@@ -30,7 +30,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """The exit code, as `run_command` has it."""
     asked = parse_arguments(arguments)
-    return run_command("bert-service bulk", partial(_answer, asked), SettingsError, ManifestError, DeviceError)
+    return run_command("packbert bulk", partial(_answer, asked), SettingsError, ManifestError, DeviceError)
 
 
 def _answer(asked: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def _check_packages(asked: argparse.Namespace) -> None:
     """Raises SettingsError where a package is missing that this job needs."""
     parquet = ".parquet" in (asked.file.suffix, asked.output.suffix)
     if missing := [name for name in ("tqdm", *(["pyarrow"] if parquet else [])) if find_spec(name) is None]:
-        raise SettingsError(f"this needs {', '.join(missing)}: pip install 'bert-service[service,client]'")
+        raise SettingsError(f"this needs {', '.join(missing)}: install packbert with the extra service,client")
 
 
 def _run(job: Job, settings: Settings) -> int:

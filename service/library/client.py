@@ -71,7 +71,7 @@ class Sender:
     ) -> Iterator[tuple[Answers, list[Input]]]:
         """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
         most = 2 * self._max_requests - 1  # and the one that was read
-        with ThreadPoolExecutor(self._max_requests, "bert-client") as pool:
+        with ThreadPoolExecutor(self._max_requests, "packbert-client") as pool:
             yield from in_order(chunks, lambda chunk: pool.submit(answer, chunk), size=lambda _: 1, most=lambda: most)
 
     def send(self, path: str, body: dict[str, Any] | None, *, accept: str) -> httpx.Response | RequestFailed:

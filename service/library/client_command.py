@@ -1,4 +1,4 @@
-"""`bert-client TASK FILE --output FILE`: the answers to all texts of a file, in its order; continues after a stop."""
+"""`packbert client TASK FILE -o FILE`: the answers to all texts of a file, in its order; continues after a stop."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from packbert.service.library.job import TASKS, run_job
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bert-client", description=__doc__)
+    parser = argparse.ArgumentParser(prog="packbert client", description=__doc__)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("file", type=Path, help="one text a line, .csv, .jsonl or .parquet")
     parser.add_argument("--output", "-o", type=Path, required=True, help=".npy (vectors), .jsonl or .parquet")
@@ -29,7 +29,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, as `run_command` has it."""
-    return run_command("bert-client", partial(_answer, parse_arguments(arguments)))
+    return run_command("packbert client", partial(_answer, parse_arguments(arguments)))
 
 
 def _answer(asked: argparse.Namespace) -> int:

@@ -220,7 +220,7 @@ class Engine(BulkMethods):
 def _check_artifact(settings: Settings) -> ArtifactChoice:
     """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
-        raise SettingsError("an engine opens an artifact: BERT_MODEL is for the command bert-service")
+        raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
     choice = select_artifact(settings.artifact, settings.device, settings.cuda_attention)
     describe_defaults(choice.artifact.manifest, settings)
     return choice

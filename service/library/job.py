@@ -80,7 +80,7 @@ class BulkEngine(ABC):
         return split_into_chunks(inputs, self._limits)
 
     def run_all(self, task: str, inputs: Iterable[Input], **fields: Any) -> Iterator[Any]:
-        """The answer to each input, in order, for any task of `bert-service bulk`. Reads the inputs as it goes.
+        """The answer to each input, in order, for any task of `packbert bulk`. Reads the inputs as it goes.
 
         Raises ServiceError for an input that is refused; `index` is its place among all.
         """
@@ -243,7 +243,7 @@ class Job:
         """All that decides the output, by names for an error. `info` is the content of /info."""
         stat = self.source.stat()
         return {
-            "version": version("bert-service"),
+            "version": version("packbert"),
             "task": self.task,
             "the file": str(self.source.resolve()),
             "its size": stat.st_size,

@@ -46,7 +46,7 @@ class TaskMethods(ABC):
     async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any: ...
 
     async def answer(self, task: str, inputs: Sequence[Input], **fields: Any) -> Sequence[Any]:
-        """The answer to each input of one request of `task`, one of those that `bert-service bulk` has."""
+        """The answer to each input of one request of `task`, one of those that `packbert bulk` has."""
         spec = TASKS[task]
         found = await self.run(spec.path, inputs=[as_json(one, spec) for one in inputs], **fields)
         return [found] if spec.unwraps and len(inputs) == 1 else list(found)

@@ -114,7 +114,7 @@ class StateCollector(Collector):
             "artifact": self.artifact.digest,
             "precision": manifest.precision,
             "device": manifest.device,
-            "version": version("bert-service"),
+            "version": version("packbert"),
         }
         info = GaugeMetricFamily("bert_info", "Always 1; the labels say what answers", labels=list(labels))
         info.add_metric(list(labels.values()), 1)

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from packbert.service.trace_context import TRACEPARENT
 
-NAME = "bert-service"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
+NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
 FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even where the collector does not answer
 SAMPLED_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 TRACE_HEADERS = (b"traceparent", b"tracestate")

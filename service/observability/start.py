@@ -20,7 +20,7 @@ def check_packages(settings: Settings) -> None:
     if settings.tracing and (missing := [package for module, package in PACKAGES.items() if not _is_installed(module)]):
         raise SettingsError(
             f"OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need {', '.join(missing)}: "
-            "install bert-service[otel], or unset the variable"
+            "install packbert[otel], or unset the variable"
         )
 
 

@@ -103,7 +103,7 @@ def _end_with_supervisor(spec: WorkerSpec) -> None:
     os._exit(1)
 
 
-PREFIX = "bert-service-"
+PREFIX = "packbert-"
 LOCK = "lock"  # a file in it, locked (flock) while its supervisor lives
 
 

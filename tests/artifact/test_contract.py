@@ -118,7 +118,7 @@ def test_a_manifest_nested_too_deeply_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_is_not_advised_to_be_exported_into_its_own_folder() -> None:
     with pytest.raises(ManifestError) as raised:
         open_artifact(GOLDEN / "bert")
-    assert f"is a checkpoint, not an artifact: export it into another folder, `bert-export {GOLDEN}" in str(
+    assert f"is a checkpoint, not an artifact: export it into another folder, `packbert export {GOLDEN}" in str(
         raised.value
     )
     assert "/bert ARTIFACT --device cpu`, and set BERT_ARTIFACT to that" in str(raised.value)

@@ -17,7 +17,7 @@ import yaml
 
 from tests.paths import ROOT
 
-CHART = ROOT / "deploy" / "helm" / "bert-service"
+CHART = ROOT / "deploy" / "helm" / "packbert"
 CUSTOM_RESOURCES = Path(__file__).with_name("custom_resources.json")
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()  # the chart's kubeVersion, the newest known
 RELEASE, NAMESPACE = "demo", "prod"

@@ -10,7 +10,7 @@ MODEL = {"model": "org/model"}
 GRACE = "terminationGracePeriodSeconds"
 PEER = [{"podSelector": {"matchLabels": {"app": "gateway"}}}]
 SCRAPER = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-SERIES = '{namespace="prod",service="demo-bert-service"}'
+SERIES = '{namespace="prod",service="demo-packbert"}'
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ CASES = {
             "env/BERT_MODEL": "org/model",
             "env/BERT_PRECISION": "int8",
             "env/BERT_ARTIFACT": None,
-            "container/image": "bert-service:cpu",
+            "container/image": "packbert:cpu",
             "pod/initContainers": None,
             "pod/volumes/1": {"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}},
             "PersistentVolumeClaim": None,
@@ -49,7 +49,7 @@ CASES = {
             "PersistentVolumeClaim/spec/accessModes": ["ReadWriteMany"],
             "PersistentVolumeClaim/spec/storageClassName": "fast",
             "PersistentVolumeClaim/spec/resources/requests/storage": "50Gi",
-            "pod/volumes/1/persistentVolumeClaim/claimName": "demo-bert-service-cache",
+            "pod/volumes/1/persistentVolumeClaim/claimName": "demo-packbert-cache",
             "Deployment/spec/strategy/type": "RollingUpdate",
             "Deployment/spec/replicas": 3,
         },
@@ -65,11 +65,11 @@ CASES = {
     "export in an initContainer": Case(
         MODEL | {"precision": "int8", "export": {"initContainer": True, "resources": {"limits": {"memory": "9Gi"}}}},
         {
-            "pod/initContainers/0/image": "bert-export:cpu",
+            "pod/initContainers/0/image": "packbert-export:cpu",
             "pod/initContainers/0/args/0": "org/model",
             "pod/initContainers/0/args/2": "int8",
             "pod/initContainers/0/resources/limits/memory": "9Gi",
-            "container/image": "bert-serve:cpu",
+            "container/image": "packbert-serve:cpu",
             "container/volumeMounts/1/readOnly": True,
             "env/BERT_MODEL": None,
             "env/BERT_PRECISION": None,
@@ -80,7 +80,7 @@ CASES = {
         {
             "env/BERT_ARTIFACT": "/artifacts/bert/v2",
             "env/BERT_MODEL": None,
-            "container/image": "bert-serve:cpu",
+            "container/image": "packbert-serve:cpu",
             "pod/volumes/1/persistentVolumeClaim": {"claimName": "models", "readOnly": True},
             "container/volumeMounts/1": {"name": "artifact", "mountPath": "/artifacts", "readOnly": True},
         },
@@ -88,9 +88,9 @@ CASES = {
     "images of a registry": Case(
         MODEL | EXPORT | {"image": NEW_REGISTRY},
         {
-            "container/image": "registry.example.com/team/bert-serve:cpu",
+            "container/image": "registry.example.com/team/packbert-serve:cpu",
             "container/imagePullPolicy": "Always",
-            "pod/initContainers/0/image": "registry.example.com/team/bert-export:cpu",
+            "pod/initContainers/0/image": "registry.example.com/team/packbert-export:cpu",
             "pod/initContainers/0/imagePullPolicy": "Always",
             "pod/imagePullSecrets": [{"name": "login"}],
         },
@@ -112,8 +112,8 @@ CASES = {
     "secrets": Case(
         MODEL | {"apiKeys": {"secret": "keys", "key": "all"}, "hubToken": {"secret": "hub", "key": "read"}},
         {
-            "env/BERT_API_KEY_FILE": "/etc/bert-service/keys",
-            "container/volumeMounts/2/mountPath": "/etc/bert-service",
+            "env/BERT_API_KEY_FILE": "/etc/packbert/keys",
+            "container/volumeMounts/2/mountPath": "/etc/packbert",
             "pod/volumes/2/secret": {"secretName": "keys", "items": [{"key": "all", "path": "keys"}]},
             "env/HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "read"}},
         },
@@ -134,7 +134,7 @@ CASES = {
         scaled("hpa", minReplicas=2, maxReplicas=9, busyRatio=0.6, waitSeconds=2, scaleDownSeconds=60),
         {
             "Deployment/spec/replicas": None,
-            "HorizontalPodAutoscaler/spec/scaleTargetRef/name": "demo-bert-service",
+            "HorizontalPodAutoscaler/spec/scaleTargetRef/name": "demo-packbert",
             "HorizontalPodAutoscaler/spec/minReplicas": 2,
             "HorizontalPodAutoscaler/spec/maxReplicas": 9,
             "HorizontalPodAutoscaler/spec/metrics/0/pods/metric/name": "bert_busy_ratio",
@@ -148,7 +148,7 @@ CASES = {
         KEDA,
         {
             "Deployment/spec/replicas": None,
-            "ScaledObject/spec/scaleTargetRef/name": "demo-bert-service",
+            "ScaledObject/spec/scaleTargetRef/name": "demo-packbert",
             "ScaledObject/spec/minReplicaCount": 2,
             "ScaledObject/spec/maxReplicaCount": 9,
             "ScaledObject/spec/fallback/replicas": 2,
@@ -194,14 +194,14 @@ CASES = {
         MODEL | {"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb", "runtimeClassName": "nvidia"}},
         {
             "container/resources/limits": {"memory": "4Gi", "nvidia.com/mig-1g.10gb": 1},
-            "container/image": "bert-service:cuda",
+            "container/image": "packbert:cuda",
             "env/BERT_DEVICE": "cuda",
             "pod/runtimeClassName": "nvidia",
         },
     ),
     "GPU, after an export": Case(
         MODEL | EXPORT | {"gpu": {"count": 1}},
-        {"pod/initContainers/0/args/3": "cuda", "container/image": "bert-serve:cuda"},
+        {"pod/initContainers/0/args/3": "cuda", "container/image": "packbert-serve:cuda"},
     ),
     "resources": Case(
         MODEL | {"resources": {"requests": {"cpu": "4", "memory": "6Gi"}, "limits": {"memory": "6Gi"}}},

@@ -17,7 +17,7 @@ from tests.paths import ROOT
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 RULE_TESTS = ROOT / "tests" / "deploy" / "rules_test.yml"
-DASHBOARD = DEPLOY / "grafana" / "bert-service.json"
+DASHBOARD = DEPLOY / "grafana" / "packbert.json"
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
 CHILDREN = ("lhs", "rhs", "expr", "param", "vector_selector")  # of a node of promql_parser, besides `args`
 

@@ -158,8 +158,8 @@ def test_another_export_goes_into_another_folder() -> None:
 
 
 def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
-    """With a stand-in for bert-export, which writes the folder and what it was asked for."""
-    exporter = tmp_path / "bert-export"
+    """With a stand-in for packbert export, which writes the folder and what it was asked for."""
+    exporter = tmp_path / "packbert export"
     exporter.write_text(f'#!/bin/sh\nmkdir -p "$2/cuda"\necho "$@" >> {tmp_path}/asked\n')
     exporter.chmod(0o755)
     (init,) = render(MODEL | EXPORT | {"gpu": {"count": 1}}).pod["initContainers"]
@@ -185,12 +185,12 @@ def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
     with loaded() as chart:
         archive = chart.save(tmp_path)
     with loaded(Path(archive)) as packed:
-        rules = packed.render(MODEL | ALL, name="demo")["bert-service/templates/prometheusrule.yaml"]
+        rules = packed.render(MODEL | ALL, name="demo")["packbert/templates/prometheusrule.yaml"]
     assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
 
 
 def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
-    rendered, other = render(MODEL | ALL), render(MODEL | ALL, name="bert-service")
+    rendered, other = render(MODEL | ALL), render(MODEL | ALL, name="packbert")
     labels = rendered["Deployment"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
         rendered["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -202,7 +202,7 @@ def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:
     assert all(each.items() <= labels.items() for each in selectors)
     others = other["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert not any(each.items() <= others.items() for each in selectors)
-    assert other["Deployment"]["metadata"]["name"] == "bert-service"
+    assert other["Deployment"]["metadata"]["name"] == "packbert"
 
 
 def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:

@@ -54,7 +54,7 @@ def test_compose_starts_prometheus_and_grafana_only_on_request_with_these_files(
     assert all(path.exists() for path in mounted.values())
     assert mounted["/etc/prometheus"] == DEPLOY / "prometheus"
     assert mounted["/etc/grafana/provisioning"] == DEPLOY / "grafana" / "provisioning"
-    folder = provisioned("dashboards", "bert-service.yml")["providers"][0]["options"]["path"]
+    folder = provisioned("dashboards", "packbert.yml")["providers"][0]["options"]["path"]
     assert mounted[f"{folder}/{DASHBOARD.name}"] == DASHBOARD
     assert provisioned("datasources", "prometheus.yml")["datasources"][0]["url"] == "http://prometheus:9090"
 

@@ -9,7 +9,7 @@ from packbert.service.workers.supervisor import STOP_GRACE_SECONDS
 from tests.deploy.queries import DEPLOY
 from tests.paths import ROOT
 
-UNIT = DEPLOY / "systemd" / "bert-service.service"
+UNIT = DEPLOY / "systemd" / "packbert.service"
 # Names that systemd 252 knows; it ignores others with a line in its log.
 HARDENING = {
     "CapabilityBoundingSet",

@@ -21,16 +21,16 @@ from tests.paths import GOLDEN, ROOT
 MODEL = "bert"  # a folder in tests/golden
 PROJECT = "bert-images-test"
 MAX_CPU_BYTES = 350_000_000
-IMAGES = {"export": "bert-export:cpu", "serve": "bert-serve:cpu", "service": "bert-service:cpu"}
+IMAGES = {"export": "packbert-export:cpu", "serve": "packbert-serve:cpu", "service": "packbert:cpu"}
 HOST_NETWORK = ROOT / "tests" / "deploy" / "host_network.yml"
 ALONE = ("run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL")
 # Imports all that the image serves with, and what that imports when it is first used; lists the packages that are left.
 # The client has packages of its own, which no image holds.
 UNUSED = """
 import importlib, importlib.metadata as metadata, pkgutil, sys
-from bert_service import service
-for module in pkgutil.walk_packages(service.__path__, "bert_service.service."):
-    name = module.name.removeprefix("bert_service.service.")
+from packbert import service
+for module in pkgutil.walk_packages(service.__path__, "packbert.service."):
+    name = module.name.removeprefix("packbert.service.")
     if not name.startswith("client") and not name.endswith("__main__"):
         importlib.import_module(module.name)
 import uvloop  # by the API workers' entry
@@ -102,7 +102,7 @@ def test_an_image_has_labels_and_a_user_without_rights(name: str) -> None:
     assert {"title", "description", "licenses", "version", "revision", "base.name"} <= set(labels)
     assert "unknown" not in labels.values()
     assert config["User"] == "10001"
-    assert config["Entrypoint"] == ["bert-export" if name == "export" else "bert-service"]
+    assert config["Entrypoint"] == ["packbert export" if name == "export" else "packbert"]
 
 
 def test_the_serving_image_holds_only_what_the_service_imports() -> None:
@@ -166,7 +166,7 @@ def test_one_command_exports_a_checkpoint_and_finds_it_at_the_next_start(port: s
             assert client.get("/info").json()["model"] == MODEL
             assert client.post("/embed", json={"inputs": "hello"}).status_code == 200
     log = docker("logs", container("service")).stderr
-    assert "exported before, in /data/bert-service/artifacts/" in log
+    assert "exported before, in /data/packbert/artifacts/" in log
     name = container("service")
     docker("kill", "--signal=TERM", name)
     assert docker("wait", name).stdout.strip() == "0"
@@ -190,9 +190,9 @@ def test_one_command_serves_a_hub_id_and_needs_no_hub_at_the_next_start(port: st
 
 
 def test_an_image_says_which_package_a_command_of_another_one_needs() -> None:
-    refused = docker("run", "--rm", "--network=none", "--entrypoint=bert-export", IMAGES["serve"], check=False)
+    refused = docker("run", "--rm", "--network=none", "--entrypoint=packbert", IMAGES["serve"], "export", check=False)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("bert-export: bert_service.model_export.__main__ is not installed here")
+    assert refused.stderr.startswith("packbert-export: packbert.model_export.__main__ is not installed here")
 
 
 @pytest.mark.usefixtures("served")  # its artifact
@@ -220,6 +220,6 @@ def test_bulk_answers_a_file_in_the_image_of_the_one_command(tmp_path: Path) -> 
 
 
 def test_a_hub_id_without_a_network_is_refused() -> None:
-    refused = docker(*ALONE, IMAGES["service"], "--model", REPOSITORY, check=False)
+    refused = docker(*ALONE, IMAGES["service"], "serve", REPOSITORY, check=False)
     assert refused.returncode == 2
     assert f"{REPOSITORY} is not a local folder and could not be downloaded" in refused.stderr

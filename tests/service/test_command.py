@@ -1,4 +1,4 @@
-"""The flags of `bert-service`: one for each setting."""
+"""The flags of `packbert`: one for each setting."""
 
 import pytest
 
@@ -32,4 +32,4 @@ def test_an_unknown_flag_ends_the_process(words: list[str], capsys: pytest.Captu
     with pytest.raises(SystemExit) as ended:
         variables_of(words)
     assert ended.value.code == 2
-    assert "bert-service: error: unrecognized arguments: " in capsys.readouterr().err
+    assert "packbert: error: unrecognized arguments: " in capsys.readouterr().err

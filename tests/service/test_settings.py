@@ -19,10 +19,10 @@ def test_the_artifact_is_all_that_must_be_set() -> None:
 def test_a_model_is_named_instead_of_an_artifact() -> None:
     settings = Settings.from_environment({"BERT_MODEL": "google-bert/bert-base-chinese", "XDG_CACHE_HOME": "/data"})
     assert (settings.model, settings.artifact) == ("google-bert/bert-base-chinese", None)
-    assert settings.cache_folder == Path("/data/bert-service")
+    assert settings.cache_folder == Path("/data/packbert")
     given = Settings.from_environment({"BERT_MODEL": "/a", "BERT_CACHE": "/cache", "XDG_CACHE_HOME": "/data"})
     assert given.cache_folder == Path("/cache")
-    assert Settings.from_environment({"BERT_MODEL": "/a"}).cache_folder == Path("~/.cache/bert-service").expanduser()
+    assert Settings.from_environment({"BERT_MODEL": "/a"}).cache_folder == Path("~/.cache/packbert").expanduser()
 
 
 @pytest.mark.parametrize(

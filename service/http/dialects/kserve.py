@@ -184,7 +184,7 @@ LABELS = ("scores", "label")
 
 
 class ServerMetadata(BaseModel):
-    name: str = Field(examples=["bert-service"])
+    name: str = Field(examples=["packbert"])
     version: str
     extensions: list[str] = Field(examples=[["binary_tensor_data"]])
 
@@ -296,7 +296,7 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
     @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
-        return _json({"name": "bert-service", "version": version("bert-service"), "extensions": extensions})
+        return _json({"name": "packbert", "version": version("packbert"), "extensions": extensions})
 
     @router.get("/v2/health/live", response_model=Live, summary="The process responds, as /health")
     async def server_live() -> Response:

@@ -85,7 +85,7 @@ class Model(BaseModel):
     id: str = Field(examples=["sample"])
     object: Literal["model"]
     created: int = Field(description="when this service started, in seconds since 1970", examples=[1790000000])
-    owned_by: str = Field(examples=["bert-service"])
+    owned_by: str = Field(examples=["packbert"])
     root: str = Field(description="of vLLM: the same id", examples=["sample"])
     max_model_len: int = Field(description="of vLLM: tokens in one text", examples=[512])
 
@@ -210,7 +210,7 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
         "id": manifest.name,
         "object": "model",
         "created": int(time.time()),
-        "owned_by": "bert-service",
+        "owned_by": "packbert",
         "root": manifest.name,
         "max_model_len": manifest.max_tokens,
     }

@@ -33,7 +33,7 @@ def hub() -> Iterator[FakeHub]:
 
 
 def run(hub: FakeHub, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """`python -m model_export`, with `folder`/hub as the hub's cache."""
+    """`packbert export`, with `folder`/hub as the hub's cache."""
     environment = os.environ | hub.variables(folder / "hub") | more
     command = [sys.executable, "-m", "packbert", "export", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -82,9 +82,7 @@ def test_offline_the_error_says_what_is_missing_and_the_way_out(hub: FakeHub, tm
     finished = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
     assert finished.returncode == 2
     assert f"it is not, or not completely, in {tmp_path / 'hub' / 'hub'}, and HF_HUB_OFFLINE is set" in finished.stderr
-    assert (
-        "run `bert-export download` with this name where there is a network, and copy HF_HOME here" in finished.stderr
-    )
+    assert "run `packbert download` with this name where there is a network, and copy HF_HOME here" in finished.stderr
 
 
 def test_what_was_downloaded_is_enough_offline(hub: FakeHub, tmp_path: Path) -> None:

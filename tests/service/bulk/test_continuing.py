@@ -53,7 +53,7 @@ def killed(bert_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A folder with in.txt and the parts of a job under BERT_POOLING=cls and --skip-errors, killed by SIGKILL."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "in.txt").write_text("\n".join(TEXTS) + "\n", "utf-8")
-    command = ["service", "bulk", str(folder / "in.txt"), str(folder / "out.npy"), "--skip-errors"]
+    command = ["packbert", "bulk", str(folder / "in.txt"), str(folder / "out.npy"), "--skip-errors"]
     process = start(command, BERT_ARTIFACT=str(bert_artifact), BERT_POOLING="cls")
     wait_for_a_part(process, folder / "out.npy.parts")
     kill(process)
@@ -156,7 +156,7 @@ def test_an_other_artifact_file_size_of_parts_or_version_is_another_job(
 def test_two_runs_do_not_share_an_output_and_a_kill_releases_it(
     job_folder: Path, bert_artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["service", "bulk", str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
+    command = ["packbert", "bulk", str(job_folder / "in.txt"), str(job_folder / "other.npy"), "--skip-errors"]
     first = start(command, BERT_ARTIFACT=str(bert_artifact), BERT_POOLING="cls")
     wait_for_a_part(first, job_folder / "other.npy.parts")
     first.send_signal(signal.SIGSTOP)  # it neither ends nor goes on
@@ -186,7 +186,7 @@ def test_a_server_that_was_started_with_other_defaults_continues_no_job_of_the_c
     source.write_text("\n".join(TEXTS) + "\n", "utf-8")
     command = ["embed", str(source), "-o", str(output), "--skip-errors", "--url"]
     with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_POOLING": "cls"}) as server:
-        process = start(["service.client", *command, server.url])
+        process = start(["packbert", "client", *command, server.url])
         wait_for_a_part(process, tmp_path / "out.npy.parts")
         kill(process)
     with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_POOLING": "mean"}) as server:

@@ -1,4 +1,4 @@
-"""Any number of texts through an engine in bounded memory; and `bert-service bulk`."""
+"""Any number of texts through an engine in bounded memory; and `packbert bulk`."""
 
 import json
 from collections.abc import Iterator

@@ -80,7 +80,7 @@ def test_a_request_is_a_span_below_that_of_its_client(traced: Traced, collector:
     traced.end()
     (request,) = collector.named("POST /embed")
     assert (request.trace_id, request.parent_id, request.kind) == (TRACE, PARENT, SERVER_KIND)
-    assert (request.trace_state, request.service) == ("vendor=1", "bert-service")
+    assert (request.trace_state, request.service) == ("vendor=1", "packbert")
     assert request.attributes == {
         "http.request.method": "POST",
         "http.route": "/embed",

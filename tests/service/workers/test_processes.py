@@ -444,7 +444,7 @@ def test_a_service_that_is_killed_as_a_whole_leaves_its_folder_to_the_next_one(
 ) -> None:
     """As a container that runs out of memory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine, living = settings | {"TMPDIR": str(tmp_path)}, tmp_path / "bert-service-of-another-program"
+    mine, living = settings | {"TMPDIR": str(tmp_path)}, tmp_path / "packbert-of-another-program"
     living.mkdir()
     killed = Service(mine | {"BERT_PORT": "0"})
     killed.start()
@@ -488,8 +488,11 @@ def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, st
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("service.workers.supervisor", "onnxruntime numpy fastapi starlette tokenizers uvicorn prometheus_client"),
-        ("service.workers.api_worker", "onnxruntime"),
+        (
+            "packbert.service.workers.supervisor",
+            "onnxruntime numpy fastapi starlette tokenizers uvicorn prometheus_client",
+        ),
+        ("packbert.service.workers.api_worker", "onnxruntime"),
     ],
 )
 def test_a_process_imports_only_what_it_uses(module: str, heavy: str) -> None:
@@ -509,7 +512,8 @@ def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str
 
 
 def test_a_missing_temporary_folder_fails_the_start_with_one_message(settings: dict[str, str]) -> None:
-    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from packbert.service.__main__ import main; sys.exit(main())"
+    code = "import sys, tempfile; tempfile.tempdir = '/nowhere'; "
+    code += "from packbert.service.__main__ import main; sys.exit(main())"
     environment = (
         {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
         | settings

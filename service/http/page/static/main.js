@@ -36,7 +36,7 @@ let shown = "";
 function makeTop() {
   const change = () => setLanguage(currentLanguage() === "en" ? "zh" : "en");
   return h("header", { class: "top" },
-    h("div", { class: "top-inner" }, h("span", { class: "brand" }, "bert-service"), model,
+    h("div", { class: "top-inner" }, h("span", { class: "brand" }, "packbert"), model,
       h("div", { class: "tools" }, h("a", { class: "quiet", href: "docs", t: "page.reference" }), makeThemeButton(),
         button({ class: "quiet", id: "language", t: "page.language" }, change))), navigation);
 }

@@ -4,7 +4,7 @@ import en from "./texts/en.js";
 import zh from "./texts/zh.js";
 
 const TEXTS = { en, zh };
-const STORED = "bert-service-language";
+const STORED = "packbert-language";
 /** @type {WeakMap<Element, Map<string, any>>} of each translated element: the attribute ("" for its text) and its key */
 const translated = new WeakMap();
 const listeners = new Set();

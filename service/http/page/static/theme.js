@@ -3,7 +3,7 @@
 import { button } from "./dom.js";
 import { translateText } from "./texts.js";
 
-const STORED = "bert-service-theme";
+const STORED = "packbert-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 /** A button that names the theme it changes to. */

@@ -74,7 +74,7 @@ def test_a_base_url_without_v1_works_for_embeddings_and_the_list_of_models(serve
 
 def test_the_model_is_listed_and_described(client: openai.OpenAI) -> None:
     (model,) = client.models.list()
-    assert (model.id, model.object, model.owned_by) == ("bert", "model", "bert-service")
+    assert (model.id, model.object, model.owned_by) == ("bert", "model", "packbert")
     assert client.models.retrieve("bert") == model
     with pytest.raises(openai.NotFoundError, match="no model 'org/other': this server runs bert") as caught:
         client.models.retrieve("org/other")

@@ -18,7 +18,7 @@
 - {name: BERT_ADMIN_PORT, value: {{ . | quote }}}
 {{- end }}
 {{- if .Values.apiKeys.secret }}
-- {name: BERT_API_KEY_FILE, value: /etc/bert-service/keys}
+- {name: BERT_API_KEY_FILE, value: /etc/packbert/keys}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ include "bert.setting" $value | quote }}}
