@@ -31,7 +31,7 @@ import importlib, importlib.metadata as metadata, pkgutil, sys
 from packbert import service
 for module in pkgutil.walk_packages(service.__path__, "packbert.service."):
     name = module.name.removeprefix("packbert.service.")
-    if not name.startswith("client") and not name.endswith("__main__"):
+    if not name.startswith(("library.client", "library.files")) and not name.endswith("__main__"):
         importlib.import_module(module.name)
 import uvloop  # by the API workers' entry
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
