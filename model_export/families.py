@@ -178,7 +178,7 @@ DISTILBERT_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What distinguishes a family's checkpoints from BERT's. Names of weights: weight_names.py."""
+    """What distinguishes a family's checkpoints from BERT's."""
 
     prefix: str  # of `parts`, in a checkpoint that also has heads
     parts: Mapping[str, str]
