@@ -51,7 +51,7 @@ def main(words: Sequence[str] = ()) -> int:
         print("service: stopped before the model was exported; nothing half is left", file=sys.stderr)
         return stopped.code
     logging.getLogger("service").info(defaults)
-    _warn_of_device(settings, choice)
+    _warn_of_device(choice)
     try:
         return (_supervise if settings.api_processes else _serve)(settings, choice)
     except (ManifestError, ListenError) as error:
@@ -59,27 +59,25 @@ def main(words: Sequence[str] = ()) -> int:
         return 1 if isinstance(error, ListenError) else 2
 
 
-def _warn_of_device(settings: Settings, choice: ArtifactChoice) -> None:
+def _warn_of_device(choice: ArtifactChoice) -> None:
     device, log = choice.artifact.manifest.device, logging.getLogger("service")
     if choice.degraded and device == "cpu":
         log.warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
     elif choice.degraded:
         log.warning("DEGRADED: %s", choice.degraded)
-    if device == "cpu" and "cuda_attention" in settings.model_fields_set:
-        log.warning("BERT_CUDA_ATTENTION has no effect: the artifact in use is for the CPU")
 
 
 def _select(settings: Settings) -> ArtifactChoice:
     """Of BERT_ARTIFACT, or of the artifact of BERT_MODEL. Raises what `select_artifact` and `_prepare` do."""
     if settings.artifact is not None:
-        return select_artifact(settings.artifact, settings.device, settings.cuda_attention)
+        return select_artifact(settings.artifact, settings.device)
     try:
         cache = Cache(settings.cache_folder)
     except RuntimeError as error:
         raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
     folder = _prepare(settings, cache)
     try:
-        return select_artifact(folder, settings.device, settings.cuda_attention)
+        return select_artifact(folder, settings.device)
     except ManifestError as error:
         if cache.folder not in folder.parents:
             raise
@@ -92,12 +90,7 @@ def _prepare(settings: Settings, cache: Cache) -> Path:
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         precision = settings.precision if "precision" in settings.model_fields_set else None
-        wanted = Wanted(
-            model=settings.model,
-            device=export_device(settings.device),
-            precision=precision,
-            update=settings.update,
-        )
+        wanted = Wanted(model=settings.model, device=export_device(settings.device), precision=precision)
         return prepare_artifact(wanted, cache)
     finally:
         for number, handler in before.items():

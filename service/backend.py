@@ -99,8 +99,6 @@ class Backend(ABC):
         settings = self.settings
         limits = Limits(
             max_inputs=settings.max_inputs,
-            max_top_k=settings.max_top_k,
-            max_attention=settings.max_attention,
             truncate=settings.truncate,
             max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
         )

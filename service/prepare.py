@@ -106,7 +106,6 @@ class Wanted:
     model: str  # a hub id, a checkpoint's folder, or an artifact
     device: str  # cpu or cuda
     precision: str | None  # None: of an artifact its own, of a checkpoint fp32
-    update: bool  # ask the hub for a newer commit
 
 
 def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
@@ -123,18 +122,12 @@ def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
     known = cache.recall(source.title)
     digest = known.get("digest", "") if source.folder is None or _is_unchanged(source.folder, known) else ""
     found = cache.find(_recipe(source, digest, wanted))
-    asks_hub = wanted.update and source.folder is None
-    if found and not asks_hub:
+    if found:
         commit = f" ({known['commit']})" if "commit" in known else ""
         log.info("%s%s: exported before, in %s", source.title, commit, found)
         return found
     try:
         return _export(source, wanted, cache)
-    except ModelError as error:
-        if not found:
-            raise
-        log.warning("%s: serving commit %s, because there is no newer one: %s", source.title, known["commit"], error)
-        return found
     except OSError as error:
         raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
 

@@ -16,13 +16,11 @@ from packbert.model_export.artifact.manifest import read_file
 
 
 class ModelSettings(BaseModel):
-    artifact: Path | None = Field(
-        None, description="folder written by `packbert export`; this or BERT_MODEL must be set"
-    )
+    artifact: Path | None = Field(None, description="BERT_MODEL for an artifact: a folder that `packbert export` wrote")
     model: str | None = Field(
         None,
-        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact; "
-        "the first start downloads and exports it",
+        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact "
+        "(which BERT_ARTIFACT names too); the first start downloads and exports it; required",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
         "fp32",
@@ -33,9 +31,6 @@ class ModelSettings(BaseModel):
         None,
         description="folder of the artifacts that BERT_MODEL was exported to; unset: packbert in $XDG_CACHE_HOME "
         "or ~/.cache",
-    )
-    update: bool = Field(
-        False, description="ask the hub at every start whether the branch of BERT_MODEL has a newer commit"
     )
 
     _xdg_cache_home: str = PrivateAttr(default="")
@@ -59,11 +54,23 @@ class ModelSettings(BaseModel):
 
 
 PREFIX = "BERT_"
+ALIASES = ("artifact",)  # second names, which no table lists
+GONE = {  # setting -> what became of it
+    "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
+    "BERT_CUDA_ATTENTION": "packed attention is used, and plain attention where packed attention fails its self-test",
+    "BERT_MAX_ATTENTION": "/attention takes 128 tokens",
+    "BERT_MAX_BUFFERED_BYTES": "a process holds 8 bodies of BERT_MAX_BODY_BYTES: set that",
+    "BERT_MAX_HEADER_BYTES": "a request's first line and headers have at most 16384 bytes",
+    "BERT_MAX_TOP_K": "a mask gets at most 1000 candidates, a question 1000 answers",
+    "BERT_MIN_READ_BYTES_PER_SECOND": "a client has to read 10000 bytes of its response a second",
+    "BERT_SELF_CHECK_SECONDS": "the self-check runs every 5 seconds, and every 100 batches",
+    "BERT_UPDATE": "the hub is asked once for each id: name a newer commit in BERT_MODEL (ORG/NAME@REVISION), or "
+    "remove the folder sources of BERT_CACHE",
+}
 MAX_KEY_FILE_BYTES = 2**20
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
-CudaAttention = Literal["auto", "packed", "plain"]
 RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
 
@@ -86,11 +93,6 @@ class Settings(ModelSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
     )
-    cuda_attention: CudaAttention = Field(
-        "auto",
-        description="attention on a GPU: packed (one operator) or plain (standard operators, slower); auto: plain "
-        "where packed fails its self-test; packed: then the start ends",
-    )
     api_processes: int = Field(
         0,
         ge=0,
@@ -109,29 +111,17 @@ class Settings(ModelSettings):
     max_inputs: int = Field(2048, ge=1, description="inputs in one request")
     max_characters: int = Field(100_000, ge=1, description="characters in one text, before tokenizing")
     max_body_bytes: int = Field(8 * 2**20, ge=1, description="bytes of a request body")
-    max_buffered_bytes: int = Field(
-        64 * 2**20,
-        ge=2**20,
-        description="bytes of all bodies that one process holds (429 beyond it), and of all answers that wait for "
-        "their readers (beyond it the slowest reader is disconnected)",
-    )
     max_connections: int = Field(
         1024,
         ge=1,
         description="open connections of one process; further ones take the place of an unfinished request or an idle "
         "one, else they get 503 (but for /health and /ready)",
     )
-    max_header_bytes: int = Field(16 * 2**10, ge=256, description="bytes of a request's first line and headers")
     client_timeout_seconds: float = Field(
         20.0,
         gt=0,
         description="timeout for receiving a request (408), and for a client that stops reading its response",
     )
-    min_read_bytes_per_second: int = Field(
-        10_000, ge=1, description="a client that reads its response more slowly than this is disconnected"
-    )
-    max_top_k: int = Field(1000, ge=1, description="candidates per mask, answers per question")
-    max_attention: int = Field(128, ge=3, description="tokens of the text or pair of an /attention request")
     pooling: Literal["cls", "mean", "pooler", "sentence"] | None = Field(
         None, description="pooling of a request that names none; unset: as the artifact says"
     )
@@ -158,11 +148,6 @@ class Settings(ModelSettings):
     run_timeout_seconds: float = Field(
         30.0, gt=0, description="a run that lasts longer ends the process, after all requests got 503"
     )
-    self_check_seconds: float = Field(
-        5.0,
-        gt=0,
-        description="longest interval of the self-check (known input, known output); under load: every 100 batches",
-    )
     api_key: str = Field(
         "", description="if set, task routes require `Authorization: Bearer KEY`; several keys are separated by commas"
     )
@@ -174,12 +159,6 @@ class Settings(ModelSettings):
     )
     page: bool = Field(
         True, description="a page to try the model, at `/` in a browser; not with BERT_ADMIN_PORT, which has /info"
-    )
-    compress_bytes: int = Field(
-        0,
-        ge=0,
-        description="task responses of at least so many bytes are compressed with gzip where the client accepts it; "
-        "0: none (15 ms of a core per MB)",
     )
     log_format: Literal["text", "json"] = Field("text", description="of every log line")
     access_log: bool = Field(
@@ -220,6 +199,8 @@ class Settings(ModelSettings):
         variables = os.environ if environment is None else environment
         mine = {name: value for name, value in variables.items() if name.startswith(PREFIX)}
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
+        if gone := sorted(set(mine) & set(GONE)):
+            raise SettingsError("; ".join(f"{name} is no setting any more: {GONE[name]}; unset it" for name in gone))
         if unknown := sorted(set(mine) - set(known)):
             links = "; Kubernetes sets these for a Service whose name begins with bert: set enableServiceLinks: false"
             hint = links if any(LINK.search(name) for name in unknown) else ""
@@ -244,10 +225,6 @@ class Settings(ModelSettings):
         if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
             fault = "white space at an end, or a control character (a file's last newline?)"
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
-        if self.max_body_bytes > self.max_buffered_bytes:
-            raise SettingsError(
-                "BERT_MAX_BUFFERED_BYTES is below BERT_MAX_BODY_BYTES: the largest body could never be held"
-            )
         if self.api_key and not self.api_keys:
             raise SettingsError("BERT_API_KEY: it has commas and no key")
         if self.api_key_file is not None:
@@ -329,6 +306,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="packbert serve", description=ABOUT, epilog=EPILOG, allow_abbrev=False)
     parser.add_argument("MODEL", nargs="?", help=_escaped(f"{Settings.model_fields['model'].description}"))
     parser.add_argument("--version", action="version", version=f"packbert {version('packbert')}")
+    for name in GONE:  # its variable is refused with its sentence
+        flag = f"--{name.removeprefix(PREFIX).lower().replace('_', '-')}"
+        parser.add_argument(flag, nargs="?", const="true", help=argparse.SUPPRESS)
     for name, field in Settings.model_fields.items():
         if name not in WITHOUT_FLAG:
             flag, about = f"--{name.replace('_', '-')}", f"{field.description} (default: {_default(field)})"

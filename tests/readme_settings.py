@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from packbert.service.settings import PREFIX, Settings
+from packbert.service.settings import ALIASES, PREFIX, Settings
 from tests.paths import README, ROOT
 from tests.readme_marks import replace_between
 
@@ -24,7 +24,7 @@ COMPOSE_MARKS = (
 )
 CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
-NOT_PASSED = ("artifact", "model", "precision", "cache", "update", "host", "port")  # the container has its own
+NOT_PASSED = ("artifact", "model", "precision", "cache", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.
 OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_seconds", "api_key", "api_key_file"}
 
@@ -32,7 +32,7 @@ OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_se
 def readme_table() -> str:
     """Markdown, one row for each setting."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
-    rows += [_row(name, field) for name, field in Settings.model_fields.items()]
+    rows += [_row(name, field) for name, field in Settings.model_fields.items() if name not in ALIASES]
     return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in rows) + "\n"
 
 
@@ -52,7 +52,7 @@ def rewrite_compose(compose: str) -> str:
 def rewrite_chart(schema: str) -> str:
     """The chart's schema with the names that its value `settings` takes: those that no other value sets."""
     content: dict[str, Any] = json.loads(schema)
-    names = [_variable(name) for name in Settings.model_fields if name not in OF_CHART | set(NOT_PASSED) - {"update"}]
+    names = [_variable(name) for name in Settings.model_fields if name not in OF_CHART | set(NOT_PASSED)]
     content["properties"]["settings"]["propertyNames"] = {"enum": names}
     return json.dumps(content, indent=2) + "\n"
 

@@ -143,8 +143,8 @@ def list_parts(plan: GpuPlan, size: str, graph: str) -> Iterator[Part]:
         yield "under load", lambda: print_finding("under load", engine.query_busy_card(plan, runner))
         if size == plan.main_size and graph == plan.graphs[0]:
             yield from list_variants(plan, runner)
-    if size == plan.main_size:
-        yield "server", lambda: print_server(measure_server(folder, plan.device, graph, plan.server))
+    if size == plan.main_size and graph == plan.graphs[0]:  # the one that a server takes first
+        yield "server", lambda: print_server(measure_server(folder, plan.device, plan.server))
 
 
 def list_variants(plan: GpuPlan, runner: ModelRunner) -> Iterator[Part]:

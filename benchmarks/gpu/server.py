@@ -32,12 +32,12 @@ class ServerPlan:
     seconds: float  # of each measurement
 
 
-def measure_server(artifact: Path, device: str, graph: str, plan: ServerPlan) -> dict[str, Any]:
+def measure_server(artifact: Path, device: str, plan: ServerPlan) -> dict[str, Any]:
     """`rates`: a Finding for each number of processes and texts; `latency`: at a tenth of the best rate."""
     findings: list[Finding] = []
     with client_processes(plan.clients) as clients:
         for processes in plan.processes:
-            with running_server(artifact, device, graph, processes) as one:
+            with running_server(artifact, device, processes) as one:
                 for count in plan.texts:
                     load = Load(
                         requests=build_requests(count), texts=count, connections=plan.connections, seconds=plan.seconds
@@ -48,7 +48,7 @@ def measure_server(artifact: Path, device: str, graph: str, plan: ServerPlan) ->
             (finding for finding in findings if finding.texts == plan.texts[0]),
             key=lambda finding: finding.requests_per_second,
         )
-        with running_server(artifact, device, graph, best.api_processes) as one:
+        with running_server(artifact, device, best.api_processes) as one:
             waits = measure_latency(one, QUIET_SHARE * best.requests_per_second, plan.seconds, clients)
     return {
         "rates": [asdict(finding) for finding in findings],
@@ -57,12 +57,11 @@ def measure_server(artifact: Path, device: str, graph: str, plan: ServerPlan) ->
 
 
 @contextmanager
-def running_server(artifact: Path, device: str, graph: str, processes: int) -> Iterator[ServiceProcess]:
+def running_server(artifact: Path, device: str, processes: int) -> Iterator[ServiceProcess]:
     """A server that is ready; raises RuntimeError with its output if it ends before that."""
     settings = {
         "BERT_ARTIFACT": str(artifact),
         "BERT_DEVICE": device,
-        "BERT_CUDA_ATTENTION": graph,
         "BERT_API_PROCESSES": str(processes),
         "BERT_LOG_LEVEL": "warning",
     }

@@ -38,7 +38,7 @@ def main() -> None:
         application,
         host="127.0.0.1",
         port=int(os.environ["BERT_PORT"]),
-        http=Connection.bind(application, ConnectionLimits(client_timeout_seconds=20.0, max_header_bytes=2**14)),
+        http=Connection.bind(application, ConnectionLimits(client_timeout_seconds=20.0)),
         ws="none",
         log_level="warning",
         access_log=False,

@@ -37,7 +37,6 @@ FULL = {  # settings of a service whose queue can be kept full
     "BERT_MAX_WAITING_TOKENS": "1000",
     "BERT_TIMEOUT_MS": "3600000",
     "BERT_RUN_TIMEOUT_SECONDS": "3600",
-    "BERT_SELF_CHECK_SECONDS": "3600",
     "BERT_DRAIN_SECONDS": "0",
 }
 NEVER_ANSWERED = 4  # requests of the greatest length, which the null model never answers

@@ -17,6 +17,7 @@ from packbert.service.errors import InferenceFailed, NotFinite, ServiceError
 from packbert.service.scheduling.batcher import Batcher
 
 MAX_FAILURES = 3  # canaries in a row whose runs failed: every run fails, and a new process is the cure
+SELF_CHECK_SECONDS = 5.0  # between two canaries
 BATCHES_BETWEEN_CHECKS = 100  # a busy engine runs the canary after so many batches
 WRONG = "the model gives wrong answers, which are withheld until its self-check is right again"
 log = logging.getLogger("service")

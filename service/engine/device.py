@@ -14,7 +14,6 @@ from pathlib import Path
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.service.artifact import Artifact, available, open_artifact
 from packbert.service.errors import DeviceError
-from packbert.service.settings import CudaAttention
 
 PROBE = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
 TRIAL = f"from {__package__}.trial import main; main()"
@@ -28,10 +27,10 @@ class ArtifactChoice:
     degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
 
 
-def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto") -> ArtifactChoice:
+def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
 
-    On a GPU `attention` chooses among the graphs, and a graph is tried before it is chosen.
+    On a GPU a graph is tried before it is chosen.
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
@@ -39,7 +38,7 @@ def select_artifact(folder: Path, device: str, attention: CudaAttention = "auto"
     artifact = open_artifact(folder, "cuda")
     fault = why_cuda_unavailable()
     if not fault:
-        choice = _choose_graph(artifact, attention)
+        choice = _choose_graph(artifact)
         if isinstance(choice, ArtifactChoice):
             return choice
         fault = choice
@@ -59,17 +58,12 @@ def _open_for_cpu(folder: Path) -> Artifact:
     return artifact
 
 
-def _choose_graph(artifact: Artifact, attention: CudaAttention) -> ArtifactChoice | str:
-    """The packed graph, or the plain one, or why neither can be used. Raises DeviceError where `packed` fails."""
-    plain = replace(artifact, plain=True)
-    if attention == "plain":
-        fault = why_graph_unusable(plain)
-        return f"plain attention: {fault}" if fault else ArtifactChoice(plain)
+def _choose_graph(artifact: Artifact) -> ArtifactChoice | str:
+    """The packed graph, or the plain one, or why neither can be used."""
     fault = why_graph_unusable(artifact)
     if not fault:
         return ArtifactChoice(artifact)
-    if attention == "packed":
-        raise DeviceError(f"BERT_CUDA_ATTENTION is packed, but packed attention cannot be used: {fault}")
+    plain = replace(artifact, plain=True)
     if other := why_graph_unusable(plain):
         return f"packed attention: {fault}; plain attention: {other}"
     return ArtifactChoice(plain, f"plain attention is used, because packed attention cannot be: {fault}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration
-from packbert.service.engine.canary import Canary, Health
+from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import detach_from
@@ -45,6 +45,7 @@ class ModelEngine:
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
     tracing: "Tracing | None" = None  # records the batches; None where traces are off
+    self_check_seconds: float = SELF_CHECK_SECONDS
     calibration: Calibration | None = None
     opened: bool = False
     health: Health = field(init=False)
@@ -163,7 +164,7 @@ class ModelEngine:
             health=self.health,
             tokens=self.runner.canary(),
             vector=np.array(self.artifact.manifest.canary.cls),
-            interval_seconds=self.settings.self_check_seconds,
+            interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
             on_dead=self.fail,
         )

@@ -9,6 +9,7 @@ from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.session import onnxruntime_version
 from packbert.service.settings import Settings
+from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.pairs import is_cross_encoder
 
@@ -91,8 +92,8 @@ def _limits(artifact: Artifact, settings: Settings) -> dict[str, int]:
         "inputs": settings.max_inputs,
         "characters": settings.max_characters,
         "body_bytes": settings.max_body_bytes,
-        "top_k": settings.max_top_k,
-        "attention": settings.max_attention,
+        "top_k": MAX_TOP_K,
+        "attention": MAX_ATTENTION,
         "waiting_tokens": settings.max_waiting_tokens,
         "timeout_ms": settings.timeout_ms,
     }

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from packbert.service.errors import BadRequest, TooLarge
 from packbert.service.http import validation
 from packbert.service.settings import Settings
+from packbert.service.tasks.base import MAX_TOP_K
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,9 +47,9 @@ class BodyLimits:
     def of(cls, settings: Settings) -> "BodyLimits":
         inputs = settings.max_inputs + ROOM
         return cls(
-            strings=STRINGS_PER_INPUT * inputs + settings.max_top_k,
+            strings=STRINGS_PER_INPUT * inputs + MAX_TOP_K,
             containers=inputs,
-            values=STRINGS_PER_INPUT * inputs + settings.max_top_k + settings.max_waiting_tokens,  # numbers: token ids
+            values=STRINGS_PER_INPUT * inputs + MAX_TOP_K + settings.max_waiting_tokens,  # numbers: token ids
             characters=settings.max_characters,
         )
 

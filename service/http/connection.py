@@ -337,8 +337,8 @@ class Connection(asyncio.Protocol):
 
     def _check_head_size(self, size: int) -> None:
         if size > self.limits.max_header_bytes:
-            limit = f"{self.limits.max_header_bytes} bytes (BERT_MAX_HEADER_BYTES)"
-            raise Rejected(431, f"the request line and headers have more than {limit}")
+            limit = self.limits.max_header_bytes
+            raise Rejected(431, f"the request line and headers have more than {limit} bytes")
 
     # acting
 

@@ -16,7 +16,7 @@ from packbert.service.errors import UNEXPECTED, DeadlineExceeded, Invalid, Servi
 from packbert.service.http.body import INLINE_BYTES, on_thread
 from packbert.service.http.dialects.spec import Content, ErrorShape, TaskSpec
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
-from packbert.service.http.headers import ApiKeys, accepts_coding, choose_media_type, decode_body, encode_response
+from packbert.service.http.headers import ApiKeys, choose_media_type, decode_body
 from packbert.service.http.limits import UNCOUNTED_BYTES
 from packbert.service.http.responses import (
     JSON,
@@ -30,7 +30,6 @@ from packbert.service.http.responses import (
 )
 from packbert.service.logs import Fields
 from packbert.service.observability import PROCESS, RECEIVE
-from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.inputs import Body
 from packbert.service.trace_context import current_trace_id
@@ -204,15 +203,12 @@ class TaskEndpoint:
         self, request: TaskRequest, result: TaskResult
     ) -> tuple[Json, str, list[tuple[bytes, bytes]]]:
         """The bytes of the response, their media type, and headers."""
-        value, settings = result.value, self.backend.settings
+        value = result.value
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
             value = await _encode_array(value)
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
-        headers = [*build_timing_headers(result), *more]
-        if settings.compress_bytes:
-            content, headers = await compress(request, content, headers, settings)
-        return content, media_type, headers
+        return content, media_type, [*build_timing_headers(result), *more]
 
     def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
         self.backend.metrics.answered(
@@ -273,15 +269,3 @@ async def _encode_array(value: Any) -> Any:
         return value
     data, headers = encoded
     return Content(data, NPY, tuple(headers))
-
-
-async def compress(
-    request: TaskRequest, content: Json, headers: list[tuple[bytes, bytes]], settings: Settings
-) -> tuple[Json, list[tuple[bytes, bytes]]]:
-    """The content and the headers of a response, with gzip where the settings and the client want it."""
-    if not 0 < settings.compress_bytes <= len(content):
-        return content, headers
-    headers = [*headers, (b"vary", b"accept-encoding")]
-    if not accepts_coding(request.headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
-        return content, headers
-    return await encode_response(content), [*headers, (b"content-encoding", b"gzip")]

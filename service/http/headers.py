@@ -1,7 +1,5 @@
 """What request headers ask for: content codings, media types, keys."""
 
-import asyncio
-import gzip
 import hmac
 import logging
 import re
@@ -14,7 +12,6 @@ from packbert.service.errors import Invalid, TooLarge, Unauthorized, Unsupported
 from packbert.service.http.body import on_thread
 from packbert.service.settings import Settings, SettingsError, read_key_file
 
-GZIP_LEVEL = 1  # 2.1 times smaller for vectors in JSON; higher levels take several times as long for a tenth less
 STEP_BYTES = 2**18  # of gzip: 30 ms where it is made to be slow; others' bodies take turns
 MAX_MEMBERS = 256  # each costs as much as some KB; bgzip has one for 64 KiB
 GZIP_WINDOW = 16 + zlib.MAX_WBITS  # a gzip header and trailer, not zlib's
@@ -59,10 +56,6 @@ def _gunzip(body: bytes, limit: int) -> Iterator[bytes]:
         raise Invalid(f"the body is not gzip, as content-encoding says: {error}", code="encoding") from None
     if not member.eof:
         raise Invalid("the body is not complete gzip, as content-encoding says", code="encoding")
-
-
-async def encode_response(content: bytes | bytearray) -> bytes:
-    return await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)
 
 
 def choose_media_type(accept: str, offered: Sequence[str]) -> str:

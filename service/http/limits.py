@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.errors import BuffersFull
 
+BODIES = 8  # of the largest size, which one process holds
+LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same bytes, and may be larger than bodies
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
@@ -40,7 +42,7 @@ class BufferedBytes:
         """Raises BuffersFull where `size` bytes more of bodies would be over the bound."""
         if self.bodies + size > self.most:
             held = f"this server holds {self.bodies} bytes of requests, and takes at most {self.most}"
-            raise BuffersFull(f"{held} (BERT_MAX_BUFFERED_BYTES): retry later", retry_after=RETRY_SECONDS)
+            raise BuffersFull(f"{held} ({BODIES} x BERT_MAX_BODY_BYTES): retry later", retry_after=RETRY_SECONDS)
 
     def hold(self, size: int) -> None:
         """Counts bytes of a body. Raises BuffersFull, and then counts none of them."""
@@ -73,6 +75,8 @@ class BufferedBytes:
 LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
 RESERVE = 64  # connections over the number, of which only probes are answered
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
+MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
+MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,8 +84,8 @@ class ConnectionLimits:
     """Shared by all connections."""
 
     client_timeout_seconds: float
-    max_header_bytes: int
-    min_read_bytes_per_second: int = 1
+    max_header_bytes: int = MAX_HEADER_BYTES
+    min_read_bytes_per_second: int = MIN_READ_BYTES_PER_SECOND
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
     on_connection_lost: Callable[[], None] = lambda: None
     on_rejected: Callable[[int, str], None] = lambda status, code: None

@@ -18,7 +18,14 @@ from packbert.service.address import begin_no_connection, notify_when_ready
 from packbert.service.backend import Backend
 from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
 from packbert.service.http.connection import Connection
-from packbert.service.http.limits import RESERVE, Acceptor, BufferedBytes, ConnectionLimits
+from packbert.service.http.limits import (
+    BODIES,
+    LEAST_BODY_BYTES,
+    RESERVE,
+    Acceptor,
+    BufferedBytes,
+    ConnectionLimits,
+)
 from packbert.service.http.loop_watchdog import watch_loop
 from packbert.service.logs import log_access
 from packbert.service.settings import Settings
@@ -140,9 +147,7 @@ class Server(uvicorn.Server):
 def build(settings: Settings, backend: Backend) -> Server:
     limits = ConnectionLimits(
         client_timeout_seconds=settings.client_timeout_seconds,
-        max_header_bytes=settings.max_header_bytes,
-        min_read_bytes_per_second=settings.min_read_bytes_per_second,
-        buffered=BufferedBytes(settings.max_buffered_bytes),
+        buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
         on_rejected=backend.metrics.rejected_by_protocol,
         log_access=log_access if settings.access_log else None,
         keep_alive_seconds=KEEP_ALIVE_SECONDS,

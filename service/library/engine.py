@@ -219,6 +219,6 @@ def _check_artifact(settings: Settings) -> ArtifactChoice:
     """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
-    choice = select_artifact(settings.artifact, settings.device, settings.cuda_attention)
+    choice = select_artifact(settings.artifact, settings.device)
     describe_defaults(choice.artifact.manifest, settings)
     return choice

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
+from packbert.service.tasks.base import MAX_TOP_K, LongList, TaskResult, Tasks
 from packbert.service.tasks.inputs import PARAMETERS, Body, ClientFields, FailFastList, merge_parameters
 from packbert.service.tasks.predict import Floats, softmax
 from packbert.service.tokenization.encoding import EncodedText
@@ -89,7 +89,7 @@ async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float
         request = merge_parameters(request)
     inputs = _inputs(request)
     tasks.check_count(inputs)
-    asked = _asked(tasks, request)
+    asked = _asked(request)
     pairs = [(one.question, one.context) for one in inputs]
     job = tasks.tokenizer.start_questions(pairs, OUTPUTS, _window_options(tasks, request), tasks.limits.max_inputs)
     result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
@@ -110,11 +110,11 @@ def _inputs(request: AnswerRequest) -> Sequence[QuestionAndContext]:
     return [QuestionAndContext(question=request.question, context=request.context)]
 
 
-def _asked(tasks: Tasks, request: AnswerParameters) -> _Asked:
+def _asked(request: AnswerParameters) -> _Asked:
     """Raises Invalid for more answers than allowed."""
-    top_k, most = request.top_k or 1, tasks.limits.max_top_k
-    if top_k > most:
-        raise Invalid(f"top_k is {top_k}; at most {most} are allowed (BERT_MAX_TOP_K)", code="top_k")
+    top_k = request.top_k or 1
+    if top_k > MAX_TOP_K:
+        raise Invalid(f"top_k is {top_k}; at most {MAX_TOP_K} are allowed", code="top_k")
     return _Asked(
         top_k=top_k,
         max_tokens=request.max_answer_len or DEFAULT_ANSWER_TOKENS,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import LongObject, TaskResult, Tasks, check_tokens
+from packbert.service.tasks.base import MAX_ATTENTION, LongObject, TaskResult, Tasks, check_tokens
 from packbert.service.tasks.inputs import Body, FailFastList, Pair
 from packbert.service.tasks.vectors import Piece, show_pieces
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
@@ -66,7 +66,7 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
     read = tasks.tokenizer.encode([_text(request.inputs)], options, "right")
     (tokens,), left = await tasks.prepare(read, timeout_seconds)
     check_tokens([tokens], [0])
-    check_size(tokens, tasks.limits.max_attention, each)
+    check_size(tokens, each)
     tokenize_seconds = time.perf_counter() - started
     cost = expected_cost(len(tokens), each * len(tokens) ** 2, sizes)
     result = await tasks.run_alone([tokens], cost=cost, timeout_seconds=left)
@@ -90,15 +90,15 @@ def expected_cost(tokens: int, numbers: int, sizes: Mapping[str, int]) -> int:
     return tokens + -(-numbers * OPERATIONS_PER_NUMBER // operations)
 
 
-def check_size(tokens: EncodedText, most: int, each: int) -> None:
-    """Raises Invalid for more than `most` tokens, TooLarge where `each` numbers for each pair of tokens are too many.
+def check_size(tokens: EncodedText, each: int) -> None:
+    """Raises Invalid for too many tokens, TooLarge where `each` numbers for each pair of them are too many.
 
     A cut text has more tokens than the model takes.
     """
     count = len(tokens)
-    if tokens.truncated or count > most:
+    if tokens.truncated or count > MAX_ATTENTION:
         more = "more than " if tokens.truncated else ""
-        message = f"input has {more}{count} tokens; /attention takes at most {most} (BERT_MAX_ATTENTION): shorten it"
+        message = f"input has {more}{count} tokens; /attention takes at most {MAX_ATTENTION}: shorten it"
         raise Invalid(message, code="too_long", index=0)
     if (numbers := each * count**2) > MAX_NUMBERS:
         way_out = 'ask for fewer layers, for "reduce" without heads, or send a shorter text'

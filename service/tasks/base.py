@@ -60,12 +60,14 @@ class InferenceQueue(Protocol):
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts: ...
 
 
+MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
+MAX_ATTENTION = 128  # tokens of an /attention request
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     max_inputs: int
-    max_top_k: int
     truncate: bool  # for requests that do not set it
-    max_attention: int = 128  # tokens of an /attention request
     max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
 
 

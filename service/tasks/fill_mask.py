@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list, check_tokens
+from packbert.service.tasks.base import MAX_TOP_K, LongList, TaskResult, Tasks, as_list, check_tokens
 from packbert.service.tasks.inputs import (
     PARAMETERS,
     Body,
@@ -227,9 +227,9 @@ def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
     if asked.beam is not None:
         raise Invalid('beam is the width of a search for all masks together: send "joint": true too', code="beam")
     top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
-    most = min(tasks.limits.max_top_k, tasks.manifest.sizes["vocabulary"])
+    most = min(MAX_TOP_K, tasks.manifest.sizes["vocabulary"])
     if top_k > most:
-        raise Invalid(f"top_k is {top_k}; at most {most} is allowed (BERT_MAX_TOP_K, vocabulary size)", code="top_k")
+        raise Invalid(f"top_k is {top_k}; at most {most} are allowed", code="top_k")
     return top_k
 
 
@@ -239,9 +239,8 @@ async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: boo
     Raises Invalid for a target without pieces or with an unknown one. With `first_piece` the first piece stands for the
     target, be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
     """
-    most = tasks.limits.max_top_k
-    if len(targets) > most:
-        raise Invalid(f"{len(targets)} targets; at most {most} are allowed (BERT_MAX_TOP_K)", code="targets")
+    if len(targets) > MAX_TOP_K:
+        raise Invalid(f"{len(targets)} targets; at most {MAX_TOP_K} are allowed", code="targets")
     found: dict[Ids, str] = {}
     for target, ids in zip(targets, await tasks.tokenizer.word_ids(targets), strict=True):
         if not first_piece:

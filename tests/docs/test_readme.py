@@ -59,7 +59,7 @@ def test_compose_passes_every_setting_but_those_of_the_container() -> None:
     text = COMPOSE.read_text("utf-8")
     assert rewrite_compose(text) == text, "run `python -m tests.readme_settings`"
     passed = re.findall(r"^  (BERT_[A-Z_]+):$", text, re.MULTILINE)
-    own = {"artifact", "model", "precision", "cache", "update", "host", "port"}
+    own = {"artifact", "model", "precision", "cache", "host", "port"}
     assert sorted(passed) == sorted(f"BERT_{name.upper()}" for name in Settings.model_fields if name not in own)
 
 

@@ -48,9 +48,7 @@ def test_the_bundled_model_gives_sensible_answers_for_all_three_tasks(artifact: 
 def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Path) -> None:
     texts = [["word " * 100] * 10 for _ in range(8)]
     with (
-        ServiceProcess(
-            {"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256", "BERT_SELF_CHECK_SECONDS": "1000"}
-        ) as process,
+        ServiceProcess({"BERT_ARTIFACT": str(artifact), "BERT_TOKEN_BUDGET": "256"}) as process,
         httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         with ThreadPoolExecutor(8) as pool:

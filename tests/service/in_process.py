@@ -49,8 +49,6 @@ def open_tasks(artifact: Artifact, settings: Settings) -> Iterator[Tasks]:
         queue=RunnerQueue(runner),
         limits=Limits(
             max_inputs=100,
-            max_top_k=settings.max_top_k,
-            max_attention=settings.max_attention,
             truncate=settings.truncate,
         ),
         embedding=embedding_defaults(artifact.manifest, settings),

@@ -1,11 +1,14 @@
 """BERT_* variables: read once, checked whole; an unknown or wrong one is an error that names it."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from packbert.service.settings import Settings, SettingsError
+from packbert.service.settings import GONE, Settings, SettingsError, variables_of
+from tests.paths import ROOT
 
 GOOD = {"BERT_ARTIFACT": "/models/bert"}
 
@@ -55,7 +58,6 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_API_KEY_FILE", sys.executable, "is not UTF-8"),
         ("BERT_CORS_ORIGINS", "page.example", "'page.example' is no origin"),
         ("BERT_CORS_ORIGINS", "https://page.example/path", "is no origin"),
-        ("BERT_COMPRESS_BYTES", "-1", "greater than or equal to 0"),
         ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
         ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_ACCESS_LOG, "),
         ("BERT_PORT", "http", "BERT_PORT: "),
@@ -82,6 +84,36 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
 def test_what_is_unknown_or_wrong_is_named(name: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         Settings.from_environment(GOOD | {name: value})
+
+
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_a_setting_that_is_gone_is_refused_with_what_became_of_it(name: str) -> None:
+    flag = f"--{name.removeprefix('BERT_').lower().replace('_', '-')}"
+    for given in ({name: "5"}, {name: ""}, variables_of([flag]), variables_of([f"{flag}=5"])):
+        with pytest.raises(SettingsError) as raised:
+            Settings.from_environment(GOOD | given)
+        assert str(raised.value) == f"{name} is no setting any more: {GONE[name]}; unset it"
+
+
+def test_what_became_of_a_gone_setting_names_settings_that_exist() -> None:
+    known = {f"BERT_{name.upper()}" for name in Settings.model_fields}
+    assert not known & set(GONE)
+    assert {name for sentence in GONE.values() for name in re.findall(r"BERT_[A-Z_]+", sentence)} <= known
+
+
+def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "packbert", "serve", "--update"],
+        env=GOOD | {"BERT_MAX_TOP_K": "5", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 2
+    sentences = "; ".join(
+        f"{name} is no setting any more: {GONE[name]}; unset it" for name in ("BERT_MAX_TOP_K", "BERT_UPDATE")
+    )
+    assert finished.stderr == f"service: {sentences}\n"
 
 
 def test_an_empty_key_is_none() -> None:

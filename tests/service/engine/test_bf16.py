@@ -140,7 +140,7 @@ def test_without_the_processor_or_the_package_it_is_refused(
     assert main([str(GOLDEN / "bert"), str(tmp_path / "artifact"), "--precision", "bf16"]) == 2
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "artifact").exists()
-    wanted = Wanted(model=str(GOLDEN / "bert"), device="cpu", precision="bf16", update=False)
+    wanted = Wanted(model=str(GOLDEN / "bert"), device="cpu", precision="bf16")
     with pytest.raises(ModelError) as refused_model:
         prepare_artifact(wanted, Cache(tmp_path / "cache"))
     assert reason in str(refused_model.value)

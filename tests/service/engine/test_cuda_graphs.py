@@ -31,7 +31,7 @@ from packbert.service.engine.trial import try_graph, why_packed_refused
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
 from packbert.service.observability import Metrics
-from packbert.service.settings import CudaAttention, Settings, SettingsError
+from packbert.service.settings import Settings
 from packbert.service.workers.child import WorkerSpec
 from tests.paths import GOLDEN
 
@@ -143,25 +143,23 @@ def test_the_compute_capability_is_what_the_runtime_says() -> None:
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
-    ("attention", "packed", "plain", "runs_plain", "degraded"),
+    ("packed", "plain", "runs_plain", "degraded"),
     [
-        ("auto", "", "", False, ""),
-        ("auto", "no kernel", "", True, "plain attention is used, because packed attention cannot be: no kernel"),
-        ("packed", "", "wrong", False, ""),
-        ("plain", "", "", True, ""),  # chosen, not a fallback
+        ("", "", False, ""),
+        ("", "wrong", False, ""),
+        ("no kernel", "", True, "plain attention is used, because packed attention cannot be: no kernel"),
     ],
 )
 def test_the_graph_that_runs_is_the_first_that_passes_its_trial(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    attention: CudaAttention,
     packed: str,
     plain: str,
     runs_plain: bool,
     degraded: str,
 ) -> None:
     monkeypatch.setattr(device, "TRIAL", TRIAL.format(packed, plain))
-    choice = select_artifact(folder, "auto", attention)
+    choice = select_artifact(folder, "auto")
     assert choice == ArtifactChoice(Artifact(folder / "cuda", choice.artifact.manifest, runs_plain), degraded)
     assert choice.artifact.model.name == ("plain.onnx" if runs_plain else "model.onnx")
 
@@ -175,19 +173,10 @@ def test_without_a_graph_that_works_the_cpu_serves_or_the_start_ends_with_both_r
     for asked in ("cuda", "auto"):
         with pytest.raises(DeviceError, match=f"the GPU cannot be used: {both}"):
             select_artifact(folder, asked)
-        with pytest.raises(DeviceError, match="the GPU cannot be used: plain attention: wrong"):
-            select_artifact(folder, asked, "plain")
     (tmp_path / "cuda").symlink_to(folder / "cuda")
     (tmp_path / "cpu").symlink_to(bert_artifact / "cpu")
     choice = select_artifact(tmp_path, "auto")
     assert (choice.artifact.manifest.device, choice.degraded) == ("cpu", both)
-
-
-@pytest.mark.usefixtures("gpu")
-def test_packed_stops_the_start_with_the_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "TRIAL", TRIAL.format("the card is too old", ""))
-    with pytest.raises(DeviceError, match=r"BERT_CUDA_ATTENTION is packed, .* cannot be used: the card is too old"):
-        select_artifact(folder, "auto", "packed")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -273,25 +262,15 @@ def test_plain_attention_in_place_of_packed_is_degraded_in_ready_info_and_metric
     asyncio.run(story())
 
 
-def test_the_log_says_what_is_degraded_and_which_setting_has_no_effect(
-    folder: Path, bert_artifact: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_what_is_degraded(folder: Path, bert_artifact: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain, cpu = read_artifact(folder, "cuda", plain=True), open_artifact(bert_artifact)
-    unset = Settings(artifact=folder)
     with caplog.at_level(logging.WARNING, "service"):
-        _warn_of_device(unset, ArtifactChoice(cpu))
-        _warn_of_device(Settings(artifact=folder, cuda_attention="plain"), ArtifactChoice(plain))
+        _warn_of_device(ArtifactChoice(cpu))
+        _warn_of_device(ArtifactChoice(plain))
         assert not caplog.messages
-        _warn_of_device(unset, ArtifactChoice(plain, "no kernel"))
-        _warn_of_device(unset, ArtifactChoice(cpu, "no driver"))
-        _warn_of_device(Settings(artifact=folder, cuda_attention="auto"), ArtifactChoice(cpu))
+        _warn_of_device(ArtifactChoice(plain, "no kernel"))
+        _warn_of_device(ArtifactChoice(cpu, "no driver"))
     assert caplog.messages == [
         "DEGRADED: no kernel",
         "DEGRADED: serving on the CPU, because the GPU cannot be used: no driver",
-        "BERT_CUDA_ATTENTION has no effect: the artifact in use is for the CPU",
     ]
-
-
-def test_another_kind_of_attention_is_no_setting() -> None:
-    with pytest.raises(SettingsError, match=r"BERT_CUDA_ATTENTION: .*'auto', 'packed' or 'plain'"):
-        Settings.from_environment({"BERT_ARTIFACT": "a", "BERT_CUDA_ATTENTION": "flash"})

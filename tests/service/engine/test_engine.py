@@ -23,15 +23,14 @@ PATIENCE = 30.0  # seconds for what takes a fraction of one
 def settings_for(artifact: Artifact, **more: str) -> Settings:
     variables = {
         "BERT_ARTIFACT": str(artifact.folder.parent),
-        "BERT_SELF_CHECK_SECONDS": "0.02",
         "BERT_TOKEN_BUDGET": "64",
         "BERT_THREADS": "1",
     }
     return Settings.from_environment(variables | more)
 
 
-def engine(artifact: Artifact, **more: str) -> ModelEngine:
-    return ModelEngine(artifact, settings_for(artifact, **more), Metrics())
+def engine(artifact: Artifact, *, self_check_seconds: float = 0.02, **more: str) -> ModelEngine:
+    return ModelEngine(artifact, settings_for(artifact, **more), Metrics(), self_check_seconds=self_check_seconds)
 
 
 def backend(artifact: Artifact, **more: str) -> LocalBackend:
@@ -111,7 +110,7 @@ def test_an_idle_engine_runs_its_canary(bert_artifact: Path) -> None:
 
 def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Path) -> None:
     async def story() -> None:
-        one = engine(open_artifact(bert_artifact), BERT_SELF_CHECK_SECONDS="1000")
+        one = engine(open_artifact(bert_artifact), self_check_seconds=1000)
         await one.open()  # the first batch
         for _ in range(99):
             assert one.batcher.counts.received == one.batcher.counts.answered

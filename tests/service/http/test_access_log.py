@@ -28,7 +28,7 @@ def lines_of(
         await asyncio.sleep(1)
 
     with caplog.at_level(logging.INFO, "service.access"):
-        play_server(artifact, played, access_log=True, cors_origins="*", max_header_bytes=1000, **settings)
+        play_server(artifact, played, access_log=True, cors_origins="*", **settings)
     return [record.__dict__["fields"] for record in caplog.records if record.name == "service.access"]
 
 
@@ -40,7 +40,7 @@ def lines_of(
         (b"PUT /embed" + HOST + b"\r\n", "PUT", "/embed", 405, None),
         (b"POST /embed" + HOST + BODY, "POST", "/embed", 422, "invalid"),
         (PREFLIGHT, "OPTIONS", "/embed", 200, None),
-        (b"GET /" + b"x" * 2000 + HOST + b"\r\n", "GET", "/" + "x" * 2000, 431, "headers_too_large"),
+        (b"GET /" + b"x" * 20_000 + HOST + b"\r\n", "GET", "/" + "x" * 20_000, 431, "headers_too_large"),
         (b"GET /x HTTP/2.0\r\n\r\n", "GET", "/x", 505, "malformed"),
         (b"nonsense\r\n\r\n", "", "", 400, "malformed"),
         (b"POST /embed" + HOST + b"content-length: 5\r\n\r\n{", "POST", "/embed", 408, "slow"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import gzip
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from packbert.service.errors import NoSuchHead, Overloaded, ServiceError, Unavailable
 from packbert.service.http.app import TASKS
-from packbert.service.http.endpoint import TaskEndpoint, TaskRequest, compress
+from packbert.service.http.endpoint import TaskEndpoint, TaskRequest
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
@@ -206,21 +205,6 @@ def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) 
 def test_a_small_body_is_not_refused_for_the_bytes_of_others() -> None:
     exchange = Exchange(FakeBackend(), room=0, content_length=b"15")
     assert exchange.reached_the_model
-
-
-@pytest.mark.parametrize(
-    ("settings", "accept", "packed"),
-    [({"compress_bytes": 10}, b"gzip", True), ({"compress_bytes": 10}, b"br", False), ({}, b"gzip", False)],
-)
-def test_a_response_is_compressed_from_the_size_that_the_operator_sets(
-    settings: dict[str, Any], accept: bytes, packed: bool
-) -> None:
-    content = b"[0.125]" * 100
-    request = TaskRequest({"type": "http", "path": "/embed", "headers": [(b"accept-encoding", accept)]}, None, None)  # type: ignore[arg-type]
-    sent, headers = asyncio.run(compress(request, content, [], Settings.model_validate({"artifact": "."} | settings)))
-    assert (gzip.decompress(sent) if packed else sent) == content
-    assert ((b"content-encoding", b"gzip") in headers) is packed
-    assert ((b"vary", b"accept-encoding") in headers) is bool(settings)
 
 
 def requests_in_memory() -> int:

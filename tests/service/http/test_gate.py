@@ -129,7 +129,7 @@ def service(bert_artifact: Path) -> Iterator[Service]:
         manifest=claimed,
         tokenizer=tokenizer,
         queue=FullQueue(),
-        limits=Limits(max_inputs=settings.max_inputs, max_top_k=settings.max_top_k, truncate=settings.truncate),
+        limits=Limits(max_inputs=settings.max_inputs, truncate=settings.truncate),
         embedding=embedding_defaults(real.manifest, settings),
     )
     made = Service(InProcessBackend(artifact, settings, tasks))

@@ -16,7 +16,7 @@ from pathlib import Path
 from packbert.service.model_cache import Cache
 from packbert.service.prepare import Wanted, prepare_artifact
 logging.basicConfig(level="INFO", format="%(message)s")
-wanted = Wanted(model=sys.argv[1], device="cpu", precision=None, update=False)
+wanted = Wanted(model=sys.argv[1], device="cpu", precision=None)
 print(prepare_artifact(wanted, Cache(Path(sys.argv[2]))))
 """
 LIMITED = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
@@ -35,8 +35,8 @@ def block_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def wanted(model: Path | str, *, precision: str | None = None, update: bool = False) -> Wanted:
-    return Wanted(model=str(model), device="cpu", precision=precision, update=update)
+def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:
+    return Wanted(model=str(model), device="cpu", precision=precision)
 
 
 def start_preparing(model: Path, cache: Path) -> subprocess.Popen[str]:

@@ -35,7 +35,7 @@ def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=CountingQueue(artifact.manifest.sizes["hidden"]),
-        limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
+        limits=Limits(max_inputs=100, truncate=False),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
         **fields,
     )

@@ -23,7 +23,7 @@ NPY = {"accept": "application/x-npy"}
 
 @pytest.fixture(scope="module")
 def client(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
-    with serve_in_process(exported("bert").root, BERT_MAX_ATTENTION="20") as found:
+    with serve_in_process(exported("bert").root) as found:
         yield found
 
 
@@ -92,11 +92,8 @@ def test_npy_has_the_array_alone(client: InProcessClient, reduce: str | None, sh
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            {"inputs": "dog " * 30},
-            r"input has 32 tokens; /attention takes at most 20 \(BERT_MAX_ATTENTION\): shorten it",
-        ),
-        ({"inputs": "dog " * 3000}, "input has more than 144 tokens; /attention takes at most 20"),
+        ({"inputs": "dog " * 128}, "input has 130 tokens; /attention takes at most 128: shorten it"),
+        ({"inputs": "dog " * 3000}, "input has more than 144 tokens; /attention takes at most 128"),
         ({"inputs": ""}, "input has no tokens"),
         ({"inputs": {"text": "dog", "text_pair": ""}}, "input has no tokens"),
         ({"inputs": "dog", "layers": [3]}, "layers has 3; this model has 0 to 2, or -3 to -1"),
@@ -117,13 +114,13 @@ def test_what_cannot_be_answered_is_a_422_with_the_way_out(
 
 def test_an_answer_that_is_too_large_is_refused_by_its_numbers() -> None:
     tokens = EncodedText(
-        ids=np.zeros(129, np.int32),
-        types=np.zeros(129, np.int32),
+        ids=np.zeros(128, np.int32),
+        types=np.zeros(128, np.int32),
         outputs=frozenset({"attention"}),
         truncated=False,
         empty=False,
         spans=NO_SPANS,
     )
-    check_size(tokens, 200, MAX_NUMBERS // 129**2)
-    with pytest.raises(TooLarge, match=rf"6390144 numbers; at most {MAX_NUMBERS} are allowed: ask for fewer layers"):
-        check_size(tokens, 200, 24 * 16)
+    check_size(tokens, MAX_NUMBERS // 128**2)
+    with pytest.raises(TooLarge, match=rf"6307840 numbers; at most {MAX_NUMBERS} are allowed: ask for fewer layers"):
+        check_size(tokens, 24 * 16 + 1)

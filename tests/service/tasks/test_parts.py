@@ -47,7 +47,7 @@ def play(tokenizer: Tokenizer, story: Story, *, max_tokens: int = 10**6, held: b
             manifest=artifact.manifest,
             tokenizer=tokenizer,
             queue=batcher,
-            limits=Limits(max_inputs=2048, max_top_k=9, truncate=False),
+            limits=Limits(max_inputs=2048, truncate=False),
             embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
         )
         await story(tasks, batcher, runner)

@@ -78,7 +78,7 @@ async def _play(tokenizer: Tokenizer, story: Story, clock: Clock, *, rate: float
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=batcher,
-        limits=Limits(max_inputs=2048, max_top_k=9, truncate=False),
+        limits=Limits(max_inputs=2048, truncate=False),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
     )
     serving = asyncio.create_task(batcher.serve())

@@ -102,7 +102,7 @@ def open_tasks(exported: Artifact, queue: InferenceQueue) -> Iterator[Tasks]:
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=queue,
-        limits=Limits(max_inputs=100, max_top_k=5, truncate=False),
+        limits=Limits(max_inputs=100, truncate=False),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
     )
     tokenizer.close()

@@ -101,7 +101,7 @@ def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_art
         manifest=artifact.manifest,
         tokenizer=tokenizer,
         queue=ClosedQueue(),
-        limits=Limits(max_inputs=9, max_top_k=9, truncate=True),
+        limits=Limits(max_inputs=9, truncate=True),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=bert_artifact)),
     )
     with pytest.raises(Unavailable):

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from packbert.service.errors import Invalid, ServiceError, TooLarge, Unsupported
-from packbert.service.http.headers import accepts_coding, choose_media_type, decode_body, encode_response
+from packbert.service.http.headers import accepts_coding, choose_media_type, decode_body
 
 JSON, NPY = "application/json", "application/x-npy"
 
@@ -82,7 +82,3 @@ def test_a_damaged_or_unknown_coding_is_named(body: bytes, coding: bytes, error:
 def test_a_body_without_coding_is_the_same_object() -> None:
     body = b"{}"
     assert asyncio.run(decode_body(body, b"identity", 1000)) is body
-
-
-def test_an_encoded_response_decodes_to_its_content() -> None:
-    assert gzip.decompress(asyncio.run(encode_response(b"[0.1]" * 999))) == b"[0.1]" * 999
