@@ -85,6 +85,16 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
     play_server(bert_artifact, story, max_connections=PLACES)
 
 
+@pytest.mark.parametrize(("largest", "held"), [(2**23, 2**26), (2**25, 2**28), (1000, 2**23)])
+def test_a_server_holds_8_bodies_of_the_largest_size_and_answers_of_at_least_8_mib(
+    bert_artifact: Path, largest: int, held: int
+) -> None:
+    async def story(server: Server, _: int, __: FakeTime) -> None:
+        assert server.limits.buffered.most == held
+
+    play_server(bert_artifact, story, max_body_bytes=largest)
+
+
 def test_a_server_whose_places_are_all_in_use_answers_probes_and_says_to_others_that_it_is_full(
     bert_artifact: Path,
 ) -> None:
