@@ -11,8 +11,6 @@ from packbert.service.engine.device import ArtifactChoice, select_artifact
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
 from packbert.service.http.dialects import native, rerank
-from packbert.service.http.dialects import native as tei
-from packbert.service.http.dialects import native as tokens
 from packbert.service.http.validation import validate
 from packbert.service.library.methods import BulkMethods
 from packbert.service.observability import Metrics
@@ -48,7 +46,7 @@ class LoopThread:
 
 
 TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
-ROUTES = {**native.ROUTES, **tei.ROUTES, **tokens.ROUTES, **rerank.ROUTES}
+ROUTES = {**native.ROUTES, **native.TEI_ROUTES, **native.TOKEN_ROUTES, **rerank.ROUTES}
 
 
 class HealthReport(NamedTuple):
@@ -181,7 +179,7 @@ class Engine(BulkMethods):
         )
 
     def tokens_ahead(self) -> int:
-        """Some batches, so that the model never waits for a text; on a slow machine half of BERT_MAX_WAIT_SECONDS."""
+        """Tokens that bulk calls keep in flight: a few batches, at most half of what the queue admits."""
         admitted = self.load().tokens_per_second * self.settings.max_wait_seconds
         return min(TOKENS_AHEAD, self.settings.max_waiting_tokens // 2, int(admitted) // 2)
 
