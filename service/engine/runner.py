@@ -227,7 +227,7 @@ class ModelRunner:
         batch = pack(sequences, self.artifact.layout, manifest.embedding.modes)
         vocabulary = manifest.sizes["vocabulary"]
         limits = {"types": max(1, manifest.sizes["segments"]), "positions": manifest.max_tokens}
-        read = {"ids", "types", "positions"} & set(self._session.inputs)
+        read: list[str] = [name for name in ("ids", "types", "positions") if name in self._session.inputs]
         indices = {name: batch.feeds[name] for name in read}
         if batch.feeds["target_pairs"].size:
             indices["targets"] = batch.feeds["target_pairs"][:, 1]
