@@ -225,16 +225,20 @@ class ModelRunner:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
         batch = pack(sequences, self.artifact.layout, manifest.embedding.modes)
-        limits = {
-            "ids": manifest.sizes["vocabulary"],
-            "types": max(1, manifest.sizes["segments"]),
-            "positions": manifest.max_tokens,
-        }
-        for name in limits.keys() & set(self._session.inputs):
-            limit = limits[name]
-            lowest, highest = int(batch.feeds[name].min()), int(batch.feeds[name].max())
+        vocabulary = manifest.sizes["vocabulary"]
+        limits = {"types": max(1, manifest.sizes["segments"]), "positions": manifest.max_tokens}
+        read: list[str] = [name for name in ("ids", "types", "positions") if name in self._session.inputs]
+        indices = {name: batch.feeds[name] for name in read}
+        if batch.feeds["target_pairs"].size:
+            indices["targets"] = batch.feeds["target_pairs"][:, 1]
+        for name, numbers in indices.items():
+            limit = limits.get(name, vocabulary)
+            lowest, highest = int(numbers.min()), int(numbers.max())
             if lowest < 0 or highest >= limit:
-                raise InferenceFailed(f"{name} reach from {lowest} to {highest}; this model has 0 to {limit - 1}")
+                remedy = "its tokenizer.json does not belong to its weights; export the checkpoint again"
+                raise InferenceFailed(
+                    f"{name} reach from {lowest} to {highest}; this model has 0 to {limit - 1}: {remedy}"
+                )
         return batch
 
     def _compute(self, batch: Batch, all_cores: bool) -> list[NDArray[np.generic]]:

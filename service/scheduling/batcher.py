@@ -28,6 +28,7 @@ from packbert.service.scheduling.request import (
     RunBatch,
     SequenceJob,
     Share,
+    check_not_empty,
     halves,
     run_error,
 )
@@ -51,7 +52,8 @@ class AdmittedRequests:
     def start(
         self, admit: Callable[[QueuedRequest], None], work: Sequence[Tokens], timeout_seconds: float
     ) -> QueuedRequest:
-        """Raises what `admit` raises, and counts it."""
+        """Raises InferenceFailed where `work` would never end, and what `admit` raises, and counts the latter."""
+        check_not_empty(work, 0)
         now = self.clock()
         return self._admit(admit, QueuedRequest(list(work), arrived=now, deadline=now + timeout_seconds))
 
@@ -126,16 +128,17 @@ class AdmittedRequests:
         self.queue.admit(request)
 
     def _append(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """As RequestInParts.append: does nothing where the request has ended, and ends it where it is too large."""
+        """As RequestInParts.append; ends the request where it is too large or `work` empty."""
         if request.future.done():
             return
         if not request.missing:
             self.fail(request, InferenceFailed("the request brought inputs after its last"))
             return
-        self.queue.extend(request, work, reserved)
         try:
+            check_not_empty(work, len(request.work))
+            self.queue.extend(request, work, reserved)
             self._check_expected(request)
-        except TooLarge as error:
+        except (InferenceFailed, TooLarge) as error:
             self.fail(request, error)
         else:
             self.on_work()

@@ -111,6 +111,15 @@ class NextBatch:
     expired: list[QueuedRequest] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 
 
+def check_not_empty(work: Sequence[Tokens], first: int) -> None:
+    """Raises InferenceFailed, since no run would end such a request. `first` is the index of the first sequence."""
+    if not work:
+        raise InferenceFailed("the request has no inputs")
+    for index, tokens in enumerate(work, first):
+        if not len(tokens.ids):
+            raise InferenceFailed("the input has no tokens", index=index)
+
+
 def halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
     """The first half is last: it is taken first."""
     middle = len(jobs) // 2

@@ -36,7 +36,6 @@ class RemoteBackend(Backend):
             spec.socket,
             artifact.digest,
             grace_seconds=settings.run_timeout_seconds,
-            bounds=artifact.manifest.bounds,
             on_other_artifact=self._restart_for_artifact,
         )
         self._background: list[asyncio.Task[None]] = []

@@ -9,22 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from packbert.model_export.artifact.batch import Tokens
-from packbert.model_export.artifact.manifest import ModelBounds
-from packbert.service.errors import InferenceFailed, Overloaded, ServiceError, TooLarge, Unavailable
+from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.service.errors import Overloaded, ServiceError, TooLarge, Unavailable
 from packbert.service.scheduling.request import InferenceResult, RequestInParts
 from packbert.service.trace_context import TRACEPARENT
 from packbert.service.workers import messages
-from packbert.service.workers.messages import (
-    Message,
-    RemoteRequest,
-    RemoteResult,
-    chunk_by_bytes,
-    decode_results,
-    encode_requests,
-    find_fault,
-    keeps_bounds,
-)
+from packbert.service.workers.messages import MessageWriter, decode_rows, encode_sequences
 
 T = TypeVar("T")
 
@@ -36,8 +26,7 @@ class PendingRequest:
     id: int
     started: float  # seconds, as the deadline
     deadline: float
-    future: "asyncio.Future[RemoteResult]"
-    appended: int = 0  # sequences of a request in parts
+    future: "asyncio.Future[tuple[list[Row], float]]"  # its rows, and the seconds of its runs
 
 
 def settle(future: "asyncio.Future[T] | None", outcome: T | ServiceError) -> None:
@@ -48,54 +37,6 @@ def settle(future: "asyncio.Future[T] | None", outcome: T | ServiceError) -> Non
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-@dataclass(slots=True, eq=False)
-class Outbox:
-    """Requests, and parts of requests, until the end of the turn in which they were added."""
-
-    bounds: ModelBounds
-    write: Callable[[Message], None]  # raises TooLarge for a message that no frame can hold
-    refuse: Callable[[RemoteRequest, ServiceError], None]  # called for what is not sent
-    _waiting: dict[int, RemoteRequest] = field(default_factory=dict)  # by id
-
-    def add(self, request: RemoteRequest) -> None:
-        """A second part of a request in the same turn makes the first one leave at once."""
-        if request.id in self._waiting:
-            self._flush()
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting[request.id] = request
-
-    def drop(self, request_id: int) -> bool:
-        """Whether nothing of the request has been sent, and nothing will be."""
-        request = self._waiting.pop(request_id, None)
-        return request is not None and request.is_whole
-
-    def _flush(self) -> None:
-        requests, self._waiting = list(self._waiting.values()), {}
-        for chunk in chunk_by_bytes(requests):
-            message = encode_requests(chunk)
-            if not keeps_bounds(message, self.bounds):
-                if not (chunk := self._refuse_faulty(chunk)):
-                    continue
-                message = encode_requests(chunk)
-            try:
-                self.write(message)
-            except TooLarge as error:
-                for request in chunk:
-                    self.refuse(request, error)
-
-    def _refuse_faulty(self, requests: Sequence[RemoteRequest]) -> list[RemoteRequest]:
-        """Refuses those that the engine would refuse, each with the index of its first such input; the others."""
-        good = []
-        for request in requests:
-            if (fault := find_fault(request.sequences, self.bounds)) is None:
-                good.append(request)
-            else:
-                index, message = fault
-                self.refuse(request, InferenceFailed(message, index=request.first + index))
-        return good
 
 
 READ_AHEAD_BYTES = 2**20
@@ -116,13 +57,11 @@ class EngineClient:
     socket: Path
     artifact: str  # digest of the artifact that this process tokenizes for
     grace_seconds: float  # beyond a request's deadline, for a run that has already started
-    bounds: ModelBounds  # what the engine accepts
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
-    _writer: asyncio.StreamWriter | None = None
+    _writer: MessageWriter | None = None
     _last_id: int = 0  # of requests and queries
-    _outbox: Outbox = field(init=False)
-    _requests: dict[int, "asyncio.Future[RemoteResult]"] = field(default_factory=dict)
+    _requests: dict[int, "asyncio.Future[tuple[list[Row], float]]"] = field(default_factory=dict)
     _queries: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
     _overload: Overloaded | None = None
     _overloaded_until: float = 0.0
@@ -130,23 +69,19 @@ class EngineClient:
     _rejections: int = 0  # requests rejected since the last report to the engine
     _closed: str = ""  # the reason
 
-    def __post_init__(self) -> None:
-        self._outbox = Outbox(self.bounds, self._write, self._refuse)
-
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
         """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
-        request = self._register(timeout_seconds)
-        trace = TRACEPARENT.get()
-        self._outbox.add(RemoteRequest(id=request.id, deadline=request.deadline, sequences=work, trace=trace))
+        sequences, request = encode_sequences(work), self._register(timeout_seconds)
+        self._send_sequences(request, messages.Submit(request.id, request.deadline, TRACEPARENT.get(), sequences))
         return await self._finish(request)
 
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
         """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
         request = self._register(timeout_seconds)
-        self._write(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
+        self._send(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
         return RequestInParts(
             ended=request.future,
             append=partial(self._append, request),
@@ -171,7 +106,7 @@ class EngineClient:
         self._report_rejections()
         self._last_id = query_id = self._last_id + 1
         future = self._queries[query_id] = asyncio.get_running_loop().create_future()
-        writer.write(messages.frame(messages.Query(query_id, topic)))
+        writer.send(messages.Query(query_id, topic))
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
                 content: bytes = await future
@@ -204,9 +139,10 @@ class EngineClient:
         self._fail_pending(Unavailable(reason))
 
     async def _read_loop(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(str(self.socket), limit=READ_AHEAD_BYTES)
+        reader, stream = await asyncio.open_unix_connection(str(self.socket), limit=READ_AHEAD_BYTES)
+        writer = MessageWriter(stream)
         try:
-            writer.write(messages.frame(messages.Hello(messages.VERSION, self.artifact)))
+            writer.send(messages.Hello(messages.VERSION, self.artifact))
             if (await messages.read_hello(reader, messages.FROM_ENGINE)).artifact != self.artifact:
                 self.on_other_artifact()
                 return
@@ -216,12 +152,11 @@ class EngineClient:
                 self._handle(await messages.read_message(reader, messages.FROM_ENGINE))
         finally:
             self._writer, self._overload, self._rejections = None, None, 0
-            writer.close()
+            stream.close()
 
     def _handle(self, message: messages.FromEngine) -> None:
-        if isinstance(message, messages.ResultBatch):
-            for result in decode_results(message):
-                settle(self._requests.get(result.id), result)
+        if isinstance(message, messages.Result):
+            settle(self._requests.get(message.request_id), (decode_rows(message), message.forward_seconds))
         elif isinstance(message, messages.ErrorReply):
             error = messages.to_exception(message)
             if message.min_rejected_tokens and isinstance(error, Overloaded):
@@ -239,11 +174,11 @@ class EngineClient:
             raise Unavailable(self._closed)
         self._engine_writer()
 
-    def _engine_writer(self) -> asyncio.StreamWriter:
+    def _engine_writer(self) -> MessageWriter:
         """Raises Unavailable where there is no connection, or where the engine does not read from it."""
         if self._writer is None:
             raise _retry_later("the engine is not running")
-        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        if self._writer.unread_bytes > MAX_UNSENT_BYTES:
             raise _retry_later("the engine does not accept requests")
         return self._writer
 
@@ -259,17 +194,13 @@ class EngineClient:
         """As RequestInParts.append: does nothing where the request has ended."""
         if request.future.done():
             return
-        part = RemoteRequest(
-            id=request.id, deadline=request.deadline, sequences=work, reserved=reserved, first=request.appended
-        )
-        request.appended += len(work)
-        self._outbox.add(part)
+        self._send_sequences(request, messages.Append(request.id, reserved, encode_sequences(work)))
 
     async def _finish(self, request: PendingRequest) -> InferenceResult:
         """Waits until the request has ended."""
         try:
             async with asyncio.timeout(request.deadline + self.grace_seconds - time.monotonic()):
-                result = await request.future
+                rows, forward_seconds = await request.future
         except TimeoutError:
             self._cancel(request.id)
             raise Unavailable("the engine does not answer", retry_after=RETRY_SECONDS) from None
@@ -278,8 +209,8 @@ class EngineClient:
             raise
         finally:
             del self._requests[request.id]
-        queued = time.monotonic() - request.started - result.forward_seconds  # includes the transfer between processes
-        return InferenceResult(rows=result.rows, queue_seconds=queued, forward_seconds=result.forward_seconds)
+        queued = time.monotonic() - request.started - forward_seconds  # includes the transfer between processes
+        return InferenceResult(rows=rows, queue_seconds=queued, forward_seconds=forward_seconds)
 
     def _withdraw(self, request: PendingRequest) -> None:
         del self._requests[request.id]
@@ -292,23 +223,24 @@ class EngineClient:
     def _report_rejections(self) -> None:
         """The engine counts them; an engine that has ended took its counters with it."""
         if self._rejections:
-            self._write(messages.RejectedLocally(self._rejections))
+            self._send(messages.RejectedLocally(self._rejections))
         self._rejections = 0
 
     def _cancel(self, request_id: int) -> None:
-        if not self._outbox.drop(request_id):
-            self._write(messages.Cancel(request_id))
+        self._send(messages.Cancel(request_id))
 
-    def _refuse(self, request: RemoteRequest, error: ServiceError) -> None:
-        """Ends a request that is not sent, or not all of it."""
-        settle(self._requests.get(request.id), error)
-        if not request.is_whole:
-            self._write(messages.Cancel(request.id))
+    def _send_sequences(self, request: PendingRequest, message: messages.Submit | messages.Append) -> None:
+        """Ends the request where no frame can hold the message."""
+        try:
+            self._send(message)
+        except TooLarge as error:
+            settle(request.future, error)
+            self._cancel(request.id)
 
-    def _write(self, message: messages.Message) -> None:
-        """Does nothing without a connection: its requests have failed with it. Raises as `frame`."""
+    def _send(self, message: messages.Message) -> None:
+        """Does nothing without a connection: its requests have failed with it. Raises as `MessageWriter.send`."""
         if self._writer is not None:
-            self._writer.write(messages.frame(message))
+            self._writer.send(message)
 
     def _fail_pending(self, error: Unavailable) -> None:
         for request in self._requests.values():

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.model_export.artifact.manifest import ModelBounds
 from packbert.service.errors import (
     DeadlineExceeded,
     DeadlineTooShort,
@@ -29,7 +28,6 @@ from packbert.service.errors import (
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import InferenceResult, RequestInParts
-from packbert.service.workers import engine_client as outbox
 from packbert.service.workers import messages
 from packbert.service.workers.child import open_pipe
 from packbert.service.workers.engine_client import EngineClient
@@ -44,8 +42,7 @@ class FakeEngine:
     """An engine with a FakeRunner as its model and a real queue."""
 
     def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        manifest = SimpleNamespace(bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000, layers=4))
-        self.artifact: Any = SimpleNamespace(digest="mine", manifest=manifest)
+        self.artifact: Any = SimpleNamespace(digest="mine")
         self.batcher = Batcher(run=runner.run, queue=waiting)
         self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
         self.on_fatal: Callable[[], None] = lambda: None
@@ -95,7 +92,6 @@ class Processes:
             self.folder / "s",
             artifact,
             grace_seconds=GRACE_SECONDS,
-            bounds=ModelBounds(vocabulary=1000, segments=2, max_tokens=1000, layers=4),
             on_other_artifact=lambda: self.other_artifacts.append(artifact),
         )
         self.clients.append((client, asyncio.create_task(client.keep_connected())))
@@ -176,7 +172,7 @@ def test_each_request_of_each_client_gets_its_own_rows(tmp_path: Path) -> None:
     play(story)
 
 
-def test_requests_of_one_loop_turn_share_a_message_and_a_batch(tmp_path: Path) -> None:
+def test_requests_of_one_loop_turn_share_a_batch(tmp_path: Path) -> None:
     async def story() -> None:
         runner = FakeRunner()
         async with start(tmp_path, runner, make_queue(token_budget=64)) as processes:
@@ -301,7 +297,7 @@ def test_a_cancelled_request_leaves_the_queue_within_100_ms_and_never_runs(tmp_p
     play(story)
 
 
-def test_a_request_cancelled_before_the_flush_is_never_sent(tmp_path: Path) -> None:
+def test_a_request_cancelled_in_the_turn_that_sends_it_never_runs(tmp_path: Path) -> None:
     async def story() -> None:
         async with start(tmp_path) as processes:
             client = await processes.connected()
@@ -309,7 +305,7 @@ def test_a_request_cancelled_before_the_flush_is_never_sent(tmp_path: Path) -> N
             await asyncio.sleep(0)
             gone.cancel()
             assert numbers_of(await submit(client, 3)) == [3]
-            assert processes.batcher.counts.received == 1
+            assert processes.runner.ran == {3: 1}
 
     play(story)
 
@@ -328,7 +324,8 @@ def test_the_engine_keeps_nothing_of_requests_that_are_cancelled_in_the_read_tha
             else:
                 tasks = [submit(client, number) for number in range(100)]
                 await asyncio.sleep(0)
-                client._outbox._flush()
+                assert client._writer is not None
+                client._writer.flush()
                 for task in tasks:
                     task.cancel()
             assert numbers_of(await submit(client, 500)) == [500]
@@ -348,7 +345,7 @@ def test_a_lost_connection_cancels_only_its_own_requests(tmp_path: Path) -> None
             lost, kept = submit(dying, 2), submit(living, 3)
             await until(lambda: processes.batcher.unanswered == 3)
             assert dying._writer is not None
-            dying._writer.transport.abort()
+            dying._writer.stream.transport.abort()
             await until(lambda: processes.batcher.unanswered == 2)
             runner.release()
             assert [numbers_of(answer) for answer in await asyncio.gather(first, kept)] == [[1], [3]]
@@ -459,58 +456,49 @@ def test_a_connection_that_violates_the_protocol_is_dropped_without_effect_on_ot
     play(story)
 
 
-def faulty(**fields: Any) -> Tokens:
-    return dataclasses.replace(sequence(1), **fields)
+NO_IDS = np.zeros(0, np.int32)
+EMPTY = dataclasses.replace(sequence(1), ids=NO_IDS, types=NO_IDS)
 
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "the token id 1000; this model has 0 to 999": {"ids": np.array([1, 1000, 2, 3], np.int32)},
-    "the token id -1; this model": {"ids": np.array([1, -1, 2, 3], np.int32)},
-    "the type id 2; this model has 0 to 1": {"types": np.array([0, 2, 0, 0], np.int32)},
-    "has 1001 tokens; this model takes 1 to 1000": {"ids": np.zeros(1001, np.int32), "types": np.zeros(1001, np.int32)},
-    "has 0 tokens": {"ids": np.zeros(0, np.int32), "types": np.zeros(0, np.int32)},
-    "the target id 1000": {"targets": (5, 1000), "masks": (1,), "outputs": frozenset({"target_logits"})},
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_request_outside_the_models_bounds_fails_alone_with_its_index(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(("work", "index"), [([], None), ([sequence(1), EMPTY], 1)], ids=["none", "without tokens"])
+def test_a_request_that_no_run_would_end_is_refused(tmp_path: Path, work: list[Tokens], index: int | None) -> None:
     async def story() -> None:
         async with start(tmp_path) as processes:
             client = await processes.connected()
-            work = [sequence(1), faulty(**FAULTS[fault])]
-            bad = asyncio.create_task(client.submit(work, timeout_seconds=100))
-            good = [submit(client, number) for number in range(1, 9)]  # in the same turn: in one message with it
-            error = await error_of(bad, InferenceFailed)
-            assert fault in error.message
-            assert (error.status, error.index) == (500, 1)
-            assert [numbers_of(await one) for one in good] == [[number] for number in range(1, 9)]
-            assert len(processes.worker._connections) == 1
+            whole = asyncio.create_task(client.submit(work, timeout_seconds=100))
+            parts = parts_of(client, 4, 16)
+            parts.append([sequence(2), sequence(3)], 8)
+            parts.append(work, 0)
+            good = submit(client, 4)
+            assert (await error_of(whole, InferenceFailed)).index == index
+            assert (await error_of(asyncio.ensure_future(parts.finish()), InferenceFailed)).index == (
+                None if index is None else 2 + index
+            )
+            assert numbers_of(await good) == [4]
 
     play(story)
 
 
-def test_a_message_that_the_engine_refuses_concerns_only_the_requests_in_it(
+def test_a_request_or_answer_that_no_frame_can_hold_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
         runner = FakeRunner(held=True)
         async with start(tmp_path, runner) as processes:
             client = await processes.connected()
-            writer, waiting = client._writer, submit(client, 1)
+            large = submit(client, *range(40), length=1)
             await until(lambda: bool(runner.batches))
-            with monkeypatch.context() as patch:
-                patch.setattr(outbox, "keeps_bounds", lambda *_: True)
-                refused = [
-                    asyncio.create_task(client.submit([faulty(ids=np.full(4, 1000, np.int32))], timeout_seconds=100)),
-                    submit(client, 2),
-                ]
-                for one in refused:
-                    assert "a message with a token id out of bounds" in (await error_of(one, InferenceFailed)).message
-            later = submit(client, 3)
+            monkeypatch.setattr(messages, "MAX_FRAME_BYTES", 300)
+            parts = parts_of(client, 3, 400)
+            parts.append([sequence(1)], 200)
+            await until(lambda: processes.batcher.queue.reserved == 200)
+            parts.append([sequence(2, 100)], 4)
+            assert "send it in parts" in (await error_of(submit(client, 3, length=100), TooLarge)).message
+            await error_of(asyncio.ensure_future(parts.finish()), TooLarge)
+            await until(lambda: processes.batcher.queue.reserved == 0)
             runner.release()
-            assert (numbers_of(await waiting), numbers_of(await later)) == ([1], [3])
-            assert client._writer is writer  # the same connection
+            assert "send it in parts" in (await error_of(large, TooLarge)).message  # its answer
+            assert numbers_of(await submit(client, 4)) == [4]
 
     play(story)
 
@@ -577,22 +565,6 @@ def test_a_request_in_parts_that_the_queue_refuses_ends_and_its_parts_are_droppe
     play(story)
 
 
-def test_a_fault_in_a_later_part_fails_the_request_with_the_index_in_the_request(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path) as processes:
-            client = await processes.connected()
-            request = parts_of(client, 4, 16)
-            request.append([sequence(1), sequence(2)], 8)
-            await until(lambda: processes.runner.ran.total() == 2)
-            request.append([sequence(3), faulty(ids=np.full(4, 1000, np.int32))], 0)
-            with pytest.raises(InferenceFailed) as caught:
-                await request.finish()
-            assert caught.value.index == 3
-            await until(lambda: processes.batcher.unanswered == 0)
-
-    play(story)
-
-
 def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_path: Path) -> None:
     async def story() -> None:
         async with start(tmp_path, FakeRunner(held=True)) as processes:
@@ -601,7 +573,7 @@ def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_pat
             request.append([sequence(1)], 8)
             await until(lambda: processes.batcher.queue.reserved == 8)
             assert client._writer is not None
-            client._writer.transport.abort()
+            client._writer.stream.transport.abort()
             with pytest.raises(Unavailable, match="being restarted"):
                 await request.finish()
             await until(lambda: processes.batcher.unanswered == 0)

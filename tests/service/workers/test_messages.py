@@ -1,8 +1,8 @@
-"""Messages and codec: decoding restores what was encoded, and rejects what is not a valid message."""
+"""Messages: decoding restores what was encoded, and rejects what is not a message."""
 
 import ast
 import asyncio
-from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -11,131 +11,98 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packbert.model_export.artifact.batch import ATTENTION_OUTPUTS, LAST, LAYER, MASK, OUTPUTS, TARGET, Tokens
-from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.model_export.artifact.batch import LAST, OUTPUTS, Row, Tokens
 from packbert.service import errors
 from packbert.service.workers import messages
 from packbert.service.workers.messages import (
-    MESSAGE_BYTES,
     ProtocolError,
-    RemoteRequest,
-    RemoteResult,
-    chunk_by_bytes,
-    decode_requests,
-    decode_results,
-    encode_requests,
-    encode_results,
+    decode_rows,
+    decode_sequences,
+    encode_rows,
+    encode_sequences,
 )
 from tests.paths import ROOT
 
-BOUNDS = ModelBounds(vocabulary=100, segments=2, max_tokens=12, layers=4)
+NUMBERS = st.lists(st.integers(0, 2**20), max_size=4).map(tuple)
 
 
 @st.composite
 def tokens(draw: st.DrawFn) -> Tokens:
     noise = np.random.default_rng(draw(st.integers(0, 2**32)))
-    length = draw(st.integers(1, BOUNDS.max_tokens))
-    outputs = draw(st.sets(st.sampled_from(sorted(OUTPUTS)), min_size=1, max_size=4))
-    kinds = {OUTPUTS[name] for name in outputs}
-    masks = draw(st.integers(1 if {MASK, TARGET} & kinds else 0, 4))
-    lowest = 0 if outputs & ATTENTION_OUTPUTS else LAST
-    layers = draw(st.lists(st.integers(lowest, BOUNDS.layers - 1), min_size=1 if LAYER in kinds else 0, max_size=3))
-    targets = draw(st.integers(1 if TARGET in kinds else 0, 4))
+    length = draw(st.integers(1, 12))
+    whole = noise.integers(-(2**31), 2**31, (2, 3 * length), np.int32)
     return Tokens(
-        ids=noise.integers(0, BOUNDS.vocabulary, length, np.int32),
-        types=noise.integers(0, 2, length, np.int32),
-        outputs=frozenset(outputs),
-        masks=tuple(noise.integers(0, length, masks).tolist()),
-        top_k=int(noise.integers(1, BOUNDS.vocabulary)),
-        targets=tuple(noise.integers(0, BOUNDS.vocabulary, targets).tolist()),
-        layers=tuple(layers),
+        ids=whole[0, length : 2 * length],
+        types=whole[1, ::3],  # not contiguous
+        outputs=draw(st.frozensets(st.sampled_from(sorted(OUTPUTS)), min_size=1, max_size=4)),
+        masks=draw(NUMBERS),
+        top_k=draw(st.integers(1, 2**20)),
+        targets=draw(NUMBERS),
+        pooled_from=draw(st.integers(0, 12)),
+        layers=draw(st.lists(st.integers(LAST, 12), max_size=3).map(tuple)),
     )
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> list[RemoteRequest]:
-    numbers = draw(st.lists(st.integers(0, 2**40), max_size=4, unique=True))
-    finite = st.floats(allow_nan=False, allow_infinity=False)
-    traced = draw(st.booleans())  # all of a process or none
-    return [
-        RemoteRequest(
-            id=n,
-            deadline=draw(finite),
-            sequences=draw(st.lists(tokens(), min_size=1, max_size=4)),
-            trace=f"00-{n:032x}-{n:016x}-01" if traced else "",
-        )
-        for n in numbers
-    ]
-
-
-@st.composite
-def results(draw: st.DrawFn) -> list[RemoteResult]:
+def rows(draw: st.DrawFn) -> list[Row]:
     """Random bits, among them all kinds of NaN."""
     noise = np.random.default_rng(draw(st.integers(0, 2**32)))
     kinds = st.tuples(
         st.sampled_from([np.float32, np.float64, np.int32, np.int64]),
-        st.lists(st.integers(1, 3), min_size=1, max_size=3),
+        st.lists(st.integers(0, 3), min_size=1, max_size=3),
     )
 
     def array(kind: tuple[Any, list[int]]) -> Any:
         dtype, shape = kind
-        return np.frombuffer(noise.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+        found = np.frombuffer(noise.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+        return found.T if len(shape) == 1 or min(shape) else found  # not contiguous
 
-    rows = st.dictionaries(st.sampled_from(sorted(OUTPUTS)), kinds.map(array), min_size=1, max_size=3)
-    numbers = draw(st.lists(st.integers(0, 2**40), max_size=4, unique=True))
-    return [
-        RemoteResult(id=n, rows=draw(st.lists(rows, min_size=1, max_size=4)), forward_seconds=draw(st.floats(0, 100)))
-        for n in numbers
-    ]
+    row = st.dictionaries(st.sampled_from(sorted(OUTPUTS)), kinds.map(array), min_size=1, max_size=3)
+    return draw(st.lists(row, min_size=1, max_size=4))
 
 
 def send(message: messages.Message, *, from_api: bool) -> Any:
     """The message as the other side reads it."""
-
-    async def read() -> Any:
-        reader = asyncio.StreamReader()
-        reader.feed_data(messages.frame(message))
-        reader.feed_eof()
-        return await messages.read_message(reader, messages.FROM_API if from_api else messages.FROM_ENGINE)
-
-    return asyncio.run(read())
+    return read_bytes(messages.frame(message), messages.FROM_API if from_api else messages.FROM_ENGINE)
 
 
-def read_bytes(content: bytes, *, limit: int = messages.MAX_FRAME_BYTES) -> Any:
+def read_bytes(content: bytes, decoder: Any = messages.FROM_API, *, limit: int = messages.MAX_FRAME_BYTES) -> Any:
     async def read() -> Any:
         reader = asyncio.StreamReader()
         reader.feed_data(content)
         reader.feed_eof()
-        return await messages.read_message(reader, messages.FROM_API, limit=limit)
+        return await messages.read_message(reader, decoder, limit=limit)
 
     return asyncio.run(read())
 
 
-def fields_of(one: Tokens) -> tuple[object, ...]:
-    return one.ids.tolist(), one.types.tolist(), one.outputs, one.masks, one.top_k, one.targets
+def fields_of(one: Tokens) -> list[object]:
+    values = [getattr(one, field.name) for field in dataclasses.fields(Tokens)]
+    return [(value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value for value in values]
 
 
-@given(requests())
-def test_decoded_requests_equal_the_encoded_ones(sent: list[RemoteRequest]) -> None:
-    found = decode_requests(send(encode_requests(sent), from_api=True), BOUNDS) if sent else []
-    assert [(p.id, p.deadline, p.trace, [fields_of(t) for t in p.sequences]) for p in found] == [
-        (p.id, p.deadline, p.trace, [fields_of(t) for t in p.sequences]) for p in sent
-    ]
-    assert all(t.ids.dtype == t.types.dtype == np.int32 for p in found for t in p.sequences)
+@given(st.lists(tokens(), max_size=4), st.floats(allow_nan=False), st.booleans())
+def test_every_field_of_sequences_crosses(sent: list[Tokens], deadline: float, whole: bool) -> None:
+    body = encode_sequences(sent)
+    message = messages.Submit(2**40, deadline, "00-1-1-01", body) if whole else messages.Append(2**40, 7, body)
+    found = send(message, from_api=True)
+    assert msgspec.structs.replace(found, sequences=body) == message
+    assert list(map(fields_of, decode_sequences(found.sequences))) == list(map(fields_of, sent))
 
 
-@given(results())
-def test_decoded_results_equal_the_encoded_ones_bit_for_bit(sent: list[RemoteResult]) -> None:
-    found = decode_results(send(encode_results(sent), from_api=False))
-    assert [(r.id, r.forward_seconds, len(r.rows)) for r in found] == [
-        (r.id, r.forward_seconds, len(r.rows)) for r in sent
-    ]
-    for one, other in zip((row for r in found for row in r.rows), (row for r in sent for row in r.rows), strict=True):
+@given(rows())
+def test_rows_cross_bit_for_bit(sent: list[Row]) -> None:
+    message = send(messages.Result(1, 0.5, len(sent), encode_rows(sent)), from_api=False)
+    assert (message.request_id, message.forward_seconds) == (1, 0.5)
+    for one, other in zip(decode_rows(message), sent, strict=True):
         assert one.keys() == other.keys()
         for name in one:
-            assert one[name].dtype == other[name].dtype
-            assert one[name].shape == other[name].shape
+            assert (one[name].dtype, one[name].shape) == (other[name].dtype, other[name].shape)
             assert one[name].tobytes() == other[name].tobytes()
+
+
+def test_an_output_of_many_sequences_is_one_block() -> None:
+    assert len(encode_rows([{"cls": np.ones((1, 4), np.float32)}] * 9)) == 1
 
 
 @pytest.mark.parametrize("kind", sorted(messages.ERROR_TYPES))
@@ -166,136 +133,61 @@ def test_every_error_of_the_queue_has_an_error_type() -> None:
     assert all(issubclass(kind, errors.ServiceError) for kind in messages.ERROR_TYPES.values())
 
 
-REQUEST = encode_requests(
+def ints(*values: int) -> memoryview:
+    return memoryview(np.array(values, "<i4").tobytes())
+
+
+SEQUENCES = encode_sequences(
     [
-        RemoteRequest(
-            id=1,
-            deadline=5.0,
-            sequences=[
-                Tokens(
-                    ids=np.array([1, 2, 3], np.int32),
-                    types=np.zeros(3, np.int32),
-                    outputs=frozenset({"top_ids", "target_logits"}),
-                    masks=(1,),
-                    targets=(4,),
-                )
-            ],
+        Tokens(
+            ids=np.array([1, 2, 3], np.int32),
+            types=np.zeros(3, np.int32),
+            outputs=frozenset({"top_ids", "target_logits"}),
+            masks=(1,),
+            targets=(4,),
         )
     ]
 )
 
 
-def ints(*values: int) -> memoryview:
-    return memoryview(np.array(values, "<i4").tobytes())
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"request_ids": (1, 2)},
-        {"request_ids": (1, 1), "deadlines": (1.0, 1.0), "sequence_counts": (1, 1)},
-        {
-            "request_ids": (1, 1),
-            "reserved": (-1, -1),
-            "deadlines": (1.0, 1.0),
-            "traces": ("", ""),
-            "sequence_counts": (2, 1),
-            "spec_index": ints(0, 0, 0),
-            "lengths": ints(1, 1, 1),
-            "masks": ints(0, 0, 0),
-            "mask_counts": ints(1, 1, 1),
-        },
-        {  # one without sequences beside one with all of them: it would never end
-            "request_ids": (1, 2),
-            "reserved": (-1, -1),
-            "deadlines": (1.0, 1.0),
-            "traces": ("", ""),
-            "sequence_counts": (1, 0),
-        },
-        {"reserved": (-2,)},
-        {"deadlines": (float("nan"),)},
-        {"deadlines": (float("inf"),)},
-        {"traces": ("", "")},
-        {"sequence_counts": (2,)},
-        {"sequence_counts": (0,)},
-        {"sequence_counts": (-1,)},
-        {"lengths": ints(4)},
-        {"lengths": ints(-3)},
-        {"lengths": ints(0), "token_ids": ints(), "type_ids": ints()},
-        {"lengths": ints(13), "token_ids": ints(*[1] * 13), "type_ids": ints(*[0] * 13)},
-        {"token_ids": ints(1, 2)},
-        {"token_ids": ints(1, 2, 100)},
-        {"token_ids": ints(1, 2, -1)},
-        {"token_ids": memoryview(b"12345678901")},
-        {"type_ids": ints(0, 0, 2)},
-        {"spec_index": ints(1)},
-        {"spec_index": ints(-1)},
-        {"spec_index": ints()},
-        {"masks": ints(3)},
-        {"masks": ints(-1)},
-        {"masks": ints(1, 1)},
-        {"mask_counts": ints(2)},
-        {"mask_counts": ints(0), "masks": ints()},
-        {"specs": (messages.OutputSpec(("nothing",), ints(4), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec((), ints(4), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec(("cls",), ints(4), 0, 0, ()),)},
-        {"specs": (messages.OutputSpec(("cls",), ints(4), 101, 0, ()),)},
-        {"specs": (messages.OutputSpec(("target_logits",), ints(100), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec(("target_logits",), ints(), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec(("cls",), ints(), 1, -1, ()),)},
-        {"specs": (messages.OutputSpec(("cls",), ints(), 1, 3, ()),)},
-        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (4,)),)},
-        {"specs": (messages.OutputSpec(("layer_cls",), ints(), 1, 0, (-2,)),)},
-        {"specs": (messages.OutputSpec(("attention",), ints(), 1, 0, ()),)},
-        {"specs": (messages.OutputSpec(("attention",), ints(), 1, 0, (0, -1)),)},
-        {"specs": (messages.OutputSpec(("attention_mean",), ints(), 1, 0, (4,)),)},
+        {"asked": []},
+        {"lengths": [1, 2]},
+        {"lengths": [4]},
+        {"ids": ints(1, 2)},
+        {"types": ints(0, 0)},
+        {"ids": memoryview(b"12345678901")},
+        {"ids": ints(1, 2), "types": ints(0, 0)},
     ],
 )
-def test_an_inconsistent_or_out_of_bounds_request_is_rejected(change: dict[str, Any]) -> None:
-    assert len(decode_requests(REQUEST, BOUNDS)) == 1
+def test_sequences_whose_fields_differ_in_size_are_rejected(change: dict[str, Any]) -> None:
+    assert len(decode_sequences(SEQUENCES)) == 1
     with pytest.raises(ProtocolError):
-        decode_requests(msgspec.structs.replace(REQUEST, **change), BOUNDS)
+        decode_sequences(msgspec.structs.replace(SEQUENCES, **change))
 
 
-RESULT = encode_results([RemoteResult(id=1, rows=[{"cls": np.ones((1, 4), np.float32)}], forward_seconds=0.5)])
+BLOCK = encode_rows([{"cls": np.ones((1, 4), np.float32)}])[0]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"request_ids": ()},
-        {"sequence_counts": (0,)},
-        {"sequence_counts": (2,)},
-        {"sequence_counts": (10**15,)},
-        {"blocks": ()},
         {"dtype": "O"},
-        {"dtype": "<f2"},
-        {"output": "nothing"},
+        {"dtype": "nothing"},
         {"row_shape": (3,)},
-        {"row_shape": (0,)},
-        {"row_shape": (2**40, 2**40)},
-        {"owners": ints(1)},
-        {"owners": ints(-1)},
-        {"row_counts": ints(2)},
-        {"row_counts": ints(-1)},
-        {"row_counts": ints(0, 1)},
+        {"owners": [1]},
+        {"row_counts": [0, 1]},
+        {"row_counts": [0]},
         {"values": memoryview(b"123")},
-        {"sequence_counts": (2,), "owners": ints(0, 0), "row_counts": ints(1, 0)},
     ],
 )
-def test_an_inconsistent_result_is_rejected(change: dict[str, Any]) -> None:
-    assert len(decode_results(RESULT)) == 1
-    blocks = tuple(
-        msgspec.structs.replace(block, **{name: value for name, value in change.items() if hasattr(block, name)})
-        for block in RESULT.blocks
-    )
+def test_contradicting_rows_are_rejected(change: dict[str, Any]) -> None:
+    message = messages.Result(1, 0.5, 1, [BLOCK])
+    assert len(decode_rows(message)) == 1
     with pytest.raises(ProtocolError):
-        decode_results(
-            msgspec.structs.replace(
-                RESULT, **({"blocks": blocks} | {n: v for n, v in change.items() if hasattr(RESULT, n)})
-            )
-        )
+        decode_rows(msgspec.structs.replace(message, blocks=[msgspec.structs.replace(BLOCK, **change)]))
 
 
 @given(st.binary(max_size=200))
@@ -313,15 +205,15 @@ def test_a_frame_of_random_bytes_is_not_a_message(body: bytes) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
-def test_a_message_with_a_changed_byte_is_rejected_or_within_bounds(place: int, byte: int) -> None:
-    body = bytearray(messages.frame(REQUEST))
+def test_a_message_with_a_changed_byte_is_rejected_or_read(place: int, byte: int) -> None:
+    body = bytearray(messages.frame(messages.Submit(1, 5.0, "", SEQUENCES)))
     body[4 + place % (len(body) - 4)] = byte
     try:
         found = read_bytes(bytes(body))
-        work = decode_requests(found, BOUNDS)[0].sequences if isinstance(found, messages.SubmitBatch) else []
+        if isinstance(found, messages.Submit):
+            decode_sequences(found.sequences)
     except ProtocolError:
         return
-    assert all(t.ids.min() >= 0 and t.ids.max() < BOUNDS.vocabulary and len(t) <= BOUNDS.max_tokens for t in work)
 
 
 def test_a_frame_over_the_limit_is_rejected_before_it_is_read() -> None:
@@ -329,21 +221,6 @@ def test_a_frame_over_the_limit_is_rejected_before_it_is_read() -> None:
         read_bytes(messages.PREFIX.pack(5000), limit=4096)
     with pytest.raises(ProtocolError):
         read_bytes(messages.PREFIX.pack(0))
-
-
-@given(st.lists(st.integers(1, 2 * MESSAGE_BYTES // 8), max_size=12))
-@settings(max_examples=30)
-def test_chunks_have_a_few_megabytes_and_contain_every_request(lengths: Sequence[int]) -> None:
-    zeros = np.zeros(2 * MESSAGE_BYTES // 8, np.int32)
-    work = [
-        RemoteRequest(
-            id=i, deadline=1.0, sequences=[Tokens(ids=zeros[:n], types=zeros[:n], outputs=frozenset({"cls"}))]
-        )
-        for i, n in enumerate(lengths)
-    ]
-    groups = chunk_by_bytes(work)
-    assert [p.id for group in groups for p in group] == list(range(len(lengths)))
-    assert all(len(group) == 1 or sum(p.size for p in group) <= MESSAGE_BYTES for group in groups)
 
 
 def test_the_service_never_uses_pickle() -> None:
