@@ -36,7 +36,6 @@ from packbert.model_export.artifact.manifest import (
     StoredWeight,
     Tensor,
     files_for,
-    metadata_of,
     sha256,
 )
 from packbert.model_export.artifact.stored_weights import digest, read_weights
@@ -234,8 +233,7 @@ def _export(
     expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
-        stored = asdict(sizes) | {"parameters": checkpoint.parameters}
-        shared = _write_graphs(folder, built, stored, PRECISIONS[precision].dtype, prepacked=prepacked)
+        shared = _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
         if built.plain is not None:
@@ -249,12 +247,9 @@ def _export(
     return manifest
 
 
-def _write_graphs(
-    folder: Path, built: BuiltModel, sizes: Mapping[str, int], dtype: str, *, prepacked: bool
-) -> Sequence[StoredWeight]:
+def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: bool) -> Sequence[StoredWeight]:
     """Writes MODEL with its weights, then the graphs that share them; returns the weights that ATTENTION reads."""
-    packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-    built.graph.save(folder / MODEL, metadata_of(sizes) | packed_for)
+    built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else {})
     if prepacked:
         prepack(folder / MODEL)
     offsets = built.offsets.load()
