@@ -128,24 +128,6 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWeight:
-    """A weight of ATTENTION, and where it is in WEIGHTS."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWeights:
-    """The weights that ATTENTION and MODEL share; ATTENTION itself has those of a few bytes."""
-
-    stored: tuple[StoredWeight, ...]
-    sha256: str  # of their bytes, one weight after another
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
@@ -169,7 +151,6 @@ class Manifest:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
-    attention: AttentionWeights
     verification: Mapping[str, float]  # largest errors against the float64 reference
     golden: tuple[Golden, ...]  # the first one is the canary
     files: Mapping[str, str]  # file name -> SHA-256; as `files_for`
