@@ -1,4 +1,4 @@
-"""Opens an artifact folder: reads the manifest, checks that it is complete, and the checksums of its files."""
+"""Opens an artifact folder: reads the manifest, and checks the checksums of its files."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -202,12 +202,12 @@ def test_what_a_checkpoint_is_exported_for(
     file = tmp_path / "nvidiactl"
     if driver:
         file.touch()
-    monkeypatch.setattr("service.engine.device.GPU_FILES", (str(file),))
-    monkeypatch.setattr("service.engine.device.PROBE", f"print({fault!r})")
+    monkeypatch.setattr("packbert.service.engine.device.GPU_FILES", (str(file),))
+    monkeypatch.setattr("packbert.service.engine.device.PROBE", f"print({fault!r})")
     assert export_device(device) == chosen
 
 
 def test_nothing_is_exported_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.device.PROBE", "print('no GPU')")
+    monkeypatch.setattr("packbert.service.engine.device.PROBE", "print('no GPU')")
     with pytest.raises(DeviceError, match="BERT_DEVICE is cuda, but the GPU cannot be used: no GPU"):
         export_device("cuda")
