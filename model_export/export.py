@@ -1,6 +1,6 @@
 """Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -29,17 +29,13 @@ from packbert.model_export.artifact.manifest import (
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
-    AttentionWeights,
     Embedding,
     Golden,
     Manifest,
-    StoredWeight,
     Tensor,
     files_for,
-    metadata_of,
     sha256,
 )
-from packbert.model_export.artifact.stored_weights import digest, read_weights
 from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError, PrecisionError
@@ -87,15 +83,11 @@ def make_manifest(
     expected: Expected,
     errors: dict[str, float],
     folder: Path,
-    shared: Sequence[StoredWeight],
     *,
     precision: str,
     device: str,
 ) -> Manifest:
-    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification.
-
-    `shared` are the weights that ATTENTION reads.
-    """
+    """The manifest of the artifact in `folder`; `expected` and `errors` are the results of its verification."""
     heads, parts = built.heads, built.parts
     sizes = asdict(parts.architecture)
     return Manifest(
@@ -119,7 +111,6 @@ def make_manifest(
         inputs=_tensors(built.graph.inputs()),
         outputs=_tensors(built.graph.outputs()),
         assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
-        attention=_attention(folder / WEIGHTS, shared),
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
         files={name: sha256(folder / name) for name in files_for(device, precision)},
@@ -139,11 +130,6 @@ def _embedding(model: SentenceModel) -> Embedding:
         default_prompt=model.default_prompt,
         similarity=model.similarity,
     )
-
-
-def _attention(weights: Path, shared: Sequence[StoredWeight]) -> AttentionWeights:
-    mapped = read_weights(weights, shared, mapped=True)
-    return AttentionWeights(stored=tuple(shared), sha256=digest(mapped.values()))
 
 
 def _tensors(signatures: list[Signature]) -> dict[str, Tensor]:
@@ -234,8 +220,7 @@ def _export(
     expected = reference_outputs(built.reference, heads, built.sentence, max_tokens=tokenizer.max_tokens, labels=labels)
     with atomic_folder(artifact / device) as folder:
         tokenizer.save(folder / TOKENIZER)
-        stored = asdict(sizes) | {"parameters": checkpoint.parameters}
-        shared = _write_graphs(folder, built, stored, PRECISIONS[precision].dtype, prepacked=prepacked)
+        _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
         if built.plain is not None:
@@ -243,18 +228,15 @@ def _export(
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(
-            checkpoint, built, tokenizer, expected, errors, folder, shared, precision=precision, device=device
+            checkpoint, built, tokenizer, expected, errors, folder, precision=precision, device=device
         )
         manifest.write(folder)
     return manifest
 
 
-def _write_graphs(
-    folder: Path, built: BuiltModel, sizes: Mapping[str, int], dtype: str, *, prepacked: bool
-) -> Sequence[StoredWeight]:
-    """Writes MODEL with its weights, then the graphs that share them; returns the weights that ATTENTION reads."""
-    packed_for = {PREPACKED_FOR: prepacked_for()} if prepacked else {}
-    built.graph.save(folder / MODEL, metadata_of(sizes) | packed_for)
+def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: bool) -> None:
+    """Writes MODEL with its weights, then the graphs that share them."""
+    built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else {})
     if prepacked:
         prepack(folder / MODEL)
     offsets = built.offsets.load()
@@ -264,7 +246,7 @@ def _write_graphs(
     if built.plain is not None:
         built.plain.save_sharing(folder / PLAIN, folder / MODEL)
         write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
-    return built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
+    built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 
 
 def _check_exact(precision: str, errors: Mapping[str, float]) -> str:

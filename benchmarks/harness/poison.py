@@ -1,5 +1,6 @@
 """Makes an artifact with one poisoned word: its embedding is NaN, and so are its answers."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from packbert.model_export.artifact.manifest import MANIFEST, MODEL, TOKENIZER, sha256
+from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, Manifest, sha256
 
 WEIGHTS = "model.onnx.data"
 
@@ -19,8 +20,8 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
     """
     shutil.copytree(artifact, folder)
     cpu = folder / "cpu"
-    manifest = json.loads((cpu / MANIFEST).read_text("utf-8"))
-    used = {token for golden in manifest["golden"] for token in golden["ids"]}
+    manifest = Manifest.read(cpu)
+    used = {token for golden in manifest.golden for token in golden.ids}
     words = json.loads((cpu / TOKENIZER).read_text("utf-8"))["model"]["vocab"]
     word, token = next(
         (word, token)
@@ -28,8 +29,7 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
         if word.isalpha() and word.isascii() and len(word) > 2 and token not in used
     )
     overwrite(cpu, token)
-    manifest["files"][WEIGHTS] = sha256(cpu / WEIGHTS)
-    (cpu / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    dataclasses.replace(manifest, files={**manifest.files, WEIGHTS: sha256(cpu / WEIGHTS)}).write(cpu)
     return word, token
 
 

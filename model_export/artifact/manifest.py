@@ -67,32 +67,7 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-KEY = "packbert_sizes"  # in the model's metadata, whose values protobuf stores as they are
-BEGIN = b'{"format": "packbert sizes 2", '
-SIZES = ("vocabulary", "hidden", "layers", "heads", "intermediate", "segments", "parameters", "positions")
-
-
-def metadata_of(sizes: Mapping[str, object]) -> dict[str, str]:
-    """The metadata for a graph of these sizes, which must include SIZES."""
-    return {KEY: BEGIN.decode() + json.dumps({name: sizes[name] for name in SIZES})[1:]}
-
-
-def why_sizes_differ(model: Path, sizes: Mapping[str, int], max_tokens: int) -> str:
-    """How a manifest's sizes and length limit contradict those in model.onnx; empty if they agree or it has none."""
-    content = model.read_bytes()
-    start = content.find(BEGIN)
-    if start < 0:
-        return ""
-    stored = json.loads(content[start : content.index(b"}", start) + 1])
-    for name in SIZES[:-1]:
-        if sizes.get(name) != stored[name]:
-            return f"gives {name} as {sizes.get(name)} in sizes, but {model.name} has {stored[name]}"
-    if max_tokens > stored["positions"]:
-        return f"gives max_tokens as {max_tokens}, but {model.name} has {stored['positions']} positions"
-    return ""
-
-
-FORMAT = 7
+FORMAT = 8
 # layouts, how attention separates sequences: on the CPU, on the CPU in bf16, on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
@@ -101,6 +76,7 @@ LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as fu
 PLAIN = "plain.onnx"  # only for CUDA: MODEL with attention in standard operators on packed rows; weights as ATTENTION
 PLAIN_LAYERS = "plain_layers.onnx"  # to PLAIN what LAYERS is to MODEL
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
+CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -152,24 +128,6 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWeight:
-    """A weight of ATTENTION, and where it is in WEIGHTS."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int  # bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWeights:
-    """The weights that ATTENTION and MODEL share; ATTENTION itself has those of a few bytes."""
-
-    stored: tuple[StoredWeight, ...]
-    sha256: str  # of their bytes, one weight after another
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
@@ -193,7 +151,6 @@ class Manifest:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
-    attention: AttentionWeights
     verification: Mapping[str, float]  # largest errors against the float64 reference
     golden: tuple[Golden, ...]  # the first one is the canary
     files: Mapping[str, str]  # file name -> SHA-256; as `files_for`
@@ -213,13 +170,13 @@ class Manifest:
         )
 
     def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(
-            json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        fields = dataclasses.asdict(self)
+        content = fields | {CHECKSUM: _checksum(fields)}
+        (folder / MANIFEST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads the folder's manifest. Raises ManifestError if it is missing, damaged or of another format."""
+        """Reads the folder's manifest. Raises ManifestError if it is missing, changed or of another format."""
         try:
             content = json.loads((folder / MANIFEST).read_text("utf-8"))
         except FileNotFoundError:
@@ -234,6 +191,11 @@ class Manifest:
             raise ManifestError(
                 f"{folder / MANIFEST} has format {found!r}; "
                 f"this version reads format {FORMAT}: export the checkpoint again"
+            )
+        if content.pop(CHECKSUM, None) != _checksum(content):
+            raise ManifestError(
+                f"{folder / MANIFEST} was changed since the export: its content does not have its SHA-256; "
+                "export the checkpoint again"
             )
         try:
             return typing.cast(Self, _record(cls, content))
@@ -255,6 +217,11 @@ def files_for(device: str, precision: str) -> tuple[str, ...]:
     """The files of an artifact beside its manifest."""
     of_cuda = (PLAIN, PLAIN_LAYERS) if device == "cuda" else ()
     return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *of_cuda, *((HEADS,) if precision == BF16 else ()))
+
+
+def _checksum(fields: Mapping[str, object]) -> str:
+    """SHA-256 of a manifest's fields, whatever their order and the white space in the file."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from packbert.model_export.artifact.manifest import WEIGHTS, StoredWeight
+from packbert.model_export.artifact.manifest import WEIGHTS
 from packbert.model_export.lazy_weight import LazyWeight
 
 Value = ir.Value
@@ -181,25 +181,20 @@ class GraphBuilder:
                 max_in_flight_bytes=1,
             )
 
-    def save_sharing(self, path: Path, model: Path) -> list[StoredWeight]:
+    def save_sharing(self, path: Path, model: Path) -> None:
         """Writes the model to `path`, beside the written `model`, whose weights of the same names it has.
 
-        Returns the weights that are in the weights' file; the small ones are written to both models.
+        The weights in the weights' file are only named; the small ones are written to both models.
         """
         with warnings.catch_warnings(action="ignore"):  # of prepacked copies, which it does not know
             written = ir.load(model).graph.initializers
-        shared = []
         for name, value in self._graph.initializers.items():
             if isinstance(value.const_value, ir.LazyTensor):  # not a constant
                 tensor = written[name].const_value
                 assert tensor is not None
                 assert (tensor.shape, tensor.dtype) == (value.shape, value.dtype), name
                 value.const_value = tensor
-                if isinstance(tensor, ir.ExternalTensor):
-                    dtype, shape = str(tensor.dtype.numpy()), tuple(tensor.shape.numpy())
-                    shared.append(StoredWeight(name=name, dtype=dtype, shape=shape, offset=tensor.offset or 0))
         ir.save(self._model({}), path)
-        return shared
 
     def _model(self, metadata: Mapping[str, str]) -> ir.Model:
         return ir.Model(

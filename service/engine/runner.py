@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
-from packbert.model_export.artifact.manifest import ATTENTION, sha256
-from packbert.model_export.artifact.stored_weights import digest, read_weights
+from packbert.model_export.artifact.manifest import Manifest, sha256
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration, golden_tokens, measure
 from packbert.service.engine.mapped_file import detach_from
@@ -34,18 +33,21 @@ from packbert.service.engine.session import (
     Session,
     configure_inference_thread,
     onnxruntime_version,
+    open_attention_session,
     open_session,
-    open_session_sharing,
 )
 from packbert.service.errors import InferenceFailed, OutOfMemory
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 
 
-@dataclass(slots=True, eq=False)
-class FurtherGraph(ABC):
-    """Knows when it is opened; does not know what it computes."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class FurtherGraph:
+    """A graph over the model's weights in their file, opened by the first request that needs it."""
 
     artifact: Artifact
+    path: Path
+    purpose: str  # of the requests that need it
+    open_session: Callable[[Path, Manifest], Session]
     share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
     _session: Session | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -57,72 +59,21 @@ class FurtherGraph(ABC):
                 self._session = self._read()
         return self._session
 
-    @abstractmethod
     def _read(self) -> Session:
-        """Opens the graph over the weights in their file, which may have changed since the start."""
-
-
-def files_changed(purpose: str, detail: object = "") -> InferenceFailed:
-    """The error of a request for `purpose` whose files are not those that the service was started with."""
-    message = f"the artifact's files have changed since the service started, so it cannot read them for {purpose}"
-    return InferenceFailed(f"{message}: restart it" + (f" ({detail})" if detail else ""))
-
-
-ATTENTION_PURPOSE = "/attention"
-Floats = NDArray[np.float32]
-
-
-@dataclass(slots=True, eq=False)
-class AttentionModel(FurtherGraph):
-    def fill_row(self, tokens: Tokens, row: Row) -> Row:
-        """The row of a sequence, with the probabilities in the place of the states that `split` gave it.
-
-        `attention` are those of each layer and head, [layers, heads, tokens, tokens], and `attention_mean` the mean of
-        the heads, both as one dimension. Raises InferenceFailed where the files of the artifact have changed.
-        """
-        asked = sorted(ATTENTION_OUTPUTS & tokens.outputs)
-        if not asked:
-            return row
-        probabilities = self._run(row[asked[0]], tokens.layers)
-        values = {"attention": probabilities, "attention_mean": probabilities.mean(axis=1, dtype=np.float64)}
-        return row | {name: values[name].astype(np.float32, copy=False).reshape(-1) for name in asked}
-
-    def _run(self, states: NDArray[np.generic], layers: tuple[int, ...]) -> Floats:
-        """[layers, tokens, hidden] -> [layers, heads, tokens, tokens]. One sequence alone, whatever the batch had."""
-        feeds = {hidden_name(i): states[0, :1] for i in range(self.artifact.manifest.sizes["layers"])}
-        feeds |= {hidden_name(layer): one for layer, one in zip(layers, states, strict=True)}
-        return np.stack(self.open().run([attention_name(layer) for layer in layers], feeds)).astype(np.float32)
-
-    def _read(self) -> Session:
-        artifact, stored = self.artifact, self.artifact.manifest.attention
+        """The files may have changed since the start."""
+        known, weights = self.artifact.manifest.files, self.artifact.weights
         try:
-            weights = read_weights(artifact.weights, stored.stored, mapped=self.share_weights)
-            unchanged = sha256(artifact.attention) == artifact.manifest.files[ATTENTION]
-        except (OSError, ValueError) as error:
-            raise files_changed(ATTENTION_PURPOSE, error) from error
-        if not (unchanged and digest(weights.values()) == stored.sha256):
-            raise files_changed(ATTENTION_PURPOSE)
-        return open_session_sharing(artifact.attention, weights, artifact.manifest)
-
-
-LAYERS_PURPOSE = "the hidden states of layers"
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class LayersModel(FurtherGraph):
-    threads: int  # of a run
-
-    def _read(self) -> Session:
-        artifact = self.artifact
-        try:
-            known, read = artifact.manifest.files, (artifact.layers, artifact.weights)
-            if any(sha256(path) != known[path.name] for path in read):
-                raise files_changed(LAYERS_PURPOSE)
+            changed = [path.name for path in (self.path, weights) if sha256(path) != known[path.name]]
         except OSError as error:
-            raise files_changed(LAYERS_PURPOSE, error) from error
-        session = open_session(artifact.layers, artifact.manifest, threads=self.threads)
+            changed = [str(error)]
+        if changed:
+            raise InferenceFailed(
+                f"the artifact's files have changed since the service started, so it cannot read them for "
+                f"{self.purpose}: restart it ({', '.join(changed)})"
+            )
+        session = self.open_session(self.path, self.artifact.manifest)
         if not self.share_weights:
-            detach_from(artifact.weights)
+            detach_from(weights)
         return session
 
 
@@ -137,16 +88,21 @@ class ModelRunner:
     artifact: Artifact
     threads: int
     concurrency: Concurrency = SERIAL
-    attention: AttentionModel = field(init=False)  # opened by the first sequence that asks for it
-    layers: LayersModel = field(init=False)  # as `attention`
+    attention: FurtherGraph = field(init=False)  # the probabilities from the states that `layers` gives
+    layers: FurtherGraph = field(init=False)  # the model with the states between its layers as outputs
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)  # on all cores, or on the GPU
     _per_core_session: Session = field(init=False, repr=False)  # on the core of the thread that calls it
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
 
     def __post_init__(self) -> None:
-        self.attention = AttentionModel(self.artifact)
-        self.layers = LayersModel(self.artifact, threads=self.threads)
+        artifact, open_layers = self.artifact, partial(open_session, threads=self.threads)
+        self.attention = FurtherGraph(
+            artifact=artifact, path=artifact.attention, purpose="/attention", open_session=open_attention_session
+        )
+        self.layers = FurtherGraph(
+            artifact=artifact, path=artifact.layers, purpose="the hidden states of layers", open_session=open_layers
+        )
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
@@ -251,10 +207,25 @@ class ModelRunner:
 
     def _add_attention(self, batch: Batch, rows: Sequence[Row | None]) -> list[Row | None]:
         """The rows of a batch, with the attention of the sequences that ask for it."""
-        fill = self.attention.fill_row
         with self._device_slots:
             both = zip(batch.owners, rows, strict=True)
-            return [None if row is None else _finite(fill(tokens, row)) for tokens, row in both]
+            return [None if row is None else _finite(self._fill_attention(tokens, row)) for tokens, row in both]
+
+    def _fill_attention(self, tokens: Tokens, row: Row) -> Row:
+        """The row of a sequence, with the probabilities in the place of the states that `split` gave it.
+
+        `attention` are those of each layer and head, [layers, heads, tokens, tokens], and `attention_mean` the mean of
+        the heads, both as one dimension. They are computed of one sequence alone, whatever the batch had.
+        """
+        asked = sorted(ATTENTION_OUTPUTS & tokens.outputs)
+        if not asked:
+            return row
+        states, layers = row[asked[0]], tokens.layers  # [layers, tokens, hidden]
+        feeds = {hidden_name(i): states[0, :1] for i in range(self.artifact.manifest.sizes["layers"])}
+        feeds |= {hidden_name(layer): one for layer, one in zip(layers, states, strict=True)}
+        found = np.stack(self.attention.open().run([attention_name(layer) for layer in layers], feeds))
+        values = {"attention": found, "attention_mean": found.mean(axis=1, dtype=np.float64)}
+        return row | {name: values[name].astype(np.float32, copy=False).reshape(-1) for name in asked}
 
 
 def _start_threads(executor: ThreadPoolExecutor, count: int) -> None:

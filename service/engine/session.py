@@ -39,8 +39,7 @@ class Session(Protocol):
 class CpuSession:
     provider = "CPU"
 
-    def __init__(self, model: Path, *, threads: int, weights: Arrays | None = None, precision: str = "fp32") -> None:
-        """`weights` take the place of those in the weights' file, by name: read where they are, not packed."""
+    def __init__(self, model: Path, *, threads: int, precision: str = "fp32") -> None:
         options = _options(threads)
         # the exporter chose the operators; fusing would replace them
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -48,14 +47,8 @@ class CpuSession:
             multiply_exactly(options)
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        if weights is None:
-            # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
-            options.add_session_config_entry("session.prepack.enable_parallel", "1")
-        else:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        self._weights = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()}
-        for name, value in self._weights.items():
-            options.add_initializer(name, value)  # not copied
+        # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
+        options.add_session_config_entry("session.prepack.enable_parallel", "1")
         self._session = _open(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
@@ -107,14 +100,11 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
     return Bf16Session(layers, heads, all_layers=all_layers, threads=threads, streams=side_by_side)
 
 
-def open_session_sharing(model: Path, weights: Arrays, manifest: Manifest) -> Session:
-    """A session on the calling thread alone, with `weights` instead of the weights' file; on a GPU it copies the file.
-
-    Raises as `open_session`.
-    """
+def open_attention_session(model: Path, manifest: Manifest) -> Session:
+    """A session of ONNX Runtime, also in bf16, on the calling thread alone. Raises as `open_session`."""
     if manifest.device == "cuda":
         return CudaSession(model)
-    return CpuSession(model, threads=1, weights=weights, precision=manifest.precision)
+    return CpuSession(model, threads=1, precision=manifest.precision)
 
 
 def configure_inference_thread() -> None:

@@ -69,19 +69,18 @@ def test_its_weights_are_those_of_the_encoder_in_the_same_file(
 ) -> None:
     artifact = exported(name, precision)
     of_encoder = ir.load(artifact.folder / MODEL).graph.initializers
-    places = {}
+    shared = []
     for weight in ir.load(artifact.folder / ATTENTION).graph.initializers.values():
         tensor, path = weight.const_value, weight.name or ""
         if isinstance(tensor, ir.ExternalTensor):
             original = of_encoder[path].const_value
             assert isinstance(original, ir.ExternalTensor)
             assert (tensor.location, tensor.offset, tensor.length) == (WEIGHTS, original.offset, original.length)
-            places[path] = tensor.offset
+            shared.append(path)
         elif not path.startswith("constant"):
             assert tensor is not None
             assert tensor.nbytes <= 256
-    assert places == {one.name: one.offset for one in artifact.manifest.attention.stored}
-    assert any(path.endswith("key_value/weight") for path in places)
+    assert any(path.endswith("key_value/weight") for path in shared)
     assert sorted(file.name for file in artifact.folder.iterdir()) == sorted(
         ["manifest.json", *artifact.manifest.files]
     )

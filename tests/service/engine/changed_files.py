@@ -1,6 +1,9 @@
-"""Changes of an artifact's files while a service runs that opens some of them later."""
+"""Changes of an artifact: of its files while a service runs that opens some of them later, and of its manifest."""
 
+import dataclasses
 from pathlib import Path
+
+from packbert.model_export.artifact.manifest import Manifest
 
 CHANGES = ("weights", "graph", "removed", "short")
 
@@ -15,3 +18,10 @@ def change_file(change: str, *, weights: Path, graph: Path) -> None:
         graph.unlink()
     else:
         weights.write_bytes(b"")
+
+
+def with_reversed_golden(manifest: Manifest) -> Manifest:
+    """The manifest with another vector of its second known sequence."""
+    first, second, *others = manifest.golden
+    wrong = dataclasses.replace(second, cls=second.cls[::-1])
+    return dataclasses.replace(manifest, golden=(first, wrong, *others))

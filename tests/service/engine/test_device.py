@@ -1,6 +1,5 @@
 """No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.batch import Tokens
-from packbert.model_export.artifact.manifest import MANIFEST
 from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.calibration import self_test
@@ -26,6 +24,7 @@ from packbert.service.engine.session import CudaSession, runtime_fault, runtime_
 from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
 from tests.paths import GOLDEN
+from tests.service.engine.changed_files import with_reversed_golden
 
 BERT = GOLDEN / "bert"
 
@@ -179,10 +178,7 @@ def test_the_self_test_covers_the_per_core_session(exported: Callable) -> None:
 
 def test_the_self_test_fails_on_another_models_vectors(bert_artifact: Path, tmp_path: Path) -> None:
     shutil.copytree(bert_artifact, tmp_path / "artifact")
-    manifest = tmp_path / "artifact" / "cpu" / MANIFEST
-    content = json.loads(manifest.read_text("utf-8"))
-    content["golden"][1]["cls"].reverse()
-    manifest.write_text(json.dumps(content), "utf-8")
+    with_reversed_golden(open_artifact(bert_artifact).manifest).write(tmp_path / "artifact" / "cpu")
     changed = ModelRunner(open_artifact(tmp_path / "artifact"), threads=1)
     changed.open()
     with pytest.raises(DeviceError, match="the self-test failed: cosine"):
@@ -206,12 +202,12 @@ def test_what_a_checkpoint_is_exported_for(
     file = tmp_path / "nvidiactl"
     if driver:
         file.touch()
-    monkeypatch.setattr("service.engine.device.GPU_FILES", (str(file),))
-    monkeypatch.setattr("service.engine.device.PROBE", f"print({fault!r})")
+    monkeypatch.setattr("packbert.service.engine.device.GPU_FILES", (str(file),))
+    monkeypatch.setattr("packbert.service.engine.device.PROBE", f"print({fault!r})")
     assert export_device(device) == chosen
 
 
 def test_nothing_is_exported_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.device.PROBE", "print('no GPU')")
+    monkeypatch.setattr("packbert.service.engine.device.PROBE", "print('no GPU')")
     with pytest.raises(DeviceError, match="BERT_DEVICE is cuda, but the GPU cannot be used: no GPU"):
         export_device("cuda")

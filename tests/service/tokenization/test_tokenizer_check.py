@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.artifact.manifest import MANIFEST, TOKENIZER, sha256
+from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, sha256
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.check import guard
@@ -31,9 +31,8 @@ def with_tokenizer(artifact: Path, folder: Path, change: Callable[[dict[str, Any
     content = json.loads(path.read_text("utf-8"))
     change(content)
     path.write_text(json.dumps(content), "utf-8")
-    manifest = json.loads((folder / "cpu" / MANIFEST).read_text("utf-8"))
-    manifest["files"][TOKENIZER] = sha256(path)
-    (folder / "cpu" / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    manifest = Manifest.read(folder / "cpu")
+    dataclasses.replace(manifest, files={**manifest.files, TOKENIZER: sha256(path)}).write(folder / "cpu")
     return folder
 
 

@@ -1,5 +1,6 @@
 """Real processes: API workers and an engine worker answer as one process does, and survive each other's failures."""
 
+import dataclasses
 import json
 import os
 import re
@@ -23,6 +24,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.child import private_folder
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
 
@@ -532,10 +534,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_service(
 ) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(bert_artifact, broken)
-    manifest = json.loads((broken / "cpu" / "manifest.json").read_text())
+    manifest = Manifest.read(broken / "cpu")
     (broken / "cpu" / "model.onnx").write_bytes(b"nothing")
-    manifest["files"]["model.onnx"] = sha256(b"nothing").hexdigest()
-    (broken / "cpu" / "manifest.json").write_text(json.dumps(manifest))
+    files = {**manifest.files, "model.onnx": sha256(b"nothing").hexdigest()}
+    dataclasses.replace(manifest, files=files).write(broken / "cpu")
     finished = start(settings | {"BERT_ARTIFACT": str(broken), "BERT_PORT": "0"})
     assert finished.returncode == 1
     assert "the model cannot be loaded" in finished.stderr
