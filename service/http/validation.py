@@ -1,10 +1,13 @@
 """Parses request bodies, and turns pydantic's errors into one sentence. Does not know the tasks."""
 
+import difflib
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from packbert.service.errors import BadRequest, Invalid, ServiceError
 
@@ -12,6 +15,20 @@ Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
+MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known ones
+TEXT_FIELDS = ("inputs", "input", "texts", "prompt", "query")  # the dialects' names of the texts
+TEXT_NAMES = {
+    "text",
+    "texts",
+    "input",
+    "inputs",
+    "sentence",
+    "sentences",
+    "source_sentence",
+    "content",
+    "query",
+    "data",
+}
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 UNION_TAG = re.compile(
@@ -88,9 +105,54 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
+    hints = "".join(hint for one, path in zip(errors, paths, strict=True) if (hint := _hint(schema, one, path)))
     unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)
     index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith(INPUTS) else None
-    return Invalid(f"{shown}: {expected}" + f"; {fields}" * unknown_field, index=index)
+    return Invalid(f"{shown}: {expected}{hints}" + f"; {fields}" * unknown_field, index=index)
+
+
+def _hint(schema: type[BaseModel], error: Mapping[str, Any], path: Path) -> str:
+    """The field that an unknown one probably means."""
+    if error["type"] != "extra_forbidden":
+        return ""
+    name, model = str(path[-1]), _model_at(schema, path[:-1])
+    known = list(model.model_fields) if model else []
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
+    if name.lower() in TEXT_NAMES:
+        near = near or [field for field in TEXT_FIELDS if field in known][:1]
+    return f"; {name}: did you mean {near[0]}?" if near else ""
+
+
+def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model of the object at `path`; None where it is no object or one of several models."""
+    model: type[BaseModel] | None = schema
+    for name in path:
+        if isinstance(name, str) and model is not None:
+            field = model.model_fields.get(name)
+            models = list(_models_in(field.annotation)) if field else []
+            model = models[0] if len(models) == 1 else None
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _models_in(one)
+
+
+def example_of(schema: type[BaseModel]) -> dict[str, Any]:
+    """A small body that `schema` accepts, from the examples of its required fields; the texts where none is required."""
+    required = {name: field for name, field in schema.model_fields.items() if field.is_required()}
+    texts = {name: field for name, field in schema.model_fields.items() if name in TEXT_FIELDS}
+    return {name: _example(field) for name, field in (required or texts).items()}
+
+
+def _example(field: FieldInfo) -> Any:
+    if field.examples:
+        return field.examples[0]
+    models = list(_models_in(field.annotation))
+    return [example_of(models[0])] if models else "..."
 
 
 def _field_path(location: Path) -> Path:
