@@ -23,8 +23,6 @@ from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.body import start_thread
 from packbert.service.http.dialects import infinity, native, openai, rerank, root, vllm
 from packbert.service.http.dialects import kserve as routes
-from packbert.service.http.dialects import native as tei
-from packbert.service.http.dialects import native as tokens
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
@@ -37,12 +35,12 @@ from packbert.service.tasks.inputs import Status
 TASKS = {
     **native.ROUTES,
     **openai.ROUTES,
-    **tei.ROUTES,
+    **native.TEI_ROUTES,
     **rerank.ROUTES,
     **root.ROUTES,
     **infinity.ROUTES,
     **vllm.ROUTES,
-    **tokens.ROUTES,
+    **native.TOKEN_ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (routes.add_get_routes, root.add_get_routes)
@@ -239,7 +237,7 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = await backend.info()
-        return _json(200, content | tei.info_keys(content))
+        return _json(200, content | native.info_keys(content))
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}

@@ -11,8 +11,6 @@ from packbert.service.engine.device import ArtifactChoice, select_artifact
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
 from packbert.service.http.dialects import native, rerank
-from packbert.service.http.dialects import native as tei
-from packbert.service.http.dialects import native as tokens
 from packbert.service.http.validation import validate
 from packbert.service.library.methods import BulkMethods
 from packbert.service.observability import Metrics
@@ -48,7 +46,7 @@ class LoopThread:
 
 
 TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
-ROUTES = {**native.ROUTES, **tei.ROUTES, **tokens.ROUTES, **rerank.ROUTES}
+ROUTES = {**native.ROUTES, **native.TEI_ROUTES, **native.TOKEN_ROUTES, **rerank.ROUTES}
 
 
 class HealthReport(NamedTuple):

@@ -17,7 +17,6 @@ from pydantic_core import PydanticCustomError
 from packbert.service.backend import Backend
 from packbert.service.errors import ServiceError
 from packbert.service.http.dialects import native, rerank
-from packbert.service.http.dialects import native as tei
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.page.routes import add_page_routes, open_page
 from packbert.service.http.responses import JSON
@@ -48,7 +47,7 @@ SPECS: dict[RootTask, TaskSpec] = {
     "nsp": native.ROUTES["/nsp"],
     "predict": native.ROUTES["/predict"],
     "rerank": rerank.ROUTES["/rerank"],
-    "similarity": tei.ROUTES["/similarity"],
+    "similarity": native.TEI_ROUTES["/similarity"],
     "tag": native.ROUTES["/tag"],
 }
 
