@@ -112,9 +112,9 @@ def test_refused_rows_are_named_or_left_empty(
 ) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
     source.write_text("a,b\nmy dog,is hairy\n,\nmy dog,is hairy\n", "utf-8")
-    command = [str(source), str(output), "--artifact", str(bert_artifact), "--column", "a", "--pair-column", "b"]
+    command = [str(source), str(output), "--model", str(bert_artifact), "--column", "a", "--pair-column", "b"]
     assert main([*command, "--task", "nsp"]) == 1
-    assert "row 1: input has no tokens" in capsys.readouterr().err
+    assert "row 2: input has no tokens" in capsys.readouterr().err
     assert main([*command, "--task", "nsp", "--skip-errors"]) == 3
     first, empty, third = (json.loads(line) for line in output.read_text("utf-8").splitlines())
     assert empty is None
@@ -126,9 +126,9 @@ def test_refused_rows_are_named_or_left_empty(
     ("arguments", "message"),
     [
         (["in.txt", "out.csv"], "the suffix is the format"),
-        (["in.txt", "out.npy", "--artifact", "nowhere"], "nowhere holds no artifact for cpu"),
+        (["in.txt", "out.npy", "--model", "nowhere"], "nowhere holds no artifact for cpu"),
         (["missing.txt", "out.npy"], "No such file"),
-        (["in.csv", "out.npy"], "row 0 has no text under 'text'"),
+        (["in.csv", "out.npy"], "row 1 has no text under 'text'"),
         (["open.csv", "out.npy"], "open.csv is no CSV"),
     ],
 )
