@@ -64,11 +64,10 @@ def _answer(asked: argparse.Namespace) -> int:
     job = make_job(asked, task=asked.task, source=asked.input, output=asked.output)
     job.check()
     key = os.environ.get("BERT_API_KEY", "")
-    with (
-        Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client,
-        tqdm(unit=" rows", desc=asked.task, delay=1.0) as bar,
-    ):
-        return run_job(job, client, on_rows=bar.update)
+    with Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client:
+        client.info()  # waits for the server, before the bar
+        with tqdm(unit=" rows", desc=asked.task) as bar:
+            return run_job(job, client, on_rows=bar.update)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_refused_rows_are_named_or_left_empty(
     ("arguments", "message"),
     [
         (["in.txt", "out.csv"], "the suffix is the format"),
-        (["in.txt", "out.npy", "--model", "nowhere"], "nowhere holds no artifact for cpu"),
+        (["in.txt", "out.npy", "--model", "nowhere"], "nowhere is neither a folder nor a hub id: write ORG/NAME"),
         (["missing.txt", "out.npy"], "No such file"),
         (["in.csv", "out.npy"], "row 1 has no text under 'text'"),
         (["open.csv", "out.npy"], "open.csv is no CSV"),
@@ -141,7 +141,7 @@ def test_the_command_says_what_is_wrong(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
     for name, content in {"in.txt": "x\n", "in.csv": "body\nx\n", "open.csv": 'text\n"x\n'}.items():
         Path(name).write_text(content, "utf-8")
     assert main(arguments) == 2
