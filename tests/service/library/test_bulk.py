@@ -14,6 +14,7 @@ from packbert.service.errors import Overloaded
 from packbert.service.library import engine as library
 from packbert.service.library import job
 from packbert.service.library.bulk_command import main
+from tests.paths import GOLDEN
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
 LONG = "dog " * 400
@@ -146,3 +147,14 @@ def test_the_command_says_what_is_wrong(
         Path(name).write_text(content, "utf-8")
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_exported_and_answers(
+    bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("my dog\nis hairy\n", "utf-8")
+    monkeypatch.setenv("BERT_CACHE", str(tmp_path / "cache"))
+    assert main(["--model", str(GOLDEN / "bert"), str(source), str(tmp_path / "checkpoint.npy")]) == 0
+    assert main(["--model", str(bert_artifact), str(source), str(tmp_path / "artifact.npy")]) == 0
+    assert np.array_equal(np.load(tmp_path / "checkpoint.npy"), np.load(tmp_path / "artifact.npy"))
