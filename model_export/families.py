@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packbert.model_export import families as names
 from packbert.model_export.errors import ExportError
 
 
@@ -178,7 +177,7 @@ DISTILBERT_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What distinguishes a family's checkpoints from BERT's. Names of weights: weight_names.py."""
+    """What distinguishes a family's checkpoints from BERT's."""
 
     prefix: str  # of `parts`, in a checkpoint that also has heads
     parts: Mapping[str, str]
@@ -202,8 +201,8 @@ class Family:
 
 BERT = Family(
     prefix="bert.",
-    parts=names.BERT_PARTS,
-    heads=names.BERT_HEADS,
+    parts=BERT_PARTS,
+    heads=BERT_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS,
     pair="is_next",
@@ -211,8 +210,8 @@ BERT = Family(
 )
 ROBERTA = Family(
     prefix="roberta.",
-    parts=names.BERT_PARTS,
-    heads=names.ROBERTA_HEADS,
+    parts=BERT_PARTS,
+    heads=ROBERTA_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
@@ -227,8 +226,8 @@ FAMILIES = {
     "camembert": ROBERTA,
     "albert": Family(
         prefix="albert.",
-        parts=names.ALBERT_PARTS,
-        heads=names.ALBERT_HEADS,
+        parts=ALBERT_PARTS,
+        heads=ALBERT_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
         layer=lambda config, i: int(
@@ -239,8 +238,8 @@ FAMILIES = {
     ),
     "distilbert": Family(
         prefix="distilbert.",
-        parts=names.DISTILBERT_PARTS,
-        heads=names.DISTILBERT_HEADS,
+        parts=DISTILBERT_PARTS,
+        heads=DISTILBERT_HEADS,
         keys=DISTILBERT_KEYS,
         defaults={"activation": "gelu", "max_position_embeddings": 512},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
@@ -249,8 +248,8 @@ FAMILIES = {
     ),
     "ernie": Family(
         prefix="ernie.",
-        parts=names.ERNIE_PARTS,
-        heads=names.BERT_HEADS,
+        parts=ERNIE_PARTS,
+        heads=BERT_HEADS,
         keys=BERT_KEYS,
         defaults=BERT_DEFAULTS,
         task_types=lambda config: (
@@ -260,8 +259,8 @@ FAMILIES = {
     ),
     "electra": Family(
         prefix="electra.",
-        parts=names.ELECTRA_PARTS,
-        heads=names.ELECTRA_HEADS,
+        parts=ELECTRA_PARTS,
+        heads=ELECTRA_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"embedding_size": 128},
         mlm_activation="gelu",

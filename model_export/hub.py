@@ -11,8 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
 
-from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS as WEIGHTS
-from packbert.model_export.artifact.manifest import DESCRIPTION, HUB_ID, MODULES, PICKLES
+from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS, DESCRIPTION, HUB_ID, MODULES, PICKLES
 from packbert.model_export.errors import ExportError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -33,9 +32,9 @@ def locate(name: str) -> tuple[Path, str]:
 def _download(name: str, revision: str | None) -> Path:
     """The weights come last and from the same commit, so a folder with all weights has all other files too."""
     folder = _snapshot(name, revision, DESCRIPTION)
-    for patterns in (WEIGHTS, PICKLES):
+    for patterns in (CHECKPOINT_WEIGHTS, PICKLES):
         _snapshot(name, folder.name, patterns)
-        if any(folder.glob(WEIGHTS[0])):
+        if any(folder.glob(CHECKPOINT_WEIGHTS[0])):
             break
     if not (folder / MODULES).exists():
         _check_without_modules(name, folder.name)

@@ -1,7 +1,8 @@
-"""Texts that show whether a pattern of a tokenizer takes exponential time: repeated characters that nearly match.
+"""The check of a tokenizer: it encodes a few texts in a process of its own, under limits of time and memory.
 
-Reads the escapes and properties of Oniguruma's syntax (Ruby). A search, no proof: a pattern that needs characters in an
-order that it does not spell out is not found.
+Some of these texts repeat characters that nearly match a pattern, and so show whether it takes exponential time. They
+are made from the escapes and properties of Oniguruma's syntax (Ruby). A search, no proof: a pattern that needs
+characters in an order that it does not spell out is not found.
 """
 
 import json

@@ -1,8 +1,7 @@
 """The base class of the backends, which answer what HTTP receives; `admit` is the one admission call between the two.
 
 A backend owns the tokenizer and the tasks. Its queue is the batcher of an engine in this process
-(`engine/local_backend.py`) or the client of an engine in another one (`workers/api_worker.py`). A backend knows nothing
-of HTTP.
+(`engine/local_backend.py`) or the client of an engine in another one (`workers/api_worker.py`).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The format of all log lines of a process, and the access log. Knows no request: it gets the fields of a line."""
+"""The format of all log lines of a process, and the access log."""
 
 import logging
 from typing import Any

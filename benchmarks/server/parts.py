@@ -27,11 +27,11 @@ PARTS = {  # by a pattern of the function and its file, the innermost first
     "writing the response": r"Exchange\.(send|_begin)|exchange\.py.*_count",
     "tokenizing": r"service/tokenization/",
     "JSON of the response": r"json_bytes",
-    "validation": r"http/validation\.py|pydantic",
-    "metrics": r"service/metrics/|prometheus_client/|_count_answer",
+    "validation": r"http/(body|validation)\.py|pydantic",
+    "metrics": r"service/observability/|prometheus_client/|_count_answer",
     "admission, queue, batches": r"service/scheduling/|service/backend\.py",
     "the task": r"service/tasks/",
-    "endpoint: headers, body, times": r"service/http/(endpoints|request|responses|fast_path)\.py",
+    "endpoint: headers, body, times": r"service/http/(endpoint|headers|responses|app)\.py",
     "HTTP: parsing, scope, task": r"service/http/(connection|exchange)\.py",
 }
 OTHER = "other"

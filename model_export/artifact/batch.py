@@ -27,7 +27,7 @@ from packbert.model_export.artifact.rows import (
 )
 
 LAST = -1  # the last layer, in Tokens.layers; 0 is the output of the embeddings
-OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: what int8's channel shift took from each state
+OFFSETS = "hidden_offsets"  # graph output [layers + 1, hidden]: int8's channel shift subtracted them; add them again
 ATTENTION_OUTPUTS = frozenset({"attention", "attention_mean"})  # by head; the mean of all heads
 LAYER_OUTPUTS = frozenset({"layer_cls", "layer_mean", "layer_tokens"}) | ATTENTION_OUTPUTS
 Arrays = Mapping[str, NDArray[np.generic]]

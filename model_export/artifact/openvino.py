@@ -1,8 +1,8 @@
 """The encoder of a CPU artifact in bf16, run by OpenVINO: graph inputs to the hidden states, in float32.
 
 It reads the fp32 graph with the hidden states as outputs, and computes those alone; the heads stay with ONNX Runtime.
-Products and the operators between them run in bf16, with sums in fp32. Needs NumPy and OpenVINO; knows nothing of
-sequences or heads. `cpu.why_bf16_unavailable` says whether this machine can run it.
+Products and the operators between them run in bf16, with sums in fp32. Its imports are NumPy and OpenVINO.
+`cpu.why_bf16_unavailable` says whether this machine can run it.
 """
 
 import os

@@ -130,7 +130,7 @@ def _max_feeds(pooled: PooledTokens) -> Feeds:
 SPARSE_BLOCK = 32  # tokens in a product, always: with another number, ONNX Runtime adds up in another order
 PART = 8  # tokens of one text
 PARTS = SPARSE_BLOCK // PART
-SHIFTS = (1, 2, 4)  # a maximum of neighbours at these distances covers the part before a block and all of its own
+SHIFTS = (1, 2, 4)  # steps of a parallel prefix maximum over five parts: the one before a block and its own four
 SECOND_LOG = "log1p_relu"  # the activation log(1 + log(1 + relu(logit)))
 NO_TEXT = -1  # owner of a part that only fills a block
 

@@ -9,7 +9,7 @@ Ints = NDArray[np.int32]
 Feeds = dict[str, NDArray[np.generic]]  # graph input -> array
 # ALIGNMENT and K_BLOCK together keep an answer bit-identical whatever else is in the batch
 ALIGNMENT = 16  # a sequence starts at a multiple of the vector width of the softmax sum on AVX-512
-BF16_ALIGNMENT = 32  # in bf16 with AMX some answers changed with company at 16, none at 32 (tested, not derived)
+BF16_ALIGNMENT = 32  # in bf16 with AMX some answers changed with neighbours at 16, none at 32 (tested, not derived)
 K_BLOCK = 128  # a sequence does not cross a K block of the attention products
 LARGEST_BLOCK = 1024  # narrower heads use larger K blocks: any power of two up to this
 

@@ -51,7 +51,7 @@ def declare_states(g: GraphBuilder, parts: NamedWeights, offsets: LazyWeight) ->
 def write_layers(path: Path, model: Path, offsets: Array, dtype: str) -> None:
     """Writes the graph beside the written `model`: its outputs, the states in `dtype`, and `offsets` as OFFSETS.
 
-    `offsets` [layers + 1, hidden] are what the channel shift took from each state, in float32.
+    `offsets` [layers + 1, hidden], in float32, were subtracted from the states by the channel shift.
     """
     written = onnx.load(model, load_external_data=False)
     graph, (states, hidden) = written.graph, offsets.shape

@@ -1,7 +1,7 @@
 """A session in bf16: OpenVINO computes the hidden states, and a second session the heads, in fp32.
 
 So whatever reads a hidden state (pooling, masked words, sparse vectors, labels) is computed as in fp32, and only for
-what a batch asks for. Knows two graphs; knows nothing of sequences.
+what a batch asks for.
 """
 
 from collections.abc import Mapping, Sequence

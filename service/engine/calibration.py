@@ -1,7 +1,4 @@
-"""Measures and tests an opened model at start: self-test, batch invariance, tokens per second, and the batch size.
-
-Knows how to run batches; knows nothing of sessions, threads or requests.
-"""
+"""Measures and tests an opened model at start: self-test, batch invariance, tokens per second, and the batch size."""
 
 import math
 import random
@@ -25,7 +22,7 @@ INT8_SLACK = 1.25
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a batch, tried at start; fewer cost too many hand-overs
 PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
-NEAR_PEAK_PER_CORE = 0.9  # two sizes differ less than two starts do, and the larger one doubles every request's wait
+NEAR_PEAK_PER_CORE = 0.9  # measurements vary by 10 % between starts, and a larger batch doubles every wait
 TEXT_TOKENS = 32  # of each text in a measured batch
 COMPANY = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
@@ -39,7 +36,7 @@ class Calibration:
 
     token_budget: int
     tokens_per_second: float
-    batch_invariant: bool  # the canary's answer is the same alone and in company, bit for bit
+    batch_invariant: bool  # the canary's answer is the same alone and beside other texts, bit for bit
     smallest_cosine: float  # of the self-test
     canary_error: float  # largest absolute difference to the exporter's float64 reference
 

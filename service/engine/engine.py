@@ -1,7 +1,4 @@
-"""The model engine: one model with its runner, queue and canary. Loads, serves, drains, closes.
-
-Knows sequences of tokens; knows nothing of texts, tokenizers or HTTP.
-"""
+"""The model engine: one model with its runner, queue and canary. It loads, serves, drains and closes."""
 
 import asyncio
 import logging

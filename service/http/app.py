@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.body import start_thread
-from packbert.service.http.dialects import infinity, native, openai, rerank, root, vllm
-from packbert.service.http.dialects import kserve as routes
+from packbert.service.http.dialects import infinity, kserve, native, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
@@ -43,7 +42,7 @@ TASKS = {
     **native.TOKEN_ROUTES,
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
-GET_ROUTES: tuple[AddGetRoutes, ...] = (routes.add_get_routes, root.add_get_routes)
+GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_get_routes, root.add_get_routes)
 GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (openai.add_get_routes, infinity.add_get_routes)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
@@ -53,7 +52,7 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
 
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
-    return TASKS | routes.task_routes(backend)
+    return TASKS | kserve.task_routes(backend)
 
 
 def error_shape_of(path: str) -> ErrorShape:
@@ -115,7 +114,8 @@ class TaskFastPath:
         if status in MISDIRECTED:
             self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
         else:
-            self.metrics.operational(getattr(scope.get("route"), "path", OTHER), status)
+            path = scope["path"] if scope["path"] in self._endpoints else OTHER
+            self.metrics.operational(str(getattr(scope.get("route"), "path", path)), status)
 
 
 @dataclass(frozen=True, slots=True)

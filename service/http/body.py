@@ -64,7 +64,7 @@ class BodyLimits:
 
 
 def start_thread() -> None:
-    """So that a system without room for one more thread shows it at the start. Raises RuntimeError."""
+    """So that a system that cannot start one more thread shows it at the start. Raises RuntimeError."""
     THREAD.submit(int).result()
 
 

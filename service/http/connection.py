@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
     _rejected: Rejected | None = None  # to be answered after the requests before it
     _url = b""
     _head_bytes = 0  # of a head or of trailers that are not complete
-    _head_only = False  # of the slice being parsed, so far: no body, no end of a request
+    _head_only = False  # the slice being parsed has held bytes of a head or of trailers only, so far
     _in_trailers = False  # or before a chunk's first byte
     _chunks = 0  # of the body so far
     _body_bytes = 0  # those in chunks

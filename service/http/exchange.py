@@ -38,7 +38,7 @@ class ClientDisconnected(ServiceError):
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """What an endpoint knows of its client's connection, which has one request at a time. Does not know HTTP.
+    """What an endpoint knows of its client's connection, which has one request at a time.
 
     The connection calls `on_disconnect`, so that no second task per request has to wait for a disconnect. `buffered` is
     shared by all connections of a process.

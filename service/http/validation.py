@@ -1,4 +1,4 @@
-"""Parses request bodies, and turns pydantic's errors into one sentence. Does not know the tasks."""
+"""Parses request bodies, and turns pydantic's errors into one sentence."""
 
 import difflib
 import re

@@ -179,7 +179,7 @@ class Engine(BulkMethods):
         )
 
     def tokens_ahead(self) -> int:
-        """Some batches, so that the model never waits for a text; on a slow machine half of BERT_MAX_WAIT_SECONDS."""
+        """Tokens that bulk calls keep in flight: a few batches, at most half of what the queue admits."""
         admitted = self.load().tokens_per_second * self.settings.max_wait_seconds
         return min(TOKENS_AHEAD, self.settings.max_waiting_tokens // 2, int(admitted) // 2)
 

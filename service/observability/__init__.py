@@ -1,4 +1,4 @@
-"""The Prometheus metrics: what is counted, and how it is written for a scrape. Decides nothing."""
+"""The Prometheus metrics: what is counted, and how it is written for a scrape."""
 
 from packbert.service.observability.cells import MISDIRECTED, PROCESS, REASONS, RECEIVE, TASKS, UNKNOWN
 from packbert.service.observability.scrape import CONTENT_TYPE, OPENMETRICS, DeviceMemory, register_state, render

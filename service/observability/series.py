@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Exemplar
 
-from packbert.service.observability import cells as tally
+from packbert.service.observability import cells
 from packbert.service.observability.cells import (
     BATCH_SIZES,
     MISDIRECTED,
@@ -45,10 +45,10 @@ class Metrics:
     exemplars = False  # the latencies name traces; not where several processes count
 
     def __init__(self, name: str = "", folder: Path | None = None) -> None:
-        self.cells = tally.open_cells(folder / f"{name}{tally.SUFFIX}" if folder else None)
+        self.cells = cells.open_cells(folder / f"{name}{cells.SUFFIX}" if folder else None)
         self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
         self._exemplars: dict[int, Exemplar] = {}  # by cell
-        self._registry.register(tally.TallyCollector(self.cells, self._exemplars))
+        self._registry.register(cells.TallyCollector(self.cells, self._exemplars))
         counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
         gauge = partial(Gauge, registry=self._registry, multiprocess_mode="max")
         self._requests = counter(
@@ -77,10 +77,10 @@ class Metrics:
             "bert_tokenizing_characters", "Characters of requests that are not tokenized yet"
         )
         self.tokenizing(0, 0)
-        common = [tally.STAGE.series[stage] for stage in STAGES]
-        common += [one.series[""] for one in (tally.TEXTS, tally.TOKENS, tally.BODY_BYTES, tally.RESPONSE_BYTES)]
+        common = [cells.STAGE.series[stage] for stage in STAGES]
+        common += [one.series[""] for one in (cells.TEXTS, cells.TOKENS, cells.BODY_BYTES, cells.RESPONSE_BYTES)]
         self._answered = {
-            task: (self._requests.labels(task, "200"), [tally.SECONDS.series[task], *common]) for task in TASKS
+            task: (self._requests.labels(task, "200"), [cells.SECONDS.series[task], *common]) for task in TASKS
         }
         for reason in REASONS:
             self._errors.labels(reason)
@@ -112,9 +112,9 @@ class Metrics:
         """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
         count, series = self._answered[task]
         count.inc()
-        tally.observe(self.cells, series, (seconds, *stages, *sizes))
+        cells.observe(self.cells, series, (seconds, *stages, *sizes))
         if self.exemplars and (labels := current_exemplar()):
-            self._exemplars[tally.find_cell(series[0], seconds)] = Exemplar(labels, seconds, time.time())
+            self._exemplars[cells.find_cell(series[0], seconds)] = Exemplar(labels, seconds, time.time())
         if truncated:
             self._truncated.inc(truncated)
 
@@ -128,8 +128,8 @@ class Metrics:
         self._requests.labels(task, str(status)).inc()
         self._errors.labels(reason).inc()
         if seconds is not None:
-            series = tally.ERROR_SECONDS.series[OUTCOMES.get(reason, "refused")]
-            tally.observe(self.cells, [series], [seconds])
+            series = cells.ERROR_SECONDS.series[OUTCOMES.get(reason, "refused")]
+            cells.observe(self.cells, [series], [seconds])
 
     def rejected_by_protocol(self, status: int, code: str) -> None:
         self.refused(UNKNOWN, status, code)
@@ -155,5 +155,5 @@ def aggregate(folder: Path) -> bytes:
     """The sums over the metric files in `folder`: of all processes, running or ended."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
-    registry.register(tally.TallyCollector(tally.sum_cells(folder)))
+    registry.register(cells.TallyCollector(cells.sum_cells(folder)))
     return generate_latest(registry)

@@ -1,8 +1,8 @@
 """Spans of requests and batches, sent to an OpenTelemetry collector with OTLP over HTTP.
 
-The SDK reads the standard variables by itself (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on).
-Stages become spans after they have ended, from their measured durations. Knows ids, numbers and codes; knows no text,
-no key and no header but those of the trace context.
+The SDK reads the standard variables by itself (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on). Stages become spans
+after they have ended, from their measured durations. A span has ids, numbers and codes, and no text, key or header but
+those of the trace context.
 """
 
 import re

@@ -235,7 +235,7 @@ class Batcher:
     def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
         """Admits a request of about so many sequences with `tokens` expected tokens, which are appended to it later.
 
-        Raises as `submit` where there is no room for it, and TooMuchForDeadline where it cannot meet its deadline.
+        Raises as `submit` where the queue cannot take it, and TooMuchForDeadline where it cannot meet its deadline.
         """
         return self._admitted.begin(sequences, tokens, timeout_seconds)
 
@@ -284,7 +284,7 @@ class Batcher:
                 await self._step(share)
 
     async def _step(self, share: Share) -> None:
-        """Decides on a batch, runs it, delivers its rows. A failed run is repeated in halves, down to the culprit."""
+        """Decides on a batch, runs it, delivers its rows. A failed run is halved down to the one that fails."""
         parts = [self._next_batch(share)]
         if not parts[0]:  # all that was taken had expired: others get the event loop before the next try
             await asyncio.sleep(0)
@@ -362,7 +362,8 @@ class Batcher:
     ) -> list[Sequence[SequenceJob]]:
         """Gives the finite rows to their requests; returns what is to run again, in parts.
 
-        A row that is not finite may only have shared an attention row with the culprit.
+        A row that is not finite may be innocent: another sequence in its attention row can have caused it. So these run
+        again.
         """
         self.last_answer, self.failures_in_a_row = ended, 0
         not_finite = []

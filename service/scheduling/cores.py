@@ -42,11 +42,14 @@ WORTH = 0.95  # long sequences get all cores where the queue is done within this
 
 @dataclass(slots=True, eq=False)
 class CoreSharing:
-    """Decides on long sequences when no batch runs; any arrival revokes the decision."""
+    """Decides on long sequences when no batch runs; any arrival revokes the decision.
+
+    On an idle service the short sequences run first, one per core; then the long one runs on all cores.
+    """
 
     concurrency: Concurrency
     queue: RequestQueue
-    _last_arrival: float = float("-inf")  # seconds; of the requests seen so far
+    _last_arrival: float = float("-inf")  # seconds: the arrival of the newest request at the last decision
     _decided_at: int = -1  # the newest request when long sequences were to get all cores
     _short_room: int = 0  # tokens of a batch of short sequences before them; 0: there are none
 

@@ -1,6 +1,6 @@
 """The order in which requests are served: the Fair Sojourn Protocol (E. Friedman, S. Henderson, SIGMETRICS 2003).
 
-Plain arithmetic in tokens: knows no clock, no batch and no model.
+Plain arithmetic in tokens, without a clock.
 """
 
 from dataclasses import dataclass, field
@@ -99,7 +99,10 @@ class FairOrder:
             del self._unserved[bucket]
 
     def _lengthen(self, number: int, cost: int) -> None:
-        """Equal sharing serves `cost` more of the request, or less: what it has served of that goes to the others."""
+        """Changes by `cost` what equal sharing has still to serve of the request.
+
+        If it has served more than is left, the surplus is shared among the others.
+        """
         now = self.virtual_time
         shared = max(0.0, self._finishes.get(number, now) - now) + cost  # what equal sharing would still have to serve
         if shared > 0:

@@ -1,6 +1,6 @@
 """The scheduling policy: which requests are admitted, which sequences form the next batch, which deadlines have passed.
 
-Plain synchronous code: knows no clock, no event loop and no model.
+Plain synchronous code without a clock: the time is an argument.
 """
 
 import math
@@ -18,7 +18,7 @@ from packbert.service.scheduling.wait import QueueLoad, WaitLimit
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
 BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
-LATE_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS go first when they are late
+LATE_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS move forward when late
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -112,7 +112,7 @@ class RequestQueue:
         self._enter(request)
 
     def _ages(self, size: int) -> bool:
-        """Whether a request of `size` is served first when it is late."""
+        """Whether a request of `size` moves forward when it is late."""
         return size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second
 
     def _latest(self, size: int, now: float) -> float:

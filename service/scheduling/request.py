@@ -15,7 +15,7 @@ from packbert.service.trace_context import TRACEPARENT
 class QueuedRequest:
     """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order.
 
-    Sequences that are `missing` when it is admitted are appended later; how many, the last of them says.
+    It may be admitted before all its sequences exist: `missing` is the expected number; the last append sets it to 0.
     """
 
     work: list[Tokens]
@@ -118,7 +118,7 @@ def halves(jobs: Sequence[SequenceJob]) -> list[Sequence[SequenceJob]]:
 
 
 def run_error(error: Exception, index: int | None) -> InferenceFailed:
-    """What a request gets whose run raised `error`, where its sequence `index` is known to be the culprit."""
+    """What a request gets whose run raised `error`, where its sequence `index` is known to be the cause."""
     kind = type(error) if isinstance(error, InferenceFailed) else InferenceFailed
     message = error.message if isinstance(error, ServiceError) else f"the model failed: {type(error).__name__}"
     return kind(message, index=index)

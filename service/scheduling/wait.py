@@ -11,7 +11,8 @@ RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
 MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
 CLASSES = 4  # of costs, from one power of two to the next
 MIN_RETRY_SECONDS = 1.0
-LATE_MARGIN = 0.618  # of the longest wait x, so that x + x * x = 1: larger requests may be late before ours is served
+# larger requests may get old and go first while ours waits: x of the longest wait, so that x + x * x = 1 still meets it
+LATE_MARGIN = 0.618
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 RETURN_DRAINS = 1.5  # with the batches in progress, the last of the refused returns within twice the time
 
@@ -91,7 +92,7 @@ class WaitLimit:
     def seconds(self, size: int, load: QueueLoad) -> float:
         """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately.
 
-        Of the larger ones behind it, so many count as are late by then, if they arrived evenly.
+        Larger requests behind it go first once they are late; their number is estimated as if they arrived evenly.
         """
         if not (ahead := self.fair.ahead(size)):
             return 0.0
@@ -105,10 +106,10 @@ class WaitLimit:
         return tokens / left
 
     def _arriving(self, size: int, load: QueueLoad) -> list[tuple[float, float]]:
-        """The rates at which smaller requests arrive, and for how long each of them comes before a new one.
+        """The rates at which smaller requests arrive, and how long each comes before a new one, sorted by that time.
 
         Where n requests share the device equally, a smaller one comes first only if it arrives before the new one has
-        been served the difference of their costs: within n * difference / rate. In the order of these times.
+        been served the difference of their costs: within n * difference / rate.
         """
         cost, sharing = self.fair.cost(size), 1 + self.fair.unfinished
         smaller = self.recent.smaller(cost, load.now)

@@ -142,7 +142,7 @@ def _text(inputs: str | Pair) -> Text:
 
 
 def _describe(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:
-    """The pieces with their side, which is the number of runs of special tokens before it, less the first."""
+    """The pieces with their side: 0 before the special tokens in the middle of a pair, 1 after them."""
     special = tokens.spans[:, 0] < 0
     begins = np.flatnonzero(special & ~np.append(False, special[:-1]))
     sides = np.searchsorted(begins, np.arange(len(special)), side="right") - 1

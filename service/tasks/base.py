@@ -1,4 +1,4 @@
-"""What the tasks share: their context, and the steps from texts to the model's outputs. Knows nothing of HTTP."""
+"""What the tasks share: their context, and the steps from texts to the model's outputs."""
 
 import asyncio
 import time

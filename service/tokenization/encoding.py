@@ -1,6 +1,6 @@
 """One text or pair as the model takes it: what is asked of the tokenizer, what it gives, and how a long one is cut.
 
-Plain functions around the tokenizers library; knows no threads, no requests and no limits but the model's.
+Plain functions around the tokenizers library.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ def to_encoded_text(
 ) -> EncodedText:
     """The tokens of `encoding`, which has the special tokens; all but `limit` are cut off, on the left or the right.
 
-    `already_cut` is the number of tokens that it lacks on that side.
+    `already_cut`: tokens that were dropped before, on the side that is cut.
     """
     special = encoding.special_tokens_mask
     empty = not {0, 1} <= set(encoding.sequence_ids) if encoding.n_sequences > 1 else all(special)

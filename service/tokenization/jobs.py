@@ -49,7 +49,7 @@ class Cuts:
 
     @classmethod
     def of(cls, tokenizer: HFTokenizer) -> "Cuts":
-        """Only where words end, and only if a probe gives the same tokens and offsets whole and cut anywhere."""
+        """Only where words end, and only if PROBE gives the same tokens and offsets whole and cut anywhere."""
         content = json.loads(tokenizer.to_str())
         parts = _parts(content["pre_tokenizer"], "pretokenizers")
         words_end = any(
@@ -308,7 +308,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(slots=True, eq=False)
 class EncodingJob:
-    """`step` until it is `done`; each step gives the next texts, or none while a long one is read. Knows no threads."""
+    """`step` until it is `done`; each step gives the next texts, or none while a long one is read."""
 
     tokenizer: HFTokenizer
     cuts: Cuts
@@ -334,7 +334,7 @@ class EncodingJob:
 
     @property
     def owners(self) -> Sequence[int]:
-        """The text of each sequence so far, and perhaps of further ones."""
+        """The index of the text of each sequence; it may cover sequences that are not made yet."""
         return range(len(self.texts))
 
     @property

@@ -1,7 +1,7 @@
 """The ids of texts in printable ASCII from those of their words, each of which the tokenizers library reads once.
 
-Nine of ten microseconds of a short text go into its words, and few words are new. Only for tokenizers of BERT's kind,
-which read each word for itself. Knows nothing of spans, masks and pairs.
+Tokenizing single words takes 90 % of the time of a short text, and most words were seen before. Only for tokenizers of
+BERT's kind, which read each word for itself, and for texts without spans, masks and pairs.
 """
 
 import json
@@ -35,7 +35,7 @@ class KnownWords:
 
     @classmethod
     def of(cls, tokenizer: HFTokenizer, limit: int) -> "KnownWords | None":
-        """None for a tokenizer that reads words in another way, and where a probe gives other ids than the whole."""
+        """None for a tokenizer that reads words in another way, or whose ids of PROBE are not those of its words."""
         content = json.loads(tokenizer.to_str())
         parts = [(content[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
         if parts != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:

@@ -21,7 +21,7 @@ EMPTY = "it is empty, or holds only spaces and control characters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
-    """How the context of each question is split. Knows nothing of the answers."""
+    """How the context of each question is split."""
 
     limit: int  # tokens of a window, special tokens included
     stride: int | None  # tokens that a window shares with the one before it; None: the pipeline's, if there is room

@@ -32,7 +32,7 @@ class WindowShape:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WindowSplitter:
-    """Splits texts into windows. Knows nothing of requests, nor of the outputs that are requested for a window."""
+    """Splits texts into windows."""
 
     tokenizer: HFTokenizer
     limit: int  # tokens of a window, special tokens included

@@ -1,7 +1,7 @@
 """Starts, restarts and stops the workers of one service: one engine worker, and several API workers on one port.
 
-Knows processes, signals and sockets; answers no requests. It binds all sockets once and keeps them open, so that a
-connection that arrives while a worker restarts waits for the replacement.
+It binds all sockets once and keeps them open, so that a connection that arrives while a worker restarts waits for the
+replacement.
 """
 
 import asyncio

@@ -256,7 +256,7 @@ def test_the_rows_of_one_sequence_begin_where_those_of_the_one_before_end() -> N
 
 @pytest.mark.parametrize(("layout", "alignment"), [(PACKED_ROWS, 16), (BF16_ROWS, 32)])
 def test_a_sequence_starts_where_its_answer_does_not_depend_on_the_others(layout: str, alignment: int) -> None:
-    """The numbers were measured (ARCHITECTURE.md): smaller ones change answers with the rest of the batch."""
+    """The numbers were measured (docs/design/graph.md): smaller ones change answers with the rest of the batch."""
     ids = np.zeros(300, np.int32)
     lengths = [7, 20, 33, 90, 100, 5, 12, 300]
     feeds = pack(

@@ -4,9 +4,9 @@ Knows no cluster. The schemas of custom resources hold only the fields that depl
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +60,51 @@ class Rendered:
         return next(text for name, text in self.files.items() if name.endswith("NOTES.txt"))
 
 
-@contextmanager
-def loaded(folder: Path = CHART) -> Iterator[helm_python.Chart]:
-    with helm_python.Chart.load(folder) as chart:
-        yield chart
-
-
 def render(values: dict[str, Any], name: str = RELEASE) -> Rendered:
     """Raises helm_python.HelmError where the chart or its schema refuses the values."""
-    with loaded() as chart:
+    return Rendered(helm_process().submit(_render, values, name).result())
+
+
+def lint(values: dict[str, Any]) -> dict[str, Any]:
+    """Helm's report on the chart with these values."""
+    report: dict[str, Any] = helm_process().submit(helm_python.lint, CHART, values, strict=True).result()
+    return report
+
+
+def chart_files() -> dict[str, Any]:
+    """The chart's `values` and `metadata`, as Helm reads them."""
+    return helm_process().submit(_chart_files).result()
+
+
+def render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What the chart that is packaged into `folder` renders, by file."""
+    return helm_process().submit(_render_packaged, values, folder).result()
+
+
+@cache
+def helm_process() -> ProcessPoolExecutor:
+    """Helm's library is written in Go, whose runtime crashed in a process in which other tests had run before."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+def _chart_files() -> dict[str, Any]:
+    with helm_python.Chart.load(CHART) as chart:
+        return {"values": chart.values, "metadata": chart.metadata}
+
+
+def _render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
+    with helm_python.Chart.load(CHART) as chart:
+        archive = chart.save(folder)
+    with helm_python.Chart.load(Path(archive)) as packed:
+        files: dict[str, str] = packed.render(values, name="demo")
+    return files
+
+
+def _render(values: dict[str, Any], name: str) -> dict[str, str]:
+    with helm_python.Chart.load(CHART) as chart:
         chart.validate_schema(values)
-        return Rendered(chart.render(values, name=name, namespace=NAMESPACE))
+        files: dict[str, str] = chart.render(values, name=name, namespace=NAMESPACE)
+    return files
 
 
 def check(resource: Resource, version: str = OLDEST) -> None:

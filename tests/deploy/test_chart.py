@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from packbert.service.settings import Settings
-from tests.deploy.chart import CHART, NEWEST, Rendered, check, loaded, render
+from tests.deploy.chart import NEWEST, Rendered, chart_files, check, lint, render, render_packaged
 from tests.deploy.chart_cases import CASES, EXPORT, MODEL, Case
 from tests.deploy.queries import DEPLOY, RULES, Query, alerts
 from tests.paths import ROOT
@@ -73,8 +73,7 @@ def test_the_newest_kubernetes_takes_all_resources(kind: str) -> None:
 
 
 def test_every_value_is_changed_from_its_default_in_a_case() -> None:
-    with loaded() as chart:
-        defaults = leaves(chart.values)
+    defaults = leaves(chart_files()["values"])
     tried = {
         path
         for path, default in defaults.items()
@@ -108,7 +107,7 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], fault: str) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_helm_finds_nothing_to_complain_about(case: Case) -> None:
-    report = helm_python.lint(CHART, case.values, strict=True)
+    report = lint(case.values)
     assert (report["errors"], [each for each in report["messages"] if each["severity"] > 1]) == ([], [])
 
 
@@ -158,9 +157,9 @@ def test_another_export_goes_into_another_folder() -> None:
 
 
 def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
-    """With a stand-in for packbert export, which writes the folder and what it was asked for."""
-    exporter = tmp_path / "packbert export"
-    exporter.write_text(f'#!/bin/sh\nmkdir -p "$2/cuda"\necho "$@" >> {tmp_path}/asked\n')
+    """With a stand-in for packbert, which writes the folder and what it was asked for."""
+    exporter = tmp_path / "packbert"
+    exporter.write_text(f'#!/bin/sh\nmkdir -p "$3/cuda"\necho "$@" >> {tmp_path}/asked\n')
     exporter.chmod(0o755)
     (init,) = render(MODEL | EXPORT | {"gpu": {"count": 1}}).pod["initContainers"]
     model, _, *others = init["args"]
@@ -169,7 +168,7 @@ def test_the_initcontainer_exports_once(tmp_path: Path) -> None:
         path = f"{tmp_path}:/usr/bin:/bin"
         subprocess.run([*init["command"], model, str(folder), *others], check=True, env={"PATH": path})
     asked = (tmp_path / "asked").read_text("utf-8")
-    assert asked == f"org/model {folder} --precision fp32 --device cuda\n"
+    assert asked == f"export org/model {folder} --precision fp32 --device cuda\n"
 
 
 def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor() -> None:
@@ -182,10 +181,7 @@ def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor(
 
 
 def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
-    with loaded() as chart:
-        archive = chart.save(tmp_path)
-    with loaded(Path(archive)) as packed:
-        rules = packed.render(MODEL | ALL, name="demo")["packbert/templates/prometheusrule.yaml"]
+    rules = render_packaged(MODEL | ALL, tmp_path)["packbert/templates/prometheusrule.yaml"]
     assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
 
 
@@ -217,14 +213,12 @@ def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:
 def test_keda_counts_replicas_as_ray_does() -> None:
     text = (DEPLOY / "ray" / "bert_serve.py").read_text("utf-8")
     targets = {name: float(value) for name, value in re.findall(r"^TARGET_(\w+) = ([\d.]+)", text, re.MULTILINE)}
-    with loaded() as chart:
-        defaults = chart.values["autoscaling"]
+    defaults = chart_files()["values"]["autoscaling"]
     assert {"BUSY": defaults["busyRatio"], "WAIT_SECONDS": defaults["waitSeconds"]} == targets
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:
-    with loaded() as chart:
-        assert chart.metadata["appVersion"] == PROJECT["version"]
+    assert chart_files()["metadata"]["appVersion"] == PROJECT["version"]
 
 
 def test_the_settings_of_the_schema_are_those_of_the_service() -> None:

@@ -4,22 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.tasks import answer, attention, choose, fill_mask, sparse, tag, tokens, vectors, zero_shot
-from packbert.service.tasks import embed as similarity
-from packbert.service.tasks import fill_mask as mask_schemas
-from packbert.service.tasks import inputs as schemas
-from packbert.service.tasks import pairs as nsp
-from packbert.service.tasks import predict as label_schemas
-from packbert.service.tasks import vectors as token_vectors
+from packbert.service.tasks import (
+    answer,
+    attention,
+    choose,
+    embed,
+    fill_mask,
+    inputs,
+    pairs,
+    predict,
+    sparse,
+    tag,
+    tokens,
+    vectors,
+    zero_shot,
+)
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
 
 TEI_ROUTES = {
     "/similarity": TaskSpec(
         "similarity",
-        similarity.similarity,
-        schemas.SimilarityRequest,
-        schemas.SimilarityResponse,
+        embed.similarity,
+        inputs.SimilarityRequest,
+        inputs.SimilarityResponse,
         "The cosine of each sentence with the source sentence, in the format of text-embeddings-inference",
     ),
 }
@@ -83,9 +91,9 @@ TOKEN_ROUTES = {
     ),
     "/embed_all": TaskSpec(
         "embed_all",
-        token_vectors.embed_all,
-        token_vectors.EmbedAllRequest,
-        schemas.EmbedAllResponse,
+        vectors.embed_all,
+        vectors.EmbedAllRequest,
+        inputs.EmbedAllResponse,
         "A vector per token of each text, the last layer's hidden states, in the format of text-embeddings-inference",
         npy=True,
     ),
@@ -103,7 +111,7 @@ ROUTES = {
     "/embed": TaskSpec(
         "embed",
         vectors.embed_any,
-        schemas.EmbedRequest,
+        inputs.EmbedRequest,
         vectors.VectorsResponse,
         "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
         "or with pooling none one per token",
@@ -112,24 +120,24 @@ ROUTES = {
     "/fill-mask": TaskSpec(
         "fill_mask",
         fill_mask.fill_mask,
-        mask_schemas.FillMaskRequest,
-        mask_schemas.FillMaskResponse,
+        fill_mask.FillMaskRequest,
+        fill_mask.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
         head="fill_mask",
     ),
     "/nsp": TaskSpec(
         "nsp",
-        nsp.nsp,
-        schemas.NspRequest,
-        schemas.NspResponse,
+        pairs.nsp,
+        inputs.NspRequest,
+        inputs.NspResponse,
         "Whether the second text follows the first",
         head="pair",
     ),
     "/predict": TaskSpec(
         "predict",
         zero_shot.predict_labels,
-        label_schemas.PredictRequest,
-        label_schemas.PredictResponse,
+        predict.PredictRequest,
+        predict.PredictResponse,
         "A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with "
         "candidate_labels those of the request, as transformers' zero-shot-classification pipeline gives them",
         head="labels",
@@ -137,8 +145,8 @@ ROUTES = {
     "/tag": TaskSpec(
         "tag",
         tag.tag,
-        label_schemas.TagRequest,
-        label_schemas.TagResponse,
+        predict.TagRequest,
+        predict.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
         head="tags",
     ),

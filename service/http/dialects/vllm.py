@@ -1,7 +1,7 @@
 """vLLM's /score and /pooling.
 
 /score is a pair's score by `text_1` and `text_2` (or the other names that vLLM has for them). A body with `inputs`
-is not of vLLM: it asks how likely its texts are (`tasks/masks/likelihood`). The errors of both have vLLM's shape, with
+is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The errors of both have vLLM's shape, with
 the fields `index` and `request_id` of this service's own errors.
 """
 

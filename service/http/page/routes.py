@@ -1,6 +1,6 @@
 """Answers with the files of the page. They are static: a proxy or a CDN can serve copies of them.
 
-The page calls the task routes, /info and /metrics as any other client does; nothing here knows of them.
+The page calls the task routes, /info and /metrics as any other client does.
 """
 
 import asyncio

@@ -214,7 +214,7 @@ def test_a_response_over_the_size_limit_gets_413(server: httpx.Client) -> None:
     many = {"inputs": ["[MASK] " * 60] * 60, "top_k": 100}
     message = error(post(server, "/fill-mask", many), 413, "too_large")["error"]
     assert re.match(r"100 candidates for each of \d+ masks", message)  # those that were counted until it was too much
-    assert "tokens; at most 8000000" in message
+    assert "tokens; at most 4000000" in message
     assert post(server, "/fill-mask", many | {"targets": ["cat", "dog"]}).status_code == 200  # two candidates for each
 
 

@@ -32,8 +32,8 @@ def test_the_page_is_small() -> None:
 
 
 def test_every_file_is_in_the_wheel() -> None:
-    """By the pattern of setup.py; `make test-wheel` looks into a wheel. The images install one."""
-    pattern = re.search(r'service\.http\.page": \["([^"]+)"\]', (ROOT / "setup.py").read_text("utf-8"))
+    """By the pattern in pyproject.toml; `make test-wheel` looks into a wheel. The images install one."""
+    pattern = re.search(r'service\.http\.page" = \["([^"]+)"\]', (ROOT / "pyproject.toml").read_text("utf-8"))
     assert pattern is not None
     assert {FOLDER / name for name in FILES} <= set(FOLDER.parent.glob(pattern[1]))
 

@@ -59,11 +59,12 @@ true
 {{- define "bert.prefix" -}}{{ with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{- end -}}
 
 {{- define "bert.image" -}}
-{{- $kind := ternary "service" "serve" (eq (include "bert.oneCommand" .) "true") -}}
-{{- get .Values.image $kind | default (printf "%sbert-%s:%s" (include "bert.prefix" .) $kind (include "bert.device" .)) -}}
+{{- $one := eq (include "bert.oneCommand" .) "true" -}}
+{{- $name := ternary "packbert" "packbert-serve" $one -}}
+{{- get .Values.image (ternary "service" "serve" $one) | default (printf "%s%s:%s" (include "bert.prefix" .) $name (include "bert.device" .)) -}}
 {{- end -}}
 
-{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%sbert-export:cpu" (include "bert.prefix" .)) }}{{- end -}}
+{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:cpu" (include "bert.prefix" .)) }}{{- end -}}
 
 {{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more for the engine process. */}}
 {{- define "bert.graceSeconds" -}}
