@@ -4,6 +4,7 @@ PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
@@ -16,9 +17,11 @@ dev: .venv/dev
 
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
-	$(PIP) --require-hashes -r requirements.lock
-	$(PIP) --no-deps -e .
+	@echo "installing packbert and its packages into .venv: some minutes without a cache"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --require-hashes -r requirements.lock || { $(NOT_INSTALLED); }
+	@$(PIP) --no-deps -e . || { $(NOT_INSTALLED); }
+	@echo "installed: $(BIN)/packbert --help shows its commands"
 	@touch $@
 
 .venv/dev: .venv/installed requirements-dev.lock
@@ -31,14 +34,16 @@ artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/samp
 	@rm -rf artifacts/sample
 	$(BIN)/packbert export model_export/sample artifacts/sample
 
-serve: export
+# exported at its first start into artifacts/cache, after a look at the port
+serve: .venv/installed
 	@echo
-	@echo "serving on http://127.0.0.1:$(PORT) (Ctrl-C stops it); open it in a browser, or try it in another terminal:"
+	@echo "When the line \"serving ...\" is there, open its address in a browser, or try it in another terminal (Ctrl-C stops it):"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
 	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"December is the last month of the [MASK].\", \"top_k\": 3}'"
 	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
 	@echo
-	@BERT_ARTIFACT=$(or $(BERT_ARTIFACT),artifacts/sample) BERT_PORT=$(PORT) exec $(BIN)/packbert serve
+	@export BERT_PORT=$(PORT) BERT_CACHE=$(or $(BERT_CACHE),artifacts/cache); unset BERT_ARTIFACT BERT_MODEL; \
+		exec $(BIN)/packbert serve $(or $(BERT_MODEL),$(BERT_ARTIFACT),model_export/sample)
 
 check: dev
 	$(BIN)/ruff check .
@@ -151,7 +156,7 @@ LOCKS = docker/locks
 
 lock: dev
 	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev pyproject.toml -o requirements-dev.lock
-	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export pyproject.toml \
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export --extra client pyproject.toml \
 		-o requirements.lock
 	$(FOR_IMAGES) $(UPGRADE) $(LOCKS)/build.in -o $(LOCKS)/build.lock
 	$(FOR_IMAGES) --override $(LOCKS)/unused.txt --override $(LOCKS)/runtime-cpu.txt pyproject.toml \

@@ -12,12 +12,25 @@ from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.errors import ExportError
 from packbert.model_export.folder import check_empty
 from packbert.model_export.hub import locate
+from packbert.parser import Parser, one_of
 
 CHECKPOINT = (
     "a folder with config.json, weights and tokenizer files, or a hub id like google-bert/bert-base-uncased, with a "
     "branch, tag or commit after @"
 )
-COMMANDS = {  # besides the export, which has no word
+EXAMPLES = {
+    "export": (
+        "packbert export google-bert/bert-base-chinese artifacts/chinese",
+        "packbert export ./my-checkpoint artifacts/mine --precision int8",
+    ),
+    "describe": ("packbert describe google-bert/bert-base-chinese", "packbert describe ./my-checkpoint"),
+    "download": (
+        "packbert download google-bert/bert-base-chinese",
+        "packbert export $(packbert download google-bert/bert-base-chinese@main) artifacts/chinese",
+    ),
+}
+ABOUT = {
+    "export": "Converts a trained BERT to an ONNX artifact for `packbert serve`.",
     "describe": "Describes a checkpoint without exporting it.",
     "download": "Downloads a checkpoint by its hub id into the hub's cache (HF_HOME) and prints its folder.",
 }
@@ -25,8 +38,9 @@ COMMANDS = {  # besides the export, which has no word
 
 def main(words: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
-    command = words[0] if words[:1] and words[0] in COMMANDS else ""
-    arguments = _parser(command).parse_args(words[1:] if command else words)
+    named = bool(words) and words[0] in ("describe", "download")
+    command = words[0] if named else "export"
+    arguments = _parser(command).read(words[1:] if named else words)
     if arguments.lifeline is not None:
         threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
@@ -38,38 +52,39 @@ def main(words: Sequence[str]) -> int:
             return 2 if description.refused else 0
         print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
     except (ExportError, OSError) as error:  # OSError: a file of the checkpoint may not be read
-        print(f"model_export: {error}", file=sys.stderr)
+        print(f"packbert {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("model_export: interrupted, nothing was written", file=sys.stderr)
+        print(f"packbert {command}: interrupted, nothing was written", file=sys.stderr)
         return 130
     return 0
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    if command:
-        parser = argparse.ArgumentParser(prog=f"packbert {command}", description=COMMANDS[command])
-    else:
-        about = "Converts a trained BERT to an ONNX artifact for `packbert serve`."
-        epilog = " ".join(f"`{name} CHECKPOINT`: {what}" for name, what in COMMANDS.items())
-        parser = argparse.ArgumentParser(prog="packbert export", description=about, epilog=epilog)
-    parser.add_argument("checkpoint", help=CHECKPOINT)
+def _parser(command: str) -> Parser:
+    exports = command == "export"
+    usage = "CHECKPOINT ARTIFACT [FLAGS]" if exports else "CHECKPOINT"
+    parser = Parser(f"packbert {command}", usage, ABOUT[command], EXAMPLES[command])
+    parser.add("model", "checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
-    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
-    if not command:
+    parser.add("model", "--lifeline", type=int, help=argparse.SUPPRESS)
+    if exports:
         from packbert.model_export.build import PRECISIONS  # a download takes a third of its time without ONNX
         from packbert.model_export.export import AUTO
 
-        parser.add_argument("artifact", type=Path, help="the folder to write; must be new or empty")
-        about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
-        parser.add_argument("--precision", choices=[AUTO, *sorted(PRECISIONS)], default="fp32", help=about)
-        about = "the device that the artifact is for; a folder may hold an artifact for each"
-        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=about)
-        about = "store the weights also packed for this CPU, so that sessions and processes share them: twice as large"
-        parser.add_argument("--prepacked", action="store_true", help=f"{about}, and still usable on any machine")
-        parser.add_argument("--name", default="", help="the model's name (default: the hub id, or the folder's name)")
+        precisions = (AUTO, *sorted(PRECISIONS))
+        parser.add("model", "artifact", metavar="ARTIFACT", type=Path, help="the folder to write; must be new or empty")
+        about = "the model's name (default: the hub id, or the folder's name)"
+        parser.add("model", "--name", default="", metavar="NAME", help=about)
         about = "export a sentence-transformers checkpoint without its modules that are not computed"
-        parser.add_argument("--without-modules", action="store_true", help=about)
+        parser.add("model", "--without-modules", action="store_true", help=about)
+        about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
+        shown = {"metavar": "|".join(precisions), "type": one_of(*precisions), "help": about}
+        parser.add("speed", "--precision", default="fp32", **shown)
+        about = "the device that the artifact is for; a folder may hold an artifact for each (default: cpu)"
+        shown = {"metavar": "cpu|cuda", "type": one_of("cpu", "cuda"), "help": about}
+        parser.add("speed", "--device", default="cpu", **shown)
+        about = "store the weights also packed for this CPU, so that sessions and processes share them: twice as large"
+        parser.add("speed", "--prepacked", action="store_true", help=f"{about}, and still usable on any machine")
     return parser
 
 

@@ -103,7 +103,7 @@ def _ends_at_once() -> Iterator[None]:
     """
 
     def end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler
-        print("\nmodel_export: interrupted, nothing was written; the next download continues", file=sys.stderr)  # noqa: T201
+        print("\npackbert: interrupted, nothing was written; the next download continues", file=sys.stderr)  # noqa: T201
         os._exit(130)
 
     if threading.current_thread() is not threading.main_thread():

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from packbert.parser import did_you_mean
+
 USAGE = """usage: packbert COMMAND ...
 
-  packbert serve MODEL             serves a model over REST: a hub id, a checkpoint's folder or an artifact
-  packbert export MODEL ARTIFACT   converts a trained BERT to an artifact
-  packbert describe MODEL          describes a checkpoint without exporting it
-  packbert download MODEL          downloads a checkpoint into the hub's cache and prints its folder
-  packbert bulk INPUT OUTPUT       answers all texts of a file in this process
-  packbert client TASK INPUT       answers all texts of a file by a running service
+  packbert serve MODEL                      serves a model over REST: a hub id, a checkpoint's folder or an artifact
+  packbert export CHECKPOINT ARTIFACT       converts a trained BERT to an artifact
+  packbert describe CHECKPOINT              describes a checkpoint without exporting it
+  packbert download CHECKPOINT              downloads a checkpoint into the hub's cache and prints its folder
+  packbert bulk --model MODEL INPUT OUTPUT  answers all texts of a file by a model in this process
+  packbert client TASK INPUT -o OUTPUT      answers all texts of a file by a running service
   packbert --version
 
 `packbert COMMAND --help` shows the options of a command.
@@ -65,7 +67,8 @@ def main() -> int:
         sys.stdout.write(f"packbert {version('packbert')}\n")
         return 0
     if name not in COMMANDS:
-        unknown = "" if name in ("", "-h", "--help") else f"packbert: there is no command {name!r}\n"
+        unknown = "" if name in ("", "-h", "--help") else f"packbert: there is no command {name}"
+        unknown += f"{did_you_mean(name, COMMANDS)}\n\n" * bool(unknown)
         (sys.stderr if unknown else sys.stdout).write(unknown + USAGE)
         return 2 if unknown else 0
     extra, run = COMMANDS[name]

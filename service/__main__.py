@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -13,11 +13,12 @@ from packbert.service.address import ListenError, bind_address, check_address
 from packbert.service.artifact import ManifestError
 from packbert.service.engine.device import ArtifactChoice, export_device, select_artifact
 from packbert.service.errors import DeviceError
+from packbert.service.flags import in_flags, variables_of
 from packbert.service.logs import configure_logging
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.observability.start import check_packages
-from packbert.service.prepare import Wanted, prepare_artifact
-from packbert.service.settings import Settings, SettingsError, set_variables, variables_of
+from packbert.service.prepare import prepare_model
+from packbert.service.settings import Settings, SettingsError, set_variables
 from packbert.service.tasks.defaults import describe_defaults
 
 
@@ -31,7 +32,8 @@ class Stopped(BaseException):
 
 def main(words: Sequence[str] = ()) -> int:
     """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken."""
-    set_variables(variables_of(words))
+    given = variables_of(words)
+    set_variables(given)
     try:
         settings = Settings.from_environment()
         check_packages(settings)
@@ -42,21 +44,25 @@ def main(words: Sequence[str] = ()) -> int:
         choice = _select(settings)
         defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
-        print(f"service: {error}", file=sys.stderr)
+        _report(error, given)
         return 2
     except ListenError as error:
-        print(f"service: {error}", file=sys.stderr)
+        _report(error, given)
         return 1
     except Stopped as stopped:
-        print("service: stopped before the model was exported; nothing half is left", file=sys.stderr)
+        print("packbert serve: stopped before the model was exported; nothing half is left", file=sys.stderr)
         return stopped.code
     logging.getLogger("service").info(defaults)
     _warn_of_device(choice)
     try:
         return (_supervise if settings.api_processes else _serve)(settings, choice)
     except (ManifestError, ListenError) as error:
-        print(f"service: {error}", file=sys.stderr)
+        _report(error, given)
         return 1 if isinstance(error, ListenError) else 2
+
+
+def _report(error: Exception, given: Collection[str]) -> None:
+    print(f"packbert serve: {in_flags(str(error), given)}", file=sys.stderr)
 
 
 def _warn_of_device(choice: ArtifactChoice) -> None:
@@ -71,11 +77,7 @@ def _select(settings: Settings) -> ArtifactChoice:
     """Of BERT_ARTIFACT, or of the artifact of BERT_MODEL. Raises what `select_artifact` and `_prepare` do."""
     if settings.artifact is not None:
         return select_artifact(settings.artifact, settings.device)
-    try:
-        cache = Cache(settings.cache_folder)
-    except RuntimeError as error:
-        raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
-    folder = _prepare(settings, cache)
+    folder, cache = _prepare(settings)
     try:
         return select_artifact(folder, settings.device)
     except ManifestError as error:
@@ -84,14 +86,11 @@ def _select(settings: Settings) -> ArtifactChoice:
         raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
 
 
-def _prepare(settings: Settings, cache: Cache) -> Path:
-    """The folder of the artifact of BERT_MODEL, which is exported first where there is none. Raises Stopped."""
-    assert settings.model is not None  # the settings were checked
+def _prepare(settings: Settings) -> tuple[Path, Cache]:
+    """As `prepare_model`; a signal raises Stopped."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        precision = settings.precision if "precision" in settings.model_fields_set else None
-        wanted = Wanted(model=settings.model, device=export_device(settings.device), precision=precision)
-        return prepare_artifact(wanted, cache)
+        return prepare_model(settings, export_device(settings.device))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -111,8 +110,6 @@ def _serve(settings: Settings, choice: ArtifactChoice) -> int:
     if settings.admin_port:
         admin_sockets = bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         sockets = [*bind_address(settings.host, settings.port, "BERT_PORT"), *admin_sockets]
-        ports = settings.host, settings.port, settings.admin_port
-        logging.getLogger("service").info("serving on http://%s:%d; /metrics, /info and /docs are on port %d", *ports)
     server = build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded))
     return run(server, sockets)
 

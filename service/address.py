@@ -72,13 +72,17 @@ INTERVAL_SECONDS = 0.2
 log = logging.getLogger("service")
 
 
-async def notify_when_ready(address: str, ready: Callable[[], Awaitable[str]]) -> None:
-    """Sends READY=1 to the datagram socket `address` once `ready` returns no reason against it.
+async def wait_until_ready(ready: Callable[[], Awaitable[str]]) -> None:
+    """Until `ready` returns no reason against it."""
+    while await ready():  # noqa: ASYNC110 - readiness is asked for, also of the engine process
+        await asyncio.sleep(INTERVAL_SECONDS)
+
+
+def notify(address: str) -> None:
+    """Sends READY=1 to the datagram socket `address`, where a service manager waits.
 
     A leading @ stands for the zero byte of an abstract socket. Logs a warning where the socket cannot be reached.
     """
-    while await ready():  # noqa: ASYNC110 - readiness is asked for, also of the engine process
-        await asyncio.sleep(INTERVAL_SECONDS)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)

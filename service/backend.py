@@ -33,6 +33,7 @@ class Backend(ABC):
     """Base class: `open` loads it, `admit` lets one request in, `drain` and `close` end it."""
 
     startup_grace_seconds = 0.0  # how long the server waits for `open` before it accepts connections
+    announces = True  # of a service with several processes, one says that it is ready
     queue: AdmittingQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 

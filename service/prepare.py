@@ -17,11 +17,11 @@ from packbert.model_export.artifact.cpu import BF16, has_fast_int8, why_bf16_una
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
-from packbert.service.settings import variables_with
+from packbert.service.settings import Settings, SettingsError, variables_with
 
 EXPORTER = "packbert.model_export"
 MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
-PREFIX = "model_export: "  # of the sentence that the exporter fails with
+PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
 BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
@@ -76,8 +76,8 @@ def _show(stream: IO[bytes]) -> str:
     while chunk := os.read(stream.fileno(), 2**16):
         *lines, rest = END_OF_LINE.split(rest + chunk)
         for line in lines:
-            text, _, sentence = line.decode(errors="replace").partition(PREFIX)
-            fault = sentence.strip() or fault
+            text, *sentences = PREFIX.split(line.decode(errors="replace"), maxsplit=1)
+            fault = "".join(sentences).strip() or fault
             if terminal:
                 sys.stderr.write(text)
                 sys.stderr.flush()
@@ -86,7 +86,7 @@ def _show(stream: IO[bytes]) -> str:
             if words.strip() and (not bars or time.monotonic() - shown >= PROGRESS_SECONDS):
                 log.info("export: %s", " ".join(words.split()))
                 shown = time.monotonic()
-    return rest.decode(errors="replace").partition(PREFIX)[2].strip() or fault
+    return "".join(PREFIX.split(rest.decode(errors="replace"), maxsplit=1)[1:]).strip() or fault
 
 
 def _is_installed(name: str) -> bool:
@@ -130,6 +130,18 @@ def prepare_artifact(wanted: Wanted, cache: Cache) -> Path:
         return _export(source, wanted, cache)
     except OSError as error:
         raise ModelError(f"{error.filename or source.title} cannot be read: {error.strerror or error}") from error
+
+
+def prepare_model(settings: Settings, device: str) -> tuple[Path, Cache]:
+    """The folder of the artifact of BERT_MODEL, and the cache. Raises as `prepare_artifact`, and SettingsError."""
+    assert settings.model is not None
+    try:
+        cache = Cache(settings.cache_folder)
+    except RuntimeError as error:
+        raise SettingsError(f"BERT_CACHE: it has no default here ({error}): set it to a folder") from error
+    precision = settings.precision if "precision" in settings.model_fields_set else None
+    wanted = Wanted(model=settings.model, device=device, precision=precision)
+    return prepare_artifact(wanted, cache), cache
 
 
 def _export(source: Source, wanted: Wanted, cache: Cache) -> Path:

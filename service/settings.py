@@ -1,13 +1,12 @@
-"""The settings: BERT_* environment variables and the flags that set them, read and checked once."""
+"""The settings: BERT_* environment variables, read and checked once."""
 
-import argparse
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
@@ -43,7 +42,10 @@ class ModelSettings(BaseModel):
     def why_no_model(self) -> str:
         """Why these settings do not name one model; empty if they do."""
         if self.artifact is None and self.model is None:
-            return "BERT_MODEL: a hub id, a checkpoint's folder or an artifact is required; or set BERT_ARTIFACT"
+            return (
+                "no model is named: name it on the command line or in BERT_MODEL: a hub id such as "
+                "google-bert/bert-base-uncased, a checkpoint's folder or an artifact"
+            )
         if self.artifact is not None and self.model is not None:
             return (
                 "BERT_MODEL and BERT_ARTIFACT are both set: leave one out; BERT_MODEL also takes an artifact's folder"
@@ -68,6 +70,7 @@ GONE = {  # setting -> what became of it
     "remove the folder sources of BERT_CACHE",
 }
 MAX_KEY_FILE_BYTES = 2**20
+MAX_SHOWN = 80  # characters of a wrong value
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
@@ -211,7 +214,7 @@ class Settings(ModelSettings):
         try:
             settings = cls.model_validate({known[name]: value for name, value in mine.items()})
         except ValidationError as error:
-            faults = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+            faults = [_fault(str(one["loc"][0]), one["input"]) for one in error.errors()]
             raise SettingsError("; ".join(faults)) from None
         if fault := settings.why_no_model():
             raise SettingsError(fault)
@@ -269,6 +272,31 @@ def read_key_file(path: Path) -> list[str]:
     return keys
 
 
+def kind_of(field: FieldInfo) -> Any:
+    """The type of a setting that is set."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType]
+    return kinds[0] if NoneType in get_args(field.annotation) else field.annotation
+
+
+def _fault(name: str, value: object) -> str:
+    field = Settings.model_fields[name]
+    kind, bounds = kind_of(field), {}
+    for bound in field.metadata:
+        key = type(bound).__name__.lower()  # ge, gt or le
+        bounds[key] = getattr(bound, key)
+    if get_origin(kind) is Literal:
+        wanted = f"one of {', '.join(get_args(kind))}"
+    elif kind is bool:
+        wanted = "true or false"
+    else:
+        wanted = "a whole number" if kind is int else "a number"
+        if "le" in bounds:
+            wanted += f" from {bounds['ge']} to {bounds['le']}"
+        elif bounds:
+            wanted += f" of at least {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}"
+    return f"{PREFIX}{name.upper()}: {str(value)[:MAX_SHOWN]} is not {wanted}"
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     """A question with the known name that is spelled most alike; empty where none is."""
     near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
@@ -283,48 +311,3 @@ def set_variables(given: Mapping[str, str]) -> None:
 def variables_with(**more: str) -> dict[str, str]:
     """This process's variables and `more`, for a child."""
     return {**os.environ, **more}
-
-
-WITHOUT_FLAG = ("api_key",)  # all users of the machine can read a command line
-ABOUT = (
-    "Serves a trained BERT over REST. MODEL is a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or "
-    "an artifact. Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS."
-)
-EPILOG = "BERT_API_KEY has no flag, because all users of a machine can read a command line."
-
-
-def variables_of(words: Sequence[str]) -> dict[str, str]:
-    """The BERT_* variables that the flags in `words` set. An unknown flag ends the process with exit code 2."""
-    given = _parser().parse_args(words)
-    if given.MODEL is not None:
-        given.model = given.MODEL
-    del given.MODEL
-    return {PREFIX + name.upper(): value for name, value in vars(given).items() if value is not None}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="packbert serve", description=ABOUT, epilog=EPILOG, allow_abbrev=False)
-    parser.add_argument("MODEL", nargs="?", help=_escaped(f"{Settings.model_fields['model'].description}"))
-    parser.add_argument("--version", action="version", version=f"packbert {version('packbert')}")
-    for name in GONE:  # its variable is refused with its sentence
-        flag = f"--{name.removeprefix(PREFIX).lower().replace('_', '-')}"
-        parser.add_argument(flag, nargs="?", const="true", help=argparse.SUPPRESS)
-    for name, field in Settings.model_fields.items():
-        if name not in WITHOUT_FLAG:
-            flag, about = f"--{name.replace('_', '-')}", f"{field.description} (default: {_default(field)})"
-            if bool in (field.annotation, *get_args(field.annotation)):  # `--truncate` alone is true
-                parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=_escaped(about))
-            else:
-                parser.add_argument(flag, metavar=name.rpartition("_")[2].upper(), help=_escaped(about))
-    return parser
-
-
-def _default(field: FieldInfo) -> str:
-    if field.default is None:
-        return "unset"
-    return str(field.default).lower() if field.default != "" else "empty"
-
-
-def _escaped(text: str) -> str:
-    """As argparse formats help."""
-    return text.replace("%", "%%")

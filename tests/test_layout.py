@@ -16,7 +16,12 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "uvicorn": ("packbert.service.http",),
     "httptools": ("packbert.service.http",),
     "uvloop": ("packbert.service.workers",),
-    "pydantic": ("packbert.service.settings", "packbert.service.tasks", "packbert.service.http"),
+    "pydantic": (
+        "packbert.service.settings",
+        "packbert.service.flags",
+        "packbert.service.tasks",
+        "packbert.service.http",
+    ),
     "pydantic_core": ("packbert.service.tasks", "packbert.service.http"),
     "prometheus_client": ("packbert.service.observability", "packbert.service.workers.child"),
     "opentelemetry": ("packbert.service.observability.spans",),

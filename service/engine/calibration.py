@@ -40,6 +40,12 @@ class Calibration:
     smallest_cosine: float  # of the self-test
     canary_error: float  # largest absolute difference to the exporter's float64 reference
 
+    def __str__(self) -> str:
+        answers = "the same" if self.batch_invariant else "not bit for bit the same"
+        rate = f"{self.tokens_per_second:,.0f} tokens/s in batches of {self.token_budget} tokens"
+        test = f"smallest cosine {self.smallest_cosine:.6f}, largest error {self.canary_error:.2g}"
+        return f"{rate}; self-test: {test}, answers {answers} in any batch"
+
 
 class Runner(Protocol):
     """What is needed of a ModelRunner."""

@@ -75,8 +75,7 @@ class ModelEngine:
         await self._canary.check()
         self.opened = True
         self.health.loading = False
-        name = self.artifact.manifest.name
-        log.info("ready: %s on %s, %d threads, %s", name, provider, threads, self.calibration)
+        log.info("ready: %s on %s, %d threads; %s", self.artifact.manifest.name, provider, threads, self.calibration)
 
     def check_open(self) -> None:
         """Raises Unavailable while the model is loading."""

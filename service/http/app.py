@@ -27,6 +27,7 @@ from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
 from packbert.service.http.responses import JSON
+from packbert.service.http.validation import example_of
 from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
 from packbert.service.tasks.inputs import Status
 
@@ -179,15 +180,16 @@ def create_app(backend: Backend) -> ASGIApp:
         generate_unique_id_function=lambda route: route.name,
         swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
     )
-    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in task_routes(backend).items()}
+    tasks = task_routes(backend)
+    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in tasks.items()}
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
     _add_openapi_route(app, endpoints)
     if not admin_port:
-        return TaskFastPath(_finish(app), endpoints, metrics)
-    public = TaskFastPath(_finish(_take_public_routes(app)), endpoints, metrics)
-    return PortSplit(admin_port, admin=TaskFastPath(_finish(app), {}, metrics), public=public)
+        return TaskFastPath(_finish(app, tasks), endpoints, metrics)
+    public = TaskFastPath(_finish(_take_public_routes(app), tasks), endpoints, metrics)
+    return PortSplit(admin_port, admin=TaskFastPath(_finish(app, {}), {}, metrics), public=public)
 
 
 def _take_public_routes(app: FastAPI) -> FastAPI:
@@ -202,8 +204,8 @@ def _path(route: BaseRoute) -> str:
     return str(getattr(route, "path", ""))
 
 
-def _finish(app: FastAPI) -> FastAPI:
-    _add_error_handlers(app)
+def _finish(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> FastAPI:
+    _add_error_handlers(app, tasks)
     app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES)  # pages and metrics: not the fast path
     return app
 
@@ -283,7 +285,7 @@ def _add_openapi_route(app: FastAPI, endpoints: Mapping[str, TaskEndpoint]) -> N
     app.add_route(url, openapi, include_in_schema=False)
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
     async def respond_error(request: Request, error: Exception) -> Response:
         path, status, code, message = request.url.path, 500, "internal", UNEXPECTED
         headers: Mapping[str, str] | None = None
@@ -294,6 +296,9 @@ def _add_error_handlers(app: FastAPI) -> None:
             message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
         if status == 405:
             headers = {"allow": ", ".join(_allowed_methods(app, path))}
+            if path in tasks:
+                example = orjson.dumps(example_of(tasks[path].request_model)).decode()
+                message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=headers)
         content = error_shape_of(path).write(request.state.request_id, status, message, code, None)

@@ -14,7 +14,7 @@ from types import FrameType
 
 import uvicorn
 
-from packbert.service.address import begin_no_connection, notify_when_ready
+from packbert.service.address import begin_no_connection, notify, wait_until_ready
 from packbert.service.backend import Backend
 from packbert.service.http.app import PROBE_PATHS, allow_origins, create_app
 from packbert.service.http.connection import Connection
@@ -63,8 +63,15 @@ class Server(uvicorn.Server):
             self._limit_connections()
             if not self.backend.settings.api_processes:
                 watch_loop(self._loop)
-            if address := self.backend.settings.notify_socket:
-                self._notifying = asyncio.create_task(notify_when_ready(address, self.backend.ready))
+            self._announcing = asyncio.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        """Says once that the service is ready: in the log, and to a service manager if there is one."""
+        await wait_until_ready(self.backend.ready)
+        if self.backend.announces:
+            log.info("serving %s", describe_service(self.backend, self.servers[0].sockets[0].getsockname()[1]))
+        if address := self.backend.settings.notify_socket:
+            notify(address)
 
     def _limit_connections(self) -> None:
         """Puts an Acceptor on the sockets of asyncio's servers, which accept whatever arrives."""
@@ -144,6 +151,16 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+def describe_service(backend: Backend, port: int) -> str:
+    """The model and where it is served; `port` is that of the first socket."""
+    settings, manifest = backend.settings, backend.artifact.manifest
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    apis = f", {settings.api_processes} API processes" if settings.api_processes else ""
+    admin = f"; /metrics, /info and /docs are on port {settings.admin_port}" if settings.admin_port else ""
+    model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device}{apis})"
+    return f"{model} on http://{host}:{settings.port or port}{admin}"
+
+
 def build(settings: Settings, backend: Backend) -> Server:
     limits = ConnectionLimits(
         client_timeout_seconds=settings.client_timeout_seconds,
@@ -163,7 +180,7 @@ def build(settings: Settings, backend: Backend) -> Server:
         http=Connection.bind(app, limits),
         ws="none",
         log_config=None,  # its lines have the format of all others
-        log_level=settings.log_level,
+        log_level="warning" if settings.log_level == "info" else settings.log_level,  # `_announce` says it once
         proxy_headers=False,  # the application never uses the client's address
         timeout_graceful_shutdown=FLUSH_SECONDS,
         server_header=False,

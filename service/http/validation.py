@@ -1,10 +1,13 @@
 """Parses request bodies, and turns pydantic's errors into one sentence."""
 
+import difflib
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_args, get_origin
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from packbert.service.errors import BadRequest, Invalid, ServiceError
 
@@ -12,6 +15,22 @@ Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[int | str, ...]  # from the body down to one value in it
 MAX_ERRORS = 100  # formatting the errors of a million unknown fields would take seconds
 MAX_PATH_CHARACTERS = 100  # a field's name may be as long as the body
+MAX_HINTS = 3  # each costs up to a millisecond
+MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known ones
+TEXT_FIELDS = ("inputs", "input", "texts", "prompt", "query")  # the dialects' names of the texts
+EXAMPLE_FIELDS = {"texts", "documents", "data", "text_1", "text_2", "choices"}  # optional because there are other forms
+TEXT_NAMES = {
+    "text",
+    "texts",
+    "input",
+    "inputs",
+    "sentence",
+    "sentences",
+    "source_sentence",
+    "content",
+    "query",
+    "data",
+}
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 UNION_TAG = re.compile(
@@ -88,9 +107,60 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
-    unknown_field = len(deepest) < 2 and any(one["type"] == "extra_forbidden" for one in errors)
+    unknown = [path for one, path in zip(errors, paths, strict=True) if one["type"] == "extra_forbidden"]
+    hints = "".join(_hint(schema, path) for path in list(dict.fromkeys(unknown))[:MAX_HINTS])
+    unknown_field = len(deepest) < 2 and bool(unknown)
     index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith(INPUTS) else None
-    return Invalid(f"{shown}: {expected}" + f"; {fields}" * unknown_field, index=index)
+    return Invalid(f"{shown}: {expected}{hints}" + f"; {fields}" * unknown_field, index=index)
+
+
+def _hint(schema: type[BaseModel], path: Path) -> str:
+    """The field that the unknown one at `path` probably means; empty where none is like it."""
+    name, model = str(path[-1]), _model_at(schema, path[:-1])
+    known = list(model.model_fields) if model else []
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
+    if name.lower() in TEXT_NAMES:
+        near = near or [field for field in TEXT_FIELDS if field in known][:1]
+    return f" ({name[:MAX_NAME_CHARACTERS]}: did you mean {near[0]}?)" if near else ""
+
+
+def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model of the object at `path`; None where it is no object or one of several models."""
+    model: type[BaseModel] | None = schema
+    for name in path:
+        if isinstance(name, str) and model is not None:
+            field = model.model_fields.get(name)
+            models = list(_models_in(field.annotation)) if field else []
+            model = models[0] if len(models) == 1 else None
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _models_in(one)
+
+
+def example_of(schema: type[BaseModel]) -> dict[str, Any]:
+    """A small body that `schema` accepts: its required fields, and those of texts that have an example."""
+    required = {name for name, field in schema.model_fields.items() if field.is_required()}
+    texts = EXAMPLE_FIELDS if required else {*EXAMPLE_FIELDS, "prompt"}
+    examples = {
+        name: _example(field)
+        for name, field in schema.model_fields.items()
+        if name in required or (name in texts and field.examples)
+    }
+    found = {name: example for name, example in examples.items() if example is not None}
+    return found or {"inputs": _example(schema.model_fields["inputs"])}
+
+
+def _example(field: FieldInfo) -> Any:
+    if field.examples:
+        return field.examples[0]
+    models = list(_models_in(field.annotation))
+    example = example_of(models[0]) if models else None
+    return [example] if get_origin(field.annotation) is list else example
 
 
 def _field_path(location: Path) -> Path:

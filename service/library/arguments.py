@@ -7,25 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packbert.parser import Parser
 from packbert.service.errors import ServiceError
 from packbert.service.library.files import FileError
 from packbert.service.library.job import Job
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+def add_input(parser: Parser) -> None:
+    parser.add("files", "input", metavar="INPUT", type=Path, help="one text a line, .csv, .jsonl or .parquet")
+
+
+def add_job_arguments(parser: Parser) -> None:
     """What decides the content of the output, except for the files."""
-    parser.add_argument("--column", default="text", help="of the texts, in all but text files (default: %(default)s)")
-    parser.add_argument("--pair-column", default="", help="of the second texts, for nsp and predict")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of every request, as --set pooling=mean --set truncate=true; the value is JSON or a string",
-    )
-    parser.add_argument(
-        "--skip-errors", action="store_true", help="a refused input gets null (NaN); else it ends the job"
-    )
+    about = "of the texts, in all but text files (default: %(default)s)"
+    parser.add("files", "--column", default="text", metavar="NAME", help=about)
+    parser.add("files", "--pair-column", default="", metavar="NAME", help="of the second texts, for nsp and predict")
+    about = "a field of every request, as --set pooling=mean --set truncate=true; the value is JSON or a string"
+    parser.add("answers", "--set", action="append", default=[], metavar="FIELD=VALUE", help=about)
+    about = "a refused input gets null (NaN); else it ends the job"
+    parser.add("answers", "--skip-errors", action="store_true", help=about)
 
 
 def make_job(parsed: argparse.Namespace, *, task: str, source: Path, output: Path) -> Job:

@@ -1,7 +1,4 @@
-"""`packbert bulk FILE OUTPUT`: the answers to all texts of a file, in its order, by an engine in this process.
-
-The same command continues a job that was stopped or killed. The settings are the BERT_* variables of the service.
-"""
+"""`packbert bulk --model MODEL INPUT OUTPUT`: the answers to all texts of a file, by an engine in this process."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,43 +6,70 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from packbert.parser import Parser, one_of
 from packbert.service.artifact import ManifestError
+from packbert.service.engine.device import export_device
 from packbert.service.errors import DeviceError
-from packbert.service.library.arguments import add_job_arguments, make_job, run_command
+from packbert.service.flags import in_flags
+from packbert.service.library.arguments import add_input, add_job_arguments, make_job, run_command
 from packbert.service.library.engine import Engine
 from packbert.service.library.job import TASKS, Job, run_job
+from packbert.service.logs import configure_logging
+from packbert.service.model_cache import ModelError
+from packbert.service.prepare import prepare_model
 from packbert.service.settings import Settings, SettingsError, variables_with
 
+ABOUT = (
+    "Writes the answers to all texts of a file, in its order, by a model in this process. The same command continues "
+    "a job that was stopped or killed."
+)
+NOTE = "The other settings are the BERT_* variables of `packbert serve`, such as BERT_PRECISION and BERT_THREADS."
+EXAMPLES = (
+    "packbert bulk --model google-bert/bert-base-chinese texts.txt vectors.npy",
+    "packbert bulk --model ./my-checkpoint reviews.csv labels.jsonl --task predict --column review --skip-errors",
+)
+MODEL = "BERT_MODEL"
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="packbert bulk", description=__doc__)
-    parser.add_argument("file", type=Path, help="one text a line, .csv, .jsonl or .parquet")
-    parser.add_argument("output", type=Path, help=".npy (vectors), .jsonl or .parquet")
-    parser.add_argument("--task", choices=TASKS, default="embed", help="(default: %(default)s)")
-    parser.add_argument("--artifact", type=Path, help="folder written by packbert export (default: BERT_ARTIFACT)")
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("packbert bulk", "--model MODEL INPUT OUTPUT [FLAGS]", ABOUT, EXAMPLES, NOTE)
+    about = "a hub id, a checkpoint's folder or an artifact (default: BERT_MODEL)"
+    parser.add("model", "--model", metavar="MODEL", help=about)
+    add_input(parser)
+    about = ".npy (vectors), .jsonl or .parquet"
+    parser.add("files", "output", metavar="OUTPUT", type=Path, help=about)
     add_job_arguments(parser)
-    return parser.parse_args(arguments)
+    about = f"{', '.join(TASKS)} (default: %(default)s)"
+    parser.add("answers", "--task", metavar="TASK", type=one_of(*TASKS), default="embed", help=about)
+    return parser.read(words)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(words: Sequence[str]) -> int:
     """The exit code, as `run_command` has it."""
-    asked = parse_arguments(arguments)
-    return run_command("packbert bulk", partial(_answer, asked), SettingsError, ManifestError, DeviceError)
+    asked = parse_arguments(words)
+    return run_command("packbert bulk", partial(_answer, asked), SettingsError, ManifestError, DeviceError, ModelError)
 
 
 def _answer(asked: argparse.Namespace) -> int:
     """The number of rows that were refused."""
     _check_packages(asked)
-    job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
+    job = make_job(asked, task=asked.task, source=asked.input, output=asked.output)
     job.check()
-    named = {} if asked.artifact is None else {"BERT_ARTIFACT": str(asked.artifact)}
-    settings = Settings.from_environment(variables_with(**named))
+    named = {} if asked.model is None else {MODEL: asked.model}
+    try:
+        settings = Settings.from_environment(variables_with(**named))
+    except SettingsError as error:
+        raise SettingsError(in_flags(str(error), named)) from None
+    if settings.model is not None:
+        configure_logging(settings)  # an export shows its progress
+        folder, _ = prepare_model(settings, export_device(settings.device))
+        settings = settings.model_copy(update={"artifact": folder, "model": None})
     return _run(job, settings)
 
 
 def _check_packages(asked: argparse.Namespace) -> None:
     """Raises SettingsError where a package is missing that this job needs."""
-    parquet = ".parquet" in (asked.file.suffix, asked.output.suffix)
+    parquet = ".parquet" in (asked.input.suffix, asked.output.suffix)
     if missing := [name for name in ("tqdm", *(["pyarrow"] if parquet else [])) if find_spec(name) is None]:
         raise SettingsError(f"this needs {', '.join(missing)}: install packbert with the extra service,client")
 

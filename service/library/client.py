@@ -1,6 +1,7 @@
 """`Client`: the service over HTTP, for programs."""
 
 import io
+import logging
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ FIRST_REQUESTS = 2  # at a time, before the server has answered
 RETRIED_STATUSES = {429, 502, 503, 504}
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
 MAX_NAMED_SECONDS = 300.0
+log = logging.getLogger("service")
 
 
 class Concurrency:
@@ -83,8 +85,10 @@ class Sender:
             try:
                 with self.concurrency if body is not None else nullcontext():  # GET runs no model
                     response = self._http.request(method, path, json=body, headers={"accept": accept})
-            except httpx.TransportError as error:
-                seconds, problem = pause, RequestFailed(f"{self._http.base_url}{path}: {error or type(error).__name__}")
+            except httpx.RequestError as error:
+                seconds, problem = pause, self._no_answer(path, error)
+                if body is None and pause == FIRST_PAUSE_SECONDS and self._patience > pause:  # once for each GET
+                    log.warning("%s; waiting for it, %g s at most", problem, self._patience)
             else:
                 if response.status_code not in RETRIED_STATUSES:
                     self.concurrency.on_answer()
@@ -94,6 +98,10 @@ class Sender:
                 return problem
             self.concurrency.on_refusal(seconds)
             pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+
+    def _no_answer(self, path: str, error: httpx.RequestError) -> RequestFailed:
+        url = str(self._http.base_url).rstrip("/")
+        return RequestFailed(f"no server answers at {url}{path}: {error or type(error).__name__}")
 
 
 def named_seconds(response: httpx.Response, default: float) -> float:
@@ -153,7 +161,12 @@ class Client(BulkEngine):
         response = self._sender.send("/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
             raise response
-        content: dict[str, Any] = response.json()
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or "limits" not in content:
+            raise RequestFailed(f"{response.url} is not the /info of this service: another server listens there")
         return content
 
     def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""`packbert client TASK FILE -o FILE`: the answers to all texts of a file, in its order; continues after a stop."""
+"""`packbert client TASK INPUT -o OUTPUT`: the answers to all texts of a file, in its order; continues after a stop."""
 
 import argparse
 import os
@@ -6,42 +6,69 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from packbert.service.library.arguments import add_job_arguments, make_job, run_command
+from packbert.parser import Parser, one_of, seconds, whole_number
+from packbert.service.library.arguments import add_input, add_job_arguments, make_job, run_command
 from packbert.service.library.client import Client
 from packbert.service.library.job import TASKS, run_job
 
+ABOUT = (
+    "Writes the answers of a running service to all texts of a file, in its order. The same command continues a job "
+    "that was stopped."
+)
+NOTE = "The key of a server with one is taken from the environment variable BERT_API_KEY."
+EXAMPLES = (
+    "packbert client embed texts.txt -o vectors.npy",
+    "packbert client predict reviews.csv -o labels.jsonl --column review --url http://bert:8080 --skip-errors",
+)
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="packbert client", description=__doc__)
-    parser.add_argument("task", choices=TASKS)
-    parser.add_argument("file", type=Path, help="one text a line, .csv, .jsonl or .parquet")
-    parser.add_argument("--output", "-o", type=Path, required=True, help=".npy (vectors), .jsonl or .parquet")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="of the service (default: %(default)s)")
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("packbert client", "TASK INPUT -o OUTPUT [FLAGS]", ABOUT, EXAMPLES, NOTE)
+    about = f"{', '.join(TASKS)}"
+    parser.add("files", "task", metavar="TASK", type=one_of(*TASKS), help=about)
+    add_input(parser)
+    about = ".npy (vectors), .jsonl or .parquet"
+    parser.add("files", "-o", "--output", type=Path, required=True, metavar="OUTPUT", help=about)
     add_job_arguments(parser)
-    parser.add_argument("--requests", type=int, default=8, help="most requests at a time (default: %(default)s)")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds to wait for a server that is not there")
-    parser.epilog = "The key of a server with one is taken from the environment variable BERT_API_KEY."
-    return parser.parse_args(arguments)
+    address = {"type": _url, "default": "http://127.0.0.1:8080", "metavar": "URL"}
+    parser.add("network", "--url", help="of the service (default: %(default)s)", **address)
+    about = "most requests at a time (default: %(default)s)"
+    parser.add("network", "--requests", type=whole_number, default=8, metavar="NUMBER", help=about)
+    about = "how long to wait for a server that is not there (default: %(default)g)"
+    parser.add("network", "--patience", type=seconds, default=300.0, metavar="SECONDS", help=about)
+    return parser.read(words)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise argparse.ArgumentTypeError(f"{text} is not http://HOST:PORT or https://HOST:PORT")
+    return text
+
+
+def main(words: Sequence[str]) -> int:
     """The exit code, as `run_command` has it."""
-    return run_command("packbert client", partial(_answer, parse_arguments(arguments)))
+    return run_command("packbert client", partial(_answer, parse_arguments(words)))
 
 
 def _answer(asked: argparse.Namespace) -> int:
     """The number of rows that were refused."""
-    job = make_job(asked, task=asked.task, source=asked.file, output=asked.output)
+    job = make_job(asked, task=asked.task, source=asked.input, output=asked.output)
+    job.check()
     key = os.environ.get("BERT_API_KEY", "")
-    with (
-        Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client,
-        tqdm(unit=" rows", desc=asked.task) as bar,
-    ):
-        return run_job(job, client, on_rows=bar.update)
+    with Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client:
+        client.info()  # waits for the server, before the bar
+        with tqdm(unit=" rows", desc=asked.task) as bar:
+            return run_job(job, client, on_rows=bar.update)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

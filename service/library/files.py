@@ -68,6 +68,14 @@ class FileError(Exception):
     """A file cannot be read, or a row of it is no input."""
 
 
+ROWS = (".parquet", ".csv")  # files whose rows are no lines; the first row of a CSV file is the one after its header
+
+
+def row_name(path: Path, index: int) -> str:
+    """The row with this index as a person counts, from 1: "line 3", or "row 3" where rows are no lines."""
+    return f"{'row' if path.suffix in ROWS else 'line'} {index + 1}"
+
+
 def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
     """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
 
@@ -92,7 +100,7 @@ def take_inputs(rows: Iterable[Any], path: Path, column: str, pair_column: str) 
         texts = [row] if isinstance(row, str) and not pair_column else _texts(row, column, pair_column)
         if not all(isinstance(text, str) for text in texts):
             wanted = f"{column!r} and {pair_column!r}" if pair_column else repr(column)
-            raise FileError(f"{path}: row {number} has no text under {wanted} (--column, --pair-column)")
+            raise FileError(f"{path}: {row_name(path, number)} has no text under {wanted} (--column, --pair-column)")
         yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
 
@@ -122,7 +130,7 @@ def _read_jsonl(path: Path) -> Iterator[Any]:
         try:
             yield json.loads(line)
         except ValueError as error:
-            raise FileError(f"{path}: row {number} is not JSON: {error}") from None
+            raise FileError(f"{path}: {row_name(path, number)} is not JSON: {error}") from None
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from packbert.service.library.files import (
     Input,
     read_inputs,
     read_limits,
+    row_name,
     split_into_chunks,
 )
 
@@ -87,16 +88,16 @@ class BulkEngine(ABC):
         first = 0
         for answers, chunk in self.run_chunks(task, self.chunk(inputs), **fields):
             if isinstance(answers, ServiceError):
-                raise place(answers, first, "input")
+                raise place(answers, first, lambda index: f"input {index}")
             first += len(chunk)
             yield from answers
 
 
-def place(error: ServiceError, first: int, word: str) -> ServiceError:
+def place(error: ServiceError, first: int, name: Callable[[int], str]) -> ServiceError:
     """The error of a request with the index among all inputs, which its message then names; `first`: of the request."""
     if error.index is not None:
         error.index += first
-        error.message = f"{word} {error.index}: {error.message}"
+        error.message = f"{name(error.index)}: {error.message}"
         error.args = (error.message,)
     return error
 
@@ -209,6 +210,7 @@ def remove_parts(folder: Path) -> None:
 
 
 PART_ROWS = 4096
+SKIP = "; --skip-errors leaves refused rows without an answer"
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs; the others end a job, with --skip-errors too
 DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
     *("artifact", "device", "precision", "execution_provider", "cuda_attention", "versions"),
@@ -231,11 +233,12 @@ class Job:
     skip_errors: bool = False  # a refused input has no answer; otherwise it ends the job
 
     def check(self) -> None:
-        """Raises FileError where the formats do not fit the task."""
+        """Raises FileError where the formats do not fit the task, OSError where there is no input."""
         if self.output.suffix not in FORMATS:
             raise FileError(f"{self.output}: the suffix is the format: {', '.join(FORMATS)}")
         if self.output.suffix == ".npy" and not TASKS[self.task].arrays:
             raise FileError(f"{self.output}: answers of {self.task} are no vectors: take .jsonl or .parquet")
+        self.source.stat()  # raises OSError
         if self.pair_column and not TASKS[self.task].pairs:
             raise FileError(f"--pair-column: {self.task} takes single texts")
 
@@ -321,7 +324,9 @@ def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], fi
     named = found.index is not None or len(sent) == 1
     if found.status not in INPUT_ERRORS or (named and not job.skip_errors):
         found.index = found.index or 0
-        raise place(found, first, "row")
+        if found.status in INPUT_ERRORS:
+            found.message += SKIP
+        raise place(found, first, partial(row_name, job.source))
     if len(sent) == 1:
         return [None]
     half = len(sent) // 2

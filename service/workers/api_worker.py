@@ -32,6 +32,7 @@ class RemoteBackend(Backend):
     def __init__(self, spec: WorkerSpec, settings: Settings, artifact: Artifact, metrics: Metrics) -> None:
         super().__init__(artifact, settings, metrics, degraded=spec.degraded)
         self.spec = spec
+        self.announces = spec.name == "api-0"
         self.queue = EngineClient(
             spec.socket,
             artifact.digest,

@@ -198,7 +198,7 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             for number, pair in enumerate(zip_longest(listeners, admin_listeners))
         ]
         port = listeners[0].getsockname()[1]
-        log.info("serving on http://%s:%d with %d API workers and an engine worker", settings.host, port, len(apis))
+        log.info("starting %d API workers for port %d and an engine worker", len(apis), port)
         stop_seconds = settings.linger_seconds + settings.drain_seconds
         code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
     os.close(lifeline_write_end)

@@ -4,7 +4,8 @@ from typing import Any
 
 import yaml
 
-from packbert.service.settings import Settings, variables_of
+from packbert.service.flags import variables_of
+from packbert.service.settings import Settings
 from tests.deploy.chart import check, render
 from tests.deploy.chart_cases import MODEL
 from tests.deploy.queries import DEPLOY

@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_is_refused_with_one_sentence_and_no_files_are_left
     damage(tmp_path / "checkpoint")
     code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
     assert code == 2
-    assert said.startswith("model_export: ")
+    assert said.startswith("packbert export: ")
     assert sentence in said
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
@@ -244,7 +244,7 @@ def test_the_command_exits_with_2_and_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert finished.returncode == 2
-    assert finished.stderr.startswith(f"model_export: {tmp_path} has no *.safetensors or")
+    assert finished.stderr.startswith(f"packbert export: {tmp_path} has no *.safetensors or")
     assert finished.stderr.count("\n") == 1
 
 

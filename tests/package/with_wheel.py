@@ -71,7 +71,7 @@ def test_export_service_bulk_client_and_library_run_from_the_wheel(
         "bulk",
         source,
         tmp_path / "bulk.npy",
-        "--artifact",
+        "--model",
         artifact,
     ]
     run(command, installed.foreign, {})

@@ -1,8 +1,29 @@
-"""The flags of `packbert`: one for each setting."""
+"""The command line: flags in groups, errors in words that name the flag, and two examples for each command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from packbert.service.settings import Settings, variables_of
+from packbert.service.flags import GROUPS, in_flags, variables_of
+from packbert.service.settings import Settings
+from tests.paths import ROOT
+
+COMMANDS = ("serve", "export", "describe", "download", "bulk", "client")
+
+
+def packbert(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")}
+    return subprocess.run(
+        [sys.executable, "-m", "packbert", *words],
+        cwd=ROOT,
+        env=inherited | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_flag_sets_the_variable_of_its_setting() -> None:
@@ -19,17 +40,95 @@ def test_a_flag_sets_the_variable_of_its_setting() -> None:
     assert (settings.max_inputs, settings.truncate, settings.normalize) == (7, True, False)
 
 
+def test_the_model_is_an_argument_too() -> None:
+    assert variables_of(["org/bert"]) == variables_of(["--model", "org/bert"])
+
+
+def test_each_setting_is_in_one_group() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(Settings.model_fields)
+
+
 def test_help_lists_every_setting_but_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         variables_of(["--help"])
-    words = capsys.readouterr().out.replace("[", " ").replace("]", " ").split()
-    missing = [name for name in Settings.model_fields if f"--{name.replace('_', '-')}" not in words]
+    text = capsys.readouterr().out
+    assert [title for title in GROUPS if f"\n{title}:\n" not in text] == []
+    assert "--port PORT" in text
+    assert "--max-body-bytes BYTES" in text
+    assert "--drain-seconds SECONDS" in text
+    missing = [name for name in Settings.model_fields if f"--{name.replace('_', '-')} " not in text]
     assert missing == ["api_key"]  # all users of a machine can read a command line
 
 
-@pytest.mark.parametrize("words", [["--api-key", "secret"], ["--max-input", "7"], ["org/bert"]])
-def test_an_unknown_flag_ends_the_process(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_two_examples(command: str) -> None:
+    ended = packbert(command, "--help")
+    assert ended.returncode == 0
+    examples = ended.stdout.partition("\nexamples:\n")[2].splitlines()
+    assert len(examples) == 2
+    assert all(f"packbert {command} " in line for line in examples)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--api-key", "secret"], "there is no flag --api-key (did you mean --api-key-file?)"),
+        (["--max-input", "7"], "there is no flag --max-input (did you mean --max-inputs?)"),
+        (["--portt=7"], "there is no flag --portt (did you mean --port?)"),
+        (["a/b", "c/d"], "there is no place for the argument c/d"),
+        (["a/b", "--model", "c/d"], "MODEL and --model name two models: leave one out"),
+    ],
+)
+def test_an_unknown_argument_ends_the_process(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         variables_of(words)
     assert ended.value.code == 2
-    assert "packbert: error: unrecognized arguments: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"packbert serve: {sentence}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        (["serve", "--port", "abc"], {}, "packbert serve: --port: abc is not a whole number from 0 to 65535"),
+        (["serve"], {"BERT_PORT": "abc"}, "packbert serve: BERT_PORT: abc is not a whole number from 0 to 65535"),
+        (["serve", "--truncate", "maybe"], {}, "packbert serve: --truncate: maybe is not true or false"),
+        (["serve"], {}, "packbert serve: no model is named: name it on the command line or in BERT_MODEL: a hub id"),
+        (["serve", "a/b"], {"BERT_ARTIFACT": "/c"}, "packbert serve: --model and BERT_ARTIFACT are both set"),
+        (["bulk", "--model", "a/b", "pyproject.toml", "o.npy"], {"BERT_ARTIFACT": "/c"}, "packbert bulk: --model and"),
+        (["bulk", "pyproject.toml", "o.npy"], {}, "packbert bulk: no model is named"),
+        (["bulk", "--skip-error", "a", "b"], {}, "packbert bulk: there is no flag --skip-error (did you mean --skip-e"),
+        (["export", "a", "b", "--device", "tpu"], {}, "packbert export: --device: tpu is not one of cpu, cuda"),
+        (
+            ["export", "a", "b", "--precison=int8"],
+            {},
+            "packbert export: there is no flag --precison (did you mean --pr",
+        ),
+        (["client", "embed", "a", "-o", "b", "--patience", "x"], {}, "packbert client: --patience: x is not a number "),
+        (["client", "embed", "a", "-o", "b", "--url", "bert"], {}, "packbert client: --url: bert is not http://HOST"),
+        (["surve"], {}, "packbert: there is no command surve (did you mean serve?)"),
+    ],
+)
+def test_an_error_names_the_flag_or_the_variable(words: list[str], variables: dict[str, str], sentence: str) -> None:
+    ended = packbert(*words, **variables)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(sentence)
+    assert ended.stdout == ""
+
+
+def test_a_message_names_flags_only_for_what_flags_set() -> None:
+    message = "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"
+    assert in_flags(message, {"BERT_TOKEN_BUDGET": "9"}) == "BERT_MAX_WAITING_TOKENS is below --token-budget"
+
+
+def test_the_client_ends_with_a_sentence_where_no_server_is(tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("my dog\n", "utf-8")
+    address = ["--url", "http://127.0.0.1:1", "--patience", "0"]
+    ended = packbert("client", "embed", str(source), "-o", str(tmp_path / "out.npy"), *address)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("packbert client: no server answers at http://127.0.0.1:1/info: ")
+    assert ended.stderr.count("\n") == 1

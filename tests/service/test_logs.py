@@ -118,6 +118,7 @@ def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> Non
     assert set(embed) >= {"tokenize_ms", "queue_ms", "forward_ms", "format_ms", "total_ms"}
     assert found["/nowhere"]["status"] == 404
     assert [line["code"] for line in lines if line.get("status") == 422] == ["invalid"]
-    assert any(line["logger"].startswith("uvicorn") for line in lines)
+    (serving,) = (line["message"] for line in lines if line["message"].startswith("serving "))  # once, and a sentence
+    assert serving == f"serving bert (bert, fp32, cpu) on {process.url}"
     assert "private" not in output
     assert "topsecret" not in output

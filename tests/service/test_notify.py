@@ -1,6 +1,5 @@
 """A service manager gets a message when the service is ready, and not before: real datagram sockets."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.service.address import notify_when_ready
+from packbert.service.address import notify, wait_until_ready
 from packbert.service.settings import Settings
 from tests.service.fakes import play
 
@@ -38,25 +37,22 @@ def test_the_message_is_sent_once_nothing_speaks_against_it(manager: socket.sock
         seen.append(received(manager))
         return reasons.pop(0)
 
-    play(lambda time: notify_when_ready(manager.getsockname(), ready))
+    play(lambda time: wait_until_ready(ready))
+    notify(manager.getsockname())
     assert seen == [b""] * 3
     assert received(manager) == b"READY=1"
     assert received(manager) == b""
 
 
-async def is_ready() -> str:
-    return ""
-
-
 def test_an_abstract_socket_begins_with_an_at_sign() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("")  # the kernel chooses an abstract name
-        asyncio.run(notify_when_ready("@" + receiver.getsockname()[1:].decode(), is_ready))
+        notify("@" + receiver.getsockname()[1:].decode())
         assert received(receiver) == b"READY=1"
 
 
 def test_a_manager_that_is_gone_stops_no_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(notify_when_ready(str(tmp_path / "gone"), is_ready))
+    notify(str(tmp_path / "gone"))
     (line,) = caplog.messages
     assert line.startswith(f"NOTIFY_SOCKET is {tmp_path / 'gone'}, which cannot be reached ([Errno 2]")
 

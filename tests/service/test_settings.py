@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packbert.service.settings import GONE, Settings, SettingsError, variables_of
+from packbert.service.flags import variables_of
+from packbert.service.settings import GONE, Settings, SettingsError
 from tests.paths import ROOT
 
 GOOD = {"BERT_ARTIFACT": "/models/bert"}
@@ -31,7 +32,7 @@ def test_a_model_is_named_instead_of_an_artifact() -> None:
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
-        ({}, "BERT_MODEL: a hub id, a checkpoint's folder or an artifact is required; or set BERT_ARTIFACT"),
+        ({}, "no model is named: name it on the command line or in BERT_MODEL: a hub id such as google-bert/"),
         (GOOD | {"BERT_MODEL": "a/b"}, "BERT_MODEL and BERT_ARTIFACT are both set: leave one out"),
         (GOOD | {"BERT_PRECISION": "int8"}, "BERT_PRECISION is for BERT_MODEL: an artifact has its own"),
     ],
@@ -60,16 +61,16 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
         ("BERT_CORS_ORIGINS", "https://page.example/path", "is no origin"),
         ("BERT_TIMEOUT", "1", r"unknown setting BERT_TIMEOUT \(did you mean BERT_TIMEOUT_MS\?\); known are "),
         ("BERT_XYZZY", "1", "unknown setting BERT_XYZZY; known are BERT_ACCESS_LOG, "),
-        ("BERT_PORT", "http", "BERT_PORT: "),
+        ("BERT_PORT", "http", "BERT_PORT: http is not a whole number from 0 to 65535"),
         ("BERT_PORT", "65536", "BERT_PORT: "),
-        ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: "),
+        ("BERT_TRUNCATE", "maybe", "BERT_TRUNCATE: maybe is not true or false"),
         ("BERT_TRUNCATE", "", "BERT_TRUNCATE: "),
-        ("BERT_POOLING", "max", "BERT_POOLING: "),
+        ("BERT_POOLING", "max", "BERT_POOLING: max is not one of cls, mean, pooler, sentence"),
         ("BERT_NORMALIZE", "perhaps", "BERT_NORMALIZE: "),
         ("BERT_TIMEOUT_MS", "0", "BERT_TIMEOUT_MS: "),
         ("BERT_CLIENT_TIMEOUT_SECONDS", "-1", "BERT_CLIENT_TIMEOUT_SECONDS: "),
         ("BERT_RUN_TIMEOUT_SECONDS", "0", "BERT_RUN_TIMEOUT_SECONDS: "),
-        ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: "),
+        ("BERT_MAX_WAIT_SECONDS", "nan", "BERT_MAX_WAIT_SECONDS: nan is not a number above 0"),
         ("BERT_DRAIN_SECONDS", "inf", "BERT_DRAIN_SECONDS: "),
         ("BERT_DEVICE", "tpu", "BERT_DEVICE: "),
         ("BERT_TOKEN_BUDGET", "9999999999", "BERT_TOKEN_BUDGET: "),

@@ -134,4 +134,4 @@ def test_an_interrupted_download_ends_at_once(number: int, hub: FakeHub, tmp_pat
         process.send_signal(number)
         _, said = process.communicate()
     assert process.returncode == 130
-    assert said.endswith("\nmodel_export: interrupted, nothing was written; the next download continues\n")
+    assert said.endswith("\npackbert: interrupted, nothing was written; the next download continues\n")

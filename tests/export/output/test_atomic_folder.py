@@ -57,7 +57,7 @@ def test_a_full_disk_is_reported_in_one_sentence_and_no_files_are_left(
     command = [sys.executable, "-c", RUN, str(room), str(GOLDEN / "bert"), str(tmp_path / "artifact"), *options]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 2
-    assert finished.stderr.startswith("model_export: ")
+    assert finished.stderr.startswith("packbert export: ")
     assert sentence in finished.stderr
     assert finished.stderr.count("\n") == 1
     assert not (tmp_path / "artifact").exists()
@@ -78,5 +78,5 @@ def test_an_interrupted_export_cleans_up_and_reports_it(how: signal.Signals, tmp
         with (tmp_path / "config.json").open("w", encoding="utf-8"):  # returns when the export opens it
             process.send_signal(how)
         assert process.stderr
-        assert process.stderr.read() == "model_export: interrupted, nothing was written\n"
+        assert process.stderr.read() == "packbert export: interrupted, nothing was written\n"
     assert process.returncode == 130

@@ -172,9 +172,9 @@ def test_a_job_without_a_finished_part_starts_again_with_other_options(
     bert_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.txt").write_text("my dog\n\n", "utf-8")
-    command = [str(tmp_path / "in.txt"), str(tmp_path / "out.npy"), "--artifact", str(bert_artifact)]
+    command = [str(tmp_path / "in.txt"), str(tmp_path / "out.npy"), "--model", str(bert_artifact)]
     assert main(command) == 1
-    assert "row 1: input has no tokens" in capsys.readouterr().err
+    assert "line 2: input has no tokens" in capsys.readouterr().err
     assert (tmp_path / "out.npy.parts" / NOTE).exists()
     assert main([*command, "--skip-errors"]) == 3
 
@@ -225,7 +225,7 @@ def test_a_refused_key_is_no_refused_row(
     source.write_text("my dog\n", "utf-8")
     with ServiceProcess({"BERT_ARTIFACT": str(bert_artifact), "BERT_API_KEY": "secret"}) as server:
         assert client_main(["embed", str(source), "-o", str(output), "--skip-errors", "--url", server.url]) == 1
-    assert "row 0: " in capsys.readouterr().err
+    assert "line 1: " in capsys.readouterr().err
     assert not output.exists()
     with Client("http://127.0.0.1:1", patience_seconds=0.0) as client, pytest.raises(RequestFailed, match="/info"):
         client.info()

@@ -142,7 +142,7 @@ def test_refused_rows_have_no_answer_where_that_is_asked_for(client: Client, tmp
     rows[32:] = [LONG] * 9  # a part without any answer
     source.write_text("\n".join(rows) + "\n", "utf-8")
     strict = Job(task="embed", source=source, output=output)
-    with pytest.raises(RequestFailed, match="row 5: input has no tokens"):
+    with pytest.raises(RequestFailed, match="line 6: input has no tokens"):
         run_job(strict, client)
     job = Job(task="embed", source=source, output=output, skip_errors=True)
     assert run_job(job, client) == 11
@@ -160,8 +160,8 @@ def test_refused_rows_have_no_answer_where_that_is_asked_for(client: Client, tmp
     [
         ("embed", "a.txt", "x\n", ["-o", "out.csv"], "the suffix is the format"),
         ("fill-mask", "a.txt", "x\n", ["-o", "out.npy"], "are no vectors"),
-        ("embed", "a.jsonl", "{\n", ["-o", "out.npy"], "row 0 is not JSON"),
-        ("embed", "a.jsonl", '{"body": "x"}\n', ["-o", "out.npy"], "row 0 has no text under 'text'"),
+        ("embed", "a.jsonl", "{\n", ["-o", "out.npy"], "line 1 is not JSON"),
+        ("embed", "a.jsonl", '{"body": "x"}\n', ["-o", "out.npy"], "line 1 has no text under 'text'"),
         ("embed", "a.jsonl", '{"text": "x"}\n', ["-o", "out.npy", "--pair-column", "b"], "takes single texts"),
         ("nsp", "a.txt", "x\n", ["-o", "out.jsonl", "--pair-column", "b"], "one text a line"),
         ("embed", "missing.txt", None, ["-o", "out.npy"], "No such file"),

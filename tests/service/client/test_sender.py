@@ -90,7 +90,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_after_the_patience() -> Non
 
     found = make_sender(handle, patience_seconds=0.0).send("/embed", {}, accept="application/json")
     assert isinstance(found, RequestFailed)
-    assert str(found) == "http://test/embed: connection refused"
+    assert str(found) == "no server answers at http://test/embed: connection refused"
 
 
 def test_a_busy_server_is_given_up_with_its_own_words() -> None:

@@ -103,7 +103,7 @@ def test_an_admin_port_that_is_taken_stops_the_start_before_the_artifact_is_read
             [sys.executable, "-m", "packbert", "serve"], env=variables, capture_output=True, text=True
         )
     assert ended.returncode == 1
-    assert f"service: cannot listen on 127.0.0.1:{port} (BERT_HOST, BERT_ADMIN_PORT): " in ended.stderr
+    assert f"packbert serve: cannot listen on 127.0.0.1:{port} (BERT_HOST, BERT_ADMIN_PORT): " in ended.stderr
 
 
 def test_one_port_cannot_be_both() -> None:

@@ -230,7 +230,11 @@ def test_unknown_paths_and_methods_get_the_standard_error_body(server: httpx.Cli
     assert (
         "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]
     )  # no redirect, which would use the Host header
-    assert error(server.get("/embed"), 405, "method_not_allowed")
+    refused = error(server.get("/embed"), 405, "method_not_allowed")["error"]
+    assert refused == 'GET /embed: send POST with a JSON body, for example {"inputs":"my dog is hairy"}'
+    refused = server.get("/v1/embeddings").json()["error"]["message"]
+    assert refused.endswith('for example {"input":"my dog is hairy"}')
+    assert "this server has" in error(server.post("/health"), 405, "method_not_allowed")["error"]
     assert server.post("/v1/embeddings", content=b"{").json()["error"]["code"] == "bad_request"
 
 

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 from packbert.service.errors import Invalid
 from packbert.service.http.app import TASKS
-from packbert.service.http.validation import parse
+from packbert.service.http.dialects import kserve
+from packbert.service.http.validation import example_of, parse
 from packbert.service.tasks import inputs as schemas
 from packbert.service.tasks.fill_mask import FillMaskRequest
 
@@ -65,3 +66,35 @@ def test_an_error_names_its_path_and_the_valid_alternatives(
         parse(schema, json.dumps(body).encode())
     assert raised.value.message.startswith(message)
     assert raised.value.index == index
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "hint"),
+    [
+        ("/embed", {"inputs": "x", "normalise": True}, "(normalise: did you mean normalize?)"),
+        ("/embed", {"input": "x"}, "(input: did you mean inputs?)"),
+        ("/embed", {"text": "x"}, "(text: did you mean inputs?)"),
+        ("/nsp", {"sentences": ["x", "y"]}, "(sentences: did you mean inputs?)"),
+        ("/v1/embeddings", {"inputs": "x"}, "(inputs: did you mean input?)"),
+        ("/v1/embeddings", {"text": "x"}, "(text: did you mean input?)"),
+        ("/rerank", {"query": "x", "docs": ["y"]}, "(docs: did you mean documents?)"),
+        ("/embed", {"inputs": "x", "parameters": {"normalise": True}}, "(normalise: did you mean normalize?)"),
+    ],
+)
+def test_an_unknown_field_names_the_field_that_was_probably_meant(path: str, body: Any, hint: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(TASKS[path].request_model, json.dumps(body).encode())
+    assert hint in raised.value.message
+
+
+def test_an_unknown_field_like_no_other_names_none() -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(schemas.EmbedRequest, b'{"inputs": "x", "zzzz": 1}')
+    assert "did you mean" not in raised.value.message
+
+
+@pytest.mark.parametrize("task", [*TASKS.values(), kserve.INFER], ids=lambda task: task.name)
+def test_the_example_of_each_route_is_a_body_that_it_accepts(task: Any) -> None:
+    example = example_of(task.request_model)
+    assert example
+    assert parse(task.request_model, json.dumps(example).encode())

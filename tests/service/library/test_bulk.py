@@ -14,6 +14,7 @@ from packbert.service.errors import Overloaded
 from packbert.service.library import engine as library
 from packbert.service.library import job
 from packbert.service.library.bulk_command import main
+from tests.paths import GOLDEN
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(700)]
 LONG = "dog " * 400
@@ -112,9 +113,9 @@ def test_refused_rows_are_named_or_left_empty(
 ) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
     source.write_text("a,b\nmy dog,is hairy\n,\nmy dog,is hairy\n", "utf-8")
-    command = [str(source), str(output), "--artifact", str(bert_artifact), "--column", "a", "--pair-column", "b"]
+    command = [str(source), str(output), "--model", str(bert_artifact), "--column", "a", "--pair-column", "b"]
     assert main([*command, "--task", "nsp"]) == 1
-    assert "row 1: input has no tokens" in capsys.readouterr().err
+    assert "row 2: input has no tokens" in capsys.readouterr().err
     assert main([*command, "--task", "nsp", "--skip-errors"]) == 3
     first, empty, third = (json.loads(line) for line in output.read_text("utf-8").splitlines())
     assert empty is None
@@ -126,9 +127,9 @@ def test_refused_rows_are_named_or_left_empty(
     ("arguments", "message"),
     [
         (["in.txt", "out.csv"], "the suffix is the format"),
-        (["in.txt", "out.npy", "--artifact", "nowhere"], "nowhere holds no artifact for cpu"),
+        (["in.txt", "out.npy", "--model", "nowhere"], "nowhere is neither a folder nor a hub id: write ORG/NAME"),
         (["missing.txt", "out.npy"], "No such file"),
-        (["in.csv", "out.npy"], "row 0 has no text under 'text'"),
+        (["in.csv", "out.npy"], "row 1 has no text under 'text'"),
         (["open.csv", "out.npy"], "open.csv is no CSV"),
     ],
 )
@@ -141,8 +142,19 @@ def test_the_command_says_what_is_wrong(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BERT_ARTIFACT", str(bert_artifact))
+    monkeypatch.setenv("BERT_MODEL", str(bert_artifact))
     for name, content in {"in.txt": "x\n", "in.csv": "body\nx\n", "open.csv": 'text\n"x\n'}.items():
         Path(name).write_text(content, "utf-8")
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_exported_and_answers(
+    bert_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("my dog\nis hairy\n", "utf-8")
+    monkeypatch.setenv("BERT_CACHE", str(tmp_path / "cache"))
+    assert main(["--model", str(GOLDEN / "bert"), str(source), str(tmp_path / "checkpoint.npy")]) == 0
+    assert main(["--model", str(bert_artifact), str(source), str(tmp_path / "artifact.npy")]) == 0
+    assert np.array_equal(np.load(tmp_path / "checkpoint.npy"), np.load(tmp_path / "artifact.npy"))

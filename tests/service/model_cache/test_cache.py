@@ -78,7 +78,7 @@ def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: 
         assert artifacts_in(cache) == []
     os.close(writer)
     if number != signal.SIGKILL:
-        assert "service: stopped before the model was exported; nothing half is left" in log
+        assert "packbert serve: stopped before the model was exported; nothing half is left" in log
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -60,12 +60,12 @@ def test_on_a_terminal_progress_is_what_the_child_wrote(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     written = bars()
-    assert show(written + "model_export: the checkpoint is damaged\n") == "the checkpoint is damaged"
+    assert show(written + "packbert export: the checkpoint is damaged\n") == "the checkpoint is damaged"
     assert capsys.readouterr().err == written
 
 
 def test_a_sentence_after_an_unfinished_bar_is_found(show: Callable[[str], str]) -> None:
-    assert show("weights:  50%|##   | 1/2model_export: the disk is full\n") == "the disk is full"
+    assert show("weights:  50%|##   | 1/2packbert export: the disk is full\n") == "the disk is full"
 
 
 def test_a_missing_exporter_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

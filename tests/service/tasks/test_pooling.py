@@ -133,7 +133,7 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(artifacts: Path) -> N
         [sys.executable, "-m", "packbert", "serve"], capture_output=True, text=True, check=False, env=environment
     )
     assert finished.returncode == 2
-    assert finished.stderr == "service: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"
+    assert finished.stderr == "packbert serve: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"
 
 
 def test_the_line_names_the_setting_that_decided(artifacts: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_missing_package_stops_the_start(monkeypatch: pytest.MonkeyPatch, caps
         monkeypatch.setenv(name, value)
     assert main() == 2
     assert capsys.readouterr().err == (
-        "service: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need opentelemetry-sdk: "
+        "packbert serve: OTEL_EXPORTER_OTLP_ENDPOINT is set, and traces need opentelemetry-sdk: "
         "install packbert[otel], or unset the variable\n"
     )
 

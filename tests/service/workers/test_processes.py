@@ -483,7 +483,7 @@ def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
 def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, str]) -> None:
     finished = start(settings | {"BERT_API_PROCESSES": "many"})
     assert finished.returncode == 2
-    assert finished.stderr.startswith("service: BERT_API_PROCESSES: Input should be a valid integer")
+    assert finished.stderr.startswith("packbert serve: BERT_API_PROCESSES: many is not a whole number from 0 to 256")
     assert len(finished.stderr.splitlines()) == 1
 
 
