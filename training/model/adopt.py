@@ -2,9 +2,9 @@
 
 The body is copied: layers, positions, segments and pooler. A piece of both vocabularies keeps the body's embedding;
 another English piece gets the mean of those of the body's pieces of its text. A Chinese character gets the mean of the
-English pieces that translations have where it occurs, weighted by their association (see `associate`); in 300 pairs of
-Tatoeba, the Chinese sentence's vector was then nearest to its translation's in 84 %, before any training. Works on the
-files in the layout of transformers, without torch.
+English pieces that translations have where it occurs, weighted by their association (see `associate`): before any
+training, the vector of a Chinese sentence was nearest to that of its translation for 75 % of 548 held-out sentences of
+Tatoeba. Works on the files in the layout of transformers, without torch.
 """
 
 from collections.abc import Sequence
