@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from training.run.recipe import DECAY_SHARE, SHAPE, Recipe, Run, recipe
+from training.run.recipe import DECAY_SHARE, Recipe, Run, recipe
 
-STAGES = ("grow", "prepare", "teacher", "train", "publish", "card", "check")
+STAGES = ("grow", "adopt", "prepare", "teacher", "train", "publish", "card", "check")
 DEFAULT_STAGES = ("prepare", "teacher", "train", "publish")
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=STAGES,
-        help="one stage; grow writes a larger start model of --start into --output; card writes README.md from "
+        help="one stage; grow writes a larger start model of --start into --output, adopt one with the body of "
+        "--teacher-model and the vocabulary of --start; card writes README.md from "
         "figures.json; check and teacher need transformers",
     )
     return parser.parse_args(arguments)
@@ -52,7 +53,12 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
         help="file of sentence vectors (*.npz): adds the third loss, that vectors agree with them",
     )
     parser.add_argument(
-        "--teacher-model", type=Path, help="folder of an English sentence-transformer, to write the file --teacher with"
+        "--teacher-model",
+        type=Path,
+        help="folder of an English sentence-transformer, to write the file --teacher with; adopt takes its body",
+    )
+    parser.add_argument(
+        "--teacher-sentences", type=int, default=110_000, help="of the English corpus, beside those of --tatoeba"
     )
 
 
@@ -71,6 +77,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until", type=float, help="seconds since the epoch at which the schedule ends, however few tokens were seen"
     )
+    parser.add_argument(
+        "--guide", type=Path, help="folder of a finished model of the same vocabulary, whose answers are learned too"
+    )
+    parser.add_argument("--everyday", type=float, help="share of the rows from everyday sentences (--tatoeba)")
+    parser.add_argument("--step-tokens", type=int, help="tokens of a step; without it 8,192, with cuda 65,536")
     parser.add_argument("--pause", type=Path, help="while this file exists, the training waits")
     parser.add_argument(
         "--workers", type=int, default=2, help="processes that share the weights, one core each; 1 with cuda"
@@ -88,6 +99,9 @@ def plan(arguments: argparse.Namespace) -> Recipe:
         until=arguments.until,
         pause=arguments.pause,
         teacher=arguments.teacher,
+        guide=arguments.guide,
+        everyday=arguments.everyday,
+        step_tokens=arguments.step_tokens,
     )
     return recipe(
         work=arguments.work, tokens=arguments.tokens, device=arguments.device, workers=arguments.workers, run=run
@@ -122,6 +136,16 @@ def run_grow(arguments: argparse.Namespace) -> None:
     write_vocabulary(larger, folder=arguments.output)
 
 
+def run_adopt(arguments: argparse.Namespace) -> None:
+    from training.data.tatoeba import LANGUAGES
+    from training.data.vocabulary import copy_vocabulary
+    from training.model.adopt import adopt
+
+    english, chinese = ((arguments.work / f"pairs-{one}.txt").read_text("utf-8").splitlines() for one in LANGUAGES)
+    adopt(arguments.teacher_model, start=arguments.start, english=english, chinese=chinese, output=arguments.output)
+    copy_vocabulary(arguments.start, arguments.output)
+
+
 def run_prepare(arguments: argparse.Namespace) -> None:
     from training.data.prepare import prepare
     from training.data.tatoeba import write_tatoeba
@@ -143,7 +167,8 @@ def run_teacher(arguments: argparse.Namespace) -> None:
         work=arguments.work,
         corpora=[path for path in find_corpus(arguments.corpus) if language_of(path) == "en"],
         reserved=reserved_sentences(arguments),
-        width=SHAPE.hidden,
+        count=arguments.teacher_sentences,
+        width=plan(arguments).shape.hidden,
         output=arguments.teacher,
     )
 
@@ -155,11 +180,13 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def run_publish(arguments: argparse.Namespace) -> None:
+    from training.data.tatoeba import held_out_pairs
     from training.report.publish import measure, write_model
 
     made, output = plan(arguments), arguments.output
     write_model(made, work=arguments.work, output=output, other=arguments.mix, share=arguments.mix_share)
-    measure(made, output=output, similarity=arguments.similarity, rounds=arguments.rounds)
+    pairs = held_out_pairs(arguments.tatoeba, reserved=reserved_sentences(arguments)) if arguments.tatoeba else []
+    measure(made, output=output, similarity=arguments.similarity, pairs=pairs, rounds=arguments.rounds)
 
 
 def run_card(arguments: argparse.Namespace) -> None:
@@ -180,6 +207,7 @@ def main() -> None:
     arguments = parse_arguments()
     stages = {
         "grow": run_grow,
+        "adopt": run_adopt,
         "prepare": run_prepare,
         "teacher": run_teacher,
         "train": run_train,

@@ -71,6 +71,13 @@ def test_everyday_sentences_are_more_in_the_decay_and_with_a_teacher(tmp_path: P
     assert share(0, Run()) == pytest.approx(0.06)
     assert share(900_000, Run()) == pytest.approx(0.20)
     assert share(0, Run(start=SAMPLE, teacher=tmp_path / "vectors.npz")) == pytest.approx(0.20)
+    assert share(0, Run(everyday=0.3)) == pytest.approx(0.30)
+    assert share(900_000, Run(everyday=0.3)) == pytest.approx(0.30)
+
+
+def test_a_run_may_have_smaller_steps(tmp_path: Path) -> None:
+    run = Run(step_tokens=2048)
+    assert recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=2, run=run).tokens_per_step == 2048
 
 
 def test_a_run_has_its_own_folder_and_rates(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """The first stage: trains the vocabulary on a corpus and encodes the corpus with it. What exists already is kept."""
 
 import logging
-import shutil
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from training.data.articles import find_corpus
 from training.data.corpus import encode_once
-from training.data.vocabulary import VOCABULARY_FILES, train_vocabulary, write_vocabulary
+from training.data.vocabulary import copy_vocabulary, train_vocabulary, write_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +31,6 @@ def prepare(*, corpus: Path, work: Path, start: Path | None = None) -> None:
 def take_vocabulary(start: Path, vocabulary: Path) -> None:
     """Copies the vocabulary of the model in `start`; raises ValueError if `vocabulary` holds another one."""
     if not vocabulary.exists():
-        vocabulary.mkdir(parents=True)
-        for name in VOCABULARY_FILES:
-            shutil.copyfile(start / name, vocabulary / name)
+        copy_vocabulary(start, vocabulary)
     if (start / "vocab.txt").read_bytes() != (vocabulary / "vocab.txt").read_bytes():
         raise ValueError(f"{vocabulary} is not the vocabulary of {start}: use another --work folder")

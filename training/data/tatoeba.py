@@ -31,6 +31,12 @@ def write_tatoeba(table: Path, *, corpus: Path, work: Path, reserved: Callable[[
         (work / f"pairs-{language}.txt").write_text(lines, encoding="utf-8")
 
 
+def held_out_pairs(table: Path, *, reserved: Callable[[str], bool]) -> list[Pair]:
+    """The pairs that `write_tatoeba` leaves out because a sentence of them is held out."""
+    pairs = [pair for pair in read_pairs(table) if any(is_held_out([text]) for text in pair)]
+    return [pair for pair in pairs if not any(reserved(text) for text in pair)]
+
+
 def read_pairs(table: Path) -> list[Pair]:
     with gzip.open(table, "rt", encoding="utf-8") as lines:
         columns = [line.split("\t") for line in lines]

@@ -4,6 +4,7 @@ Writes tokenizer.json, vocab.txt and tokenizer_config.json. Knows nothing of the
 """
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -60,6 +61,12 @@ def frequent_chinese(corpus: list[Path]) -> list[str]:
 
 def is_chinese(character: str) -> bool:
     return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
+
+
+def copy_vocabulary(model: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in VOCABULARY_FILES:
+        shutil.copyfile(model / name, folder / name)
 
 
 def write_vocabulary(tokenizer: Tokenizer, *, folder: Path) -> None:

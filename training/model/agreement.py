@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from training.data.sentences import SentenceRows
 from training.model.model import Bert, Packed
+from training.model.precision import mixed_precision
 
 TEMPERATURE = 0.05  # of the softmax over the sentences of the batch
 CONTRAST = 0.25  # weight of the comparison with the other sentences of the batch
@@ -17,7 +18,7 @@ def agreement(model: Bert, packed: Packed, owners: Tensor, wanted: Tensor) -> Te
 
     owners: [rows * length]; wanted: [sentences, hidden], zeros where unused; see SentenceRows.
     """
-    with torch.autocast(wanted.device.type, dtype=torch.bfloat16):
+    with mixed_precision(wanted.device.type):
         hidden = model.encoder(packed).flatten(0, 1).float()
     sums = hidden.new_zeros(len(wanted) + 1, hidden.shape[1]).index_add(0, owners, hidden)
     used = wanted.abs().sum(1) > 0

@@ -1,4 +1,7 @@
-"""Both of BERT's objectives on one batch of packed rows, and the counts for the log."""
+"""Both of BERT's objectives on one batch of packed rows, and the counts for the log.
+
+With a guide, a finished model of the same vocabulary, half of each loss is the cross-entropy to its answer.
+"""
 
 from typing import Any
 
@@ -9,15 +12,37 @@ from torch.nn import functional
 
 from training.data.batches import IGNORE, Rows
 from training.model.model import Bert, Packed
+from training.model.precision import mixed_precision
+
+GUIDED_SHARE = 0.5  # of both losses
+Answers = tuple[Tensor, Tensor]  # the vocabulary scores and the next-sentence scores of a guide
 
 
-def losses(model: Bert, packed: Packed, targets: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def losses(
+    model: Bert, packed: Packed, targets: Tensor, labels: Tensor, guide: Answers | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of both losses, the loss of every masked token, and the next-sentence scores."""
-    with torch.autocast(targets.device.type, dtype=torch.bfloat16):
+    with mixed_precision(targets.device.type):
         scores, pair_scores = model(packed)
-    by_token = functional.cross_entropy(scores.float(), targets, reduction="none")
-    next_sentence = functional.cross_entropy(pair_scores.float(), labels, ignore_index=IGNORE)
-    return by_token.mean() + next_sentence, by_token.detach(), pair_scores.detach()
+    scores, pair_scores = scores.float(), pair_scores.float()
+    by_token = functional.cross_entropy(scores, targets, reduction="none")
+    judged = labels != IGNORE
+    pairs = judged.sum().clamp(min=1)  # rows of lone sentences alone have none
+    next_sentence = functional.cross_entropy(pair_scores, labels, ignore_index=IGNORE, reduction="sum") / pairs
+    loss = by_token.mean() + next_sentence
+    if guide is not None:
+        guided = functional.cross_entropy(scores, guide[0].softmax(-1))
+        by_pair = functional.cross_entropy(pair_scores, guide[1].softmax(-1), reduction="none")
+        guided = guided + (by_pair * judged).sum() / pairs
+        loss = (1 - GUIDED_SHARE) * loss + GUIDED_SHARE * guided
+    return loss, by_token.detach(), pair_scores.detach()
+
+
+def answers(guide: Bert, packed: Packed) -> Answers:
+    """The guide's scores for the rows, without gradients."""
+    with torch.no_grad(), mixed_precision(packed.ids.device.type):
+        scores, pair_scores = guide(packed)
+    return scores.float(), pair_scores.float()
 
 
 def as_tensors(rows: Rows, *, device: str) -> tuple[Packed, Tensor, Tensor]:

@@ -5,19 +5,22 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from training.data.corpus import Source
+from training.data.tatoeba import Pair
 from training.model.checkpoint_files import read_checkpoint
 from training.model.model import Bert
 from training.report import prompts
 from training.report.figures import LANGUAGES, Figures, Filled, FilledEveryday, JudgedPair
 from training.report.measure import fill, measure_held_out, probability_of_next
-from training.report.similarity import measure_similarity
+from training.report.similarity import measure_retrieval, measure_similarity
 
 TOP = 5
 TATOEBA_ROUNDS = 6  # one round for as many of the others: the held-out sentences are few
 
 
-def evaluate(folder: Path, *, sources: list[Source], similarity_table: Path | None, rounds: int) -> Figures:
-    """`sources`: the held-out part; `similarity_table`: STS-B; `rounds`: see `measure_held_out`."""
+def evaluate(
+    folder: Path, *, sources: list[Source], similarity_table: Path | None, pairs: list[Pair], rounds: int
+) -> Figures:
+    """sources: the held-out part; similarity_table: STS-B; pairs: translations held out; rounds: how many."""
     model = read_checkpoint(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     articles = [source for source in sources if not source.lone_sentences]
@@ -30,6 +33,7 @@ def evaluate(folder: Path, *, sources: list[Source], similarity_table: Path | No
         similarity=similarity.test if similarity else {},
         similarity_dev=similarity.dev if similarity else {},
         unrelated=similarity.unrelated if similarity else {},
+        retrieval=measure_retrieval(model, tokenizer, pairs=pairs),
         tatoeba={
             source.language: measure_held_out(model, sources=[source], rounds=max(1, rounds // TATOEBA_ROUNDS))
             for source in sources

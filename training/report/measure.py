@@ -12,6 +12,7 @@ from training.data.batches import IGNORE, MASK, Packer, Rows
 from training.data.corpus import Array, Source
 from training.model.model import Bert, Packed
 from training.model.objective import as_tensors
+from training.model.precision import mixed_precision
 from training.report.figures import HeldOut
 
 ROW_LENGTH = 128
@@ -62,7 +63,7 @@ def pair_lengths(rows: Rows) -> Array:
 
 
 def predict(model: Bert, rows: Rows) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):  # as trained
+    with torch.inference_mode(), mixed_precision("cpu"):  # as trained
         scores, pair_scores = model(as_tensors(rows, device="cpu")[0])
     return scores.float(), pair_scores.float()
 

@@ -4,11 +4,11 @@ The weights can be mixed with those of another model, such as the one that the r
 """
 
 import logging
-import shutil
 from pathlib import Path
 
 from training.data.corpus import open_sources
-from training.data.vocabulary import VOCABULARY_FILES
+from training.data.tatoeba import Pair
+from training.data.vocabulary import copy_vocabulary
 from training.model.checkpoint_files import read_checkpoint, write_checkpoint
 from training.report.card import write_card
 from training.report.evaluate import evaluate
@@ -17,7 +17,7 @@ from training.run.mix import mix
 from training.run.recipe import Recipe
 from training.run.state import find_latest, merge_weights
 
-MAX_BYTES = 24_000_000
+MAX_BYTES = 40_000_000
 log = logging.getLogger(__name__)
 
 
@@ -30,14 +30,13 @@ def write_model(recipe: Recipe, *, work: Path, output: Path, other: Path | None,
     if other is not None:
         tensors = mix(read_checkpoint(other).state_dict(), tensors, share=share)
     write_checkpoint(tensors, shape=shape, folder=output)
-    for name in VOCABULARY_FILES:
-        shutil.copyfile(work / "vocabulary" / name, output / name)
+    copy_vocabulary(work / "vocabulary", output)
 
 
-def measure(recipe: Recipe, *, output: Path, similarity: Path | None, rounds: int) -> None:
-    """Writes figures.json and the card into the folder of a model."""
+def measure(recipe: Recipe, *, output: Path, similarity: Path | None, pairs: list[Pair], rounds: int) -> None:
+    """Writes figures.json and the card into the folder of a model; `pairs`: held-out translations."""
     sources = open_sources(folder=recipe.encoded, part="held_out")
-    figures = evaluate(output, sources=sources, similarity_table=similarity, rounds=rounds)
+    figures = evaluate(output, sources=sources, similarity_table=similarity, pairs=pairs, rounds=rounds)
     (output / "figures.json").write_text(to_json(figures), encoding="utf-8")
     write_card(output)
     check_size(output)

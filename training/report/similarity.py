@@ -1,4 +1,8 @@
-"""Measures sentence vectors on STS-B: rank correlation with human scores, and the cosine of unrelated sentences."""
+"""Measures sentence vectors.
+
+On STS-B: the rank correlation with human scores, and the cosine of unrelated sentences. On translations: whether the
+vector of a Chinese sentence is nearest to that of its translation.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from tokenizers import Tokenizer
 
 from training.data.corpus import Array
 from training.data.similarity_table import Record, read_table
+from training.data.tatoeba import Pair
 from training.model.model import Bert, Packed
 
 POOLINGS = ("cls", "mean", "pooler")
@@ -47,6 +52,23 @@ def mean_cosines(vectors: Vectors, texts: list[str]) -> dict[str, float]:
     """Of each text and the one APART lines later."""
     pairs = [(vectors[a], vectors[b]) for a, b in zip(texts, texts[APART:], strict=False)]
     return {p: float(np.mean([cosine(a[p], b[p]) for a, b in pairs])) for p in ("cls", "mean")}
+
+
+def measure_retrieval(model: Bert, tokenizer: Tokenizer, *, pairs: list[Pair]) -> dict[str, float]:
+    """By pooling: the share of Chinese sentences whose nearest English one is the translation; empty without pairs."""
+    if not pairs:
+        return {}
+    english = list(dict.fromkeys(one for one, _ in pairs))
+    vectors = embed(model, tokenizer, (text for pair in pairs for text in pair))
+    wanted = np.asarray([english.index(one) for one, _ in pairs])
+    found = {}
+    for pooling in POOLINGS:
+        ours, theirs = (
+            np.stack([vectors[text][pooling] / np.linalg.norm(vectors[text][pooling]) for text in texts])
+            for texts in ([other for _, other in pairs], english)
+        )
+        found[pooling] = float(((ours @ theirs.T).argmax(1) == wanted).mean())
+    return found
 
 
 def embed(model: Bert, tokenizer: Tokenizer, texts: Iterable[str]) -> Vectors:

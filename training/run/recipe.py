@@ -23,6 +23,7 @@ LATE_SHARES = {  # in the decay, and in a run with a teacher: more everyday sent
     "zhtatoeba": 0.10,
 }
 
+EVERYDAY = "tatoeba"  # the end of the names of the sources with everyday sentences
 DECAY_SHARE = 0.355  # of the tokens
 TAUGHT_SHARE = 0.25  # of the tokens of a step with the third loss
 TOKENS_PER_STEP = {"cpu": 8192, "cuda": 65536}
@@ -40,6 +41,9 @@ class Run:
     until: float | None = None  # seconds since the epoch: the schedule has ended then, however few tokens were seen
     pause: Path | None = None  # while this file exists, nothing is computed
     teacher: Path | None = None  # file of sentence vectors: adds the third loss, in a constant run in the decay
+    guide: Path | None = None  # folder of a finished model of the same vocabulary, whose answers are learned too
+    everyday: float | None = None  # share of the rows from everyday sentences; without it that of the recipe
+    step_tokens: int | None = None  # tokens of a step; without it those of the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +69,23 @@ class Recipe:
         """The share of the rows for each source; raises KeyError for a source that the recipe does not name."""
         late = self.has_third_loss(tokens) or tokens >= self.schedule.decay_begins
         by_name = self.late_shares if late else self.source_shares
+        if self.run.everyday is not None:
+            by_name = with_everyday(by_name, share=self.run.everyday)
         return [by_name[name] for name in names]
 
     def has_third_loss(self, tokens: int) -> bool:
         """Whether a part of the step's tokens, TAUGHT_SHARE, are sentences with a teacher's vectors."""
         begun = not self.run.constant or tokens >= self.schedule.decay_begins
         return self.run.teacher is not None and begun
+
+
+def with_everyday(shares: dict[str, float], *, share: float) -> dict[str, float]:
+    """The shares with another one of everyday sentences, the others in their proportions."""
+    everyday = sum(value for name, value in shares.items() if name.endswith(EVERYDAY))
+    return {
+        name: value * (share / everyday if name.endswith(EVERYDAY) else (1 - share) / (1 - everyday))
+        for name, value in shares.items()
+    }
 
 
 def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | None = None) -> Recipe:
@@ -85,7 +100,7 @@ def recipe(*, work: Path, tokens: int, device: str, workers: int, run: Run | Non
         late_shares=LATE_SHARES,
         device=device,
         workers=workers,
-        tokens_per_step=TOKENS_PER_STEP[device],
+        tokens_per_step=run.step_tokens or TOKENS_PER_STEP[device],
         matrix_rate=3e-3 * run.rate,
         other_rate=2e-3 * run.rate,
         matrix_decay=0.05,

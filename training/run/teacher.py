@@ -1,7 +1,8 @@
 """Writes the file of sentence vectors for the third loss, from a teacher in a folder. Needs `transformers`.
 
 The teacher is an English sentence-transformer: a BERT with mean pooling. A Chinese sentence gets the vector of its
-English translation. The vectors are centred and rotated to the network's width by their principal directions.
+English translation. For a narrower network the vectors are centred and rotated to its width by their principal
+directions.
 """
 
 import logging
@@ -16,22 +17,31 @@ from transformers import AutoTokenizer, BertModel
 
 from training.data.articles import sample_sentences
 from training.data.corpus import Array
+from training.model.precision import mixed_precision
 
 BATCH_TOKENS = 2048
 MAX_TOKENS = 64
-CORPUS_SENTENCES = 110_000
 SAMPLED = 4  # one vector in SAMPLED is enough for the directions
 log = logging.getLogger(__name__)
 
 
 def write_vectors(
-    *, teacher: Path, work: Path, corpora: Iterable[Path], reserved: Callable[[str], bool], width: int, output: Path
+    *,
+    teacher: Path,
+    work: Path,
+    corpora: Iterable[Path],
+    reserved: Callable[[str], bool],
+    count: int,
+    width: int,
+    output: Path,
 ) -> None:
-    """Reads WORK/pairs-{en,zh}.txt and the English corpus files; `reserved` sentences are left out."""
+    """Reads WORK/pairs-{en,zh}.txt and `count` sentences of the English corpus files, without `reserved` ones."""
     english, chinese = ((work / f"pairs-{one}.txt").read_text("utf-8").splitlines() for one in ("en", "zh"))
-    texts = list(dict.fromkeys([*english, *sample_sentences(corpora, reserved=reserved, count=CORPUS_SENTENCES)]))
+    texts = list(dict.fromkeys([*english, *sample_sentences(corpora, reserved=reserved, count=count)]))
     log.info("%d English sentences", len(texts))
-    vectors = reduce_width(embed_sentences(teacher, texts), width=width)
+    vectors = embed_sentences(teacher, texts)
+    if width < vectors.shape[1]:
+        vectors = reduce_width(vectors, width=width)
     rows = {text: row for row, text in enumerate(texts)}
     translation = dict(zip(chinese, english, strict=True))
     group = [*range(len(texts)), *(rows[one] for one in translation.values())]
@@ -54,7 +64,7 @@ def embed_sentences(teacher: Path, texts: list[str]) -> Array:
         count = max(1, BATCH_TOKENS // len(encoded[order[0]]))
         batch, order = order[:count], order[count:]
         padded = tokenizer.pad({"input_ids": [encoded[number] for number in batch]}, return_tensors="pt")
-        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.inference_mode(), mixed_precision("cpu"):
             hidden = model(**padded).last_hidden_state.float()
         mask = padded["attention_mask"][:, :, None]
         found[batch] = functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1).numpy()

@@ -18,8 +18,9 @@ from training.data.batches import Packer
 from training.data.corpus import continuing_pieces, open_sources
 from training.data.sentences import TaughtSentences
 from training.model.agreement import agreement, sentence_tensors
+from training.model.checkpoint_files import read_checkpoint
 from training.model.model import Bert
-from training.model.objective import as_tensors, losses, tally
+from training.model.objective import answers, as_tensors, losses, tally
 from training.model.positions import extrapolate
 from training.run.clock import place_in_schedule, wait_while_paused
 from training.run.optimizers import make_optimizers
@@ -53,6 +54,8 @@ class Worker:
         self.optimizers = make_optimizers(self.owned, recipe=recipe)
         self.losses = torch.compile(losses, dynamic=False)
         self.agreement = torch.compile(agreement, dynamic=False)
+        self.answers = torch.compile(answers, dynamic=False)
+        self.guide = read_checkpoint(recipe.run.guide).to(recipe.device) if recipe.run.guide else None
         self.sentences = TaughtSentences(recipe.run.teacher) if recipe.run.teacher else None
         self.third_loss = 0.0  # summed since the last report
         self.progress = Progress(began=time.time())
@@ -129,7 +132,8 @@ class Worker:
         seed = (self.recipe.seed, self.number, progress.step)
         rows = self.packer.make_rows(count=max(1, count - taught_rows), length=length, seed=seed)
         packed, targets, labels = as_tensors(rows, device=self.recipe.device)
-        loss, by_token, pair_scores = self.losses(self.shared.model, packed, targets, labels)
+        guide = self.answers(self.guide, packed) if self.guide is not None else None
+        loss, by_token, pair_scores = self.losses(self.shared.model, packed, targets, labels, guide)
         loss.backward()
         if sentences is not None:
             taught = sentences.make_rows(
@@ -179,7 +183,7 @@ class Worker:
         if positions is None or not first_run or not self.recipe.schedule.has_long_rows(self.progress.planned):
             return
         trained = self.recipe.schedule.short_row
-        moments = self.optimizers[1].state[positions]
+        moments = self.optimizers[-1].state[positions]
         if not moments["exp_avg_sq"][trained:].any():
             with torch.no_grad():
                 positions[trained:] = extrapolate(positions, trained=trained)

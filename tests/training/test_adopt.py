@@ -1,0 +1,108 @@
+"""A start model gets the body of a sentence-transformer and the vocabulary of a finished model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+from tests.paths import SAMPLE
+from training.data.vocabulary import is_chinese
+from training.model.adopt import HEADS, adopt, associate, split
+from training.model.grow import BIAS, WORDS
+from training.model.shape import read_config, write_config
+
+HIDDEN, INNER = 8, 16
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "water", "the", "in", "##teresting", "a", "##b"]
+ENGLISH = ["the cat", "a cat", "the dog", "a dog", "the water", "a water"]
+CHINESE = ["猫", "这猫", "狗", "这狗", "水", "这水"]
+Folders = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """A body of one layer with a vocabulary of its own, and the start model that is made with it."""
+    body, output = tmp_path_factory.mktemp("body"), tmp_path_factory.mktemp("start")
+    content = json.loads((SAMPLE / "tokenizer.json").read_text("utf-8"))
+    content["model"]["vocab"] = {piece: number for number, piece in enumerate(PIECES)}
+    (body / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    config = json.loads((SAMPLE / "config.json").read_text("utf-8"))
+    sizes = {"vocab_size": len(PIECES), "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 1}
+    (body / "config.json").write_text(json.dumps(config | sizes), "utf-8")
+    draw = np.random.default_rng(1)
+    weights: dict[str, np.ndarray] = {
+        "embeddings.word_embeddings.weight": draw.normal(size=(len(PIECES), HIDDEN)).astype(np.float32),
+        "encoder.layer.0.output.dense.weight": draw.normal(size=(HIDDEN, INNER)).astype(np.float32),
+        "embeddings.position_ids": np.arange(512)[None],
+    }
+    save_file(weights, body / "model.safetensors")
+    adopt(body, start=SAMPLE, english=ENGLISH, chinese=CHINESE, output=output)
+    return body, output
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> dict[str, int]:
+    return Tokenizer.from_file(str(SAMPLE / "tokenizer.json")).get_vocab()
+
+
+def test_the_layers_are_those_of_the_body_and_the_vocabulary_that_of_the_finished_model(folders: Folders) -> None:
+    body, output = folders
+    theirs, ours = load_file(body / "model.safetensors"), load_file(output / "model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    assert np.allclose(ours[f"bert.{name}"], theirs[name], atol=2e-3)
+    assert {array.dtype for array in ours.values()} == {np.dtype(np.float16)}
+    shape = read_config(output / "config.json")
+    assert (shape.hidden, shape.layers, shape.vocabulary_size) == (HIDDEN, 1, len(ours[WORDS]))
+    assert len(ours[WORDS]) == read_config(SAMPLE / "config.json").vocabulary_size
+    assert np.array_equal(ours[BIAS], load_file(SAMPLE / "model.safetensors")[BIAS])
+    assert np.array_equal(ours[f"{HEADS}.dense.weight"], np.eye(HIDDEN))
+
+
+def test_a_shared_piece_keeps_its_embedding_and_another_one_is_the_mean_of_its_pieces(
+    folders: Folders, vocabulary: dict[str, int]
+) -> None:
+    body, output = folders
+    theirs = load_file(body / "model.safetensors")["embeddings.word_embeddings.weight"]
+    ours = load_file(output / "model.safetensors")[WORDS]
+    for piece in ("[MASK]", "cat", "the"):
+        assert np.allclose(ours[vocabulary[piece]], theirs[PIECES.index(piece)], atol=2e-3)
+    mean = theirs[[PIECES.index("in"), PIECES.index("##teresting")]].mean(0)
+    assert np.allclose(ours[vocabulary["interesting"]], mean, atol=2e-3)
+
+
+def test_a_character_is_near_the_word_of_its_translations_and_every_one_has_a_finite_embedding(
+    folders: Folders, vocabulary: dict[str, int]
+) -> None:
+    ours = load_file(folders[1] / "model.safetensors")[WORDS].astype(np.float32)
+    assert np.isfinite(ours).all()
+    for character, word in (("猫", "cat"), ("狗", "dog"), ("水", "water")):
+        assert np.allclose(ours[vocabulary[character]], ours[vocabulary[word]], atol=2e-3)
+    rare = [number for piece, number in vocabulary.items() if is_chinese(piece[0]) and piece not in "这猫狗水"]
+    assert len(np.unique(ours[rare], axis=0)) > 0.99 * len(rare)
+
+
+def test_a_word_of_every_sentence_goes_with_no_character(vocabulary: dict[str, int]) -> None:
+    tokenizer = Tokenizer.from_file(str(SAMPLE / "tokenizer.json"))
+    found = associate(tokenizer, [f"{text} ." for text in ENGLISH], CHINESE)
+    for character in "猫狗水":
+        pieces, weights = found[vocabulary[character]]
+        assert weights.sum() == pytest.approx(1.0)
+        assert weights[list(pieces).index(vocabulary["."])] == 0.0
+
+
+def test_a_piece_is_split_into_the_longest_pieces_and_into_none_if_a_part_is_missing() -> None:
+    known = {"in": 0, "##ter": 1, "##t": 2, "##er": 3, "##b": 4}
+    assert split("inter", vocabulary=known) == [0, 1]
+    assert split("##terb", vocabulary=known) == [1, 4]
+    assert split("inx", vocabulary=known) == []
+    assert split("x", vocabulary=known) == []
+
+
+def test_the_start_model_has_the_configuration_of_the_recipe_that_continues_it(
+    folders: Folders, tmp_path: Path
+) -> None:
+    shape = read_config(folders[1] / "config.json")
+    write_config(shape, path=tmp_path / "config.json")
+    assert (tmp_path / "config.json").read_bytes() == (folders[1] / "config.json").read_bytes()
