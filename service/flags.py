@@ -77,7 +77,7 @@ def _parser() -> Parser:
     parser = Parser("packbert serve", "MODEL [FLAGS]", ABOUT, EXAMPLES, NOTE)
     parser.add("model", "MODEL", nargs="?", help="as --model")
     for gone in GONE:  # its variable is refused with what became of it
-        parser.add_argument(flag_of(gone.removeprefix(PREFIX).lower()), nargs="?", const="true", help=argparse.SUPPRESS)
+        parser.add("gone", flag_of(gone.removeprefix(PREFIX).lower()), nargs="?", const="true", help=argparse.SUPPRESS)
     for title, names in GROUPS.items():
         for name in names:
             if name not in WITHOUT_FLAG:

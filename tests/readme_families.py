@@ -29,7 +29,7 @@ FAMILIES = {
 PROOF = """
 The tests prove every cell with a checkpoint that `transformers` wrote and answers that `transformers` gave.
 A checkpoint has the routes of the heads stored in it; the other routes answer 501 with the reason.
-`packbert export describe CHECKPOINT` lists them.
+`packbert describe CHECKPOINT` lists them.
 
 """
 COLUMNS = (

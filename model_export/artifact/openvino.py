@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset13
-from openvino.frontend import FrontEndManager
 
 from packbert.model_export.artifact.batch import LAST, hidden_name
 from packbert.model_export.artifact.cpu import float_state_kept
 
 # The import of OpenVINO writes an id for its telemetry to ~/intel. Without this package it has none.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+import openvino as ov  # noqa: E402
+from openvino import opset13  # noqa: E402
+from openvino.frontend import FrontEndManager  # noqa: E402
 
 Arrays = Mapping[str, NDArray[np.generic]]
 STATES, PREFIX = hidden_name(LAST), hidden_name(0).removesuffix("0")

@@ -65,7 +65,7 @@ def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Pat
     ("setting", "value", "sentence"),
     [
         ("BERT_PRT", "8080", "unknown setting BERT_PRT"),
-        ("BERT_PORT", "many", "BERT_PORT: Input should be a valid integer"),
+        ("BERT_PORT", "many", "BERT_PORT: many is not a whole number from 0 to 65535"),
         ("BERT_ARTIFACT", "/nowhere", "holds no artifact for cpu"),
     ],
 )

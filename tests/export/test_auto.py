@@ -81,7 +81,10 @@ def test_bf16_is_left_out_where_openvino_is_not_installed(tmp_path: Path, monkey
     monkeypatch.setattr(cpu, "BF16_RUNTIME", "not_installed")
     manifest = exported(tmp_path)
     assert manifest.precision == "fp32"
-    assert "OpenVINO is not installed, which runs bf16: pip install" in manifest.assumed["precision"]
+    assert (
+        "OpenVINO is not installed, which runs bf16: install packbert with the extra openvino"
+        in manifest.assumed["precision"]
+    )
 
 
 @pytest.mark.parametrize(

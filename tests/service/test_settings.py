@@ -111,10 +111,9 @@ def test_a_start_with_a_gone_setting_ends_with_code_2_and_its_sentence() -> None
         check=False,
     )
     assert finished.returncode == 2
-    sentences = "; ".join(
-        f"{name} is no setting any more: {GONE[name]}; unset it" for name in ("BERT_MAX_TOP_K", "BERT_UPDATE")
-    )
-    assert finished.stderr == f"service: {sentences}\n"
+    names = {"BERT_MAX_TOP_K": "BERT_MAX_TOP_K", "BERT_UPDATE": "--update"}
+    sentences = "; ".join(f"{shown} is no setting any more: {GONE[name]}; unset it" for name, shown in names.items())
+    assert finished.stderr == f"packbert serve: {sentences}\n"
 
 
 def test_an_empty_key_is_none() -> None:

@@ -198,7 +198,7 @@ def test_the_command_embeds_a_file_with_the_fields_of_the_request(
 
 
 def test_the_client_imports_neither_the_server_nor_the_engine() -> None:
-    script = "import sys, service.client; print({name.split('.')[0] for name in sys.modules})"
+    script = "import sys; from packbert import Client; print({name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "httpx" in loaded
     assert not any(name in loaded for name in ("fastapi", "onnxruntime", "tokenizers", "pyarrow"))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,12 +28,15 @@ def copy_checkpoint(folder: Path) -> Path:
     return Path(shutil.copytree(GOLDEN / "bert", folder, ignore=shutil.ignore_patterns("answers.json", "expected.npz")))
 
 
-def block_checkpoint(folder: Path) -> Path:
-    """A checkpoint whose export waits when it reads config.json, until somebody opens that for writing."""
-    copy_checkpoint(folder)
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
-    return folder
+def stop_exporter(process: subprocess.Popen[str]) -> int:
+    """Stops the exporter that `process` starts as its child, with SIGSTOP; its process id."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None:
+        for child in children.read_text().split():
+            if b"model_export" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGSTOP)
+                return int(child)
+    raise AssertionError(f"{process.args!r} ended without an exporter")
 
 
 def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:

@@ -17,10 +17,10 @@ from packbert.service.model_cache import Cache, Recipe
 from tests.service.model_cache.helpers import (
     LIMITED,
     artifacts_in,
-    block_checkpoint,
     copy_checkpoint,
     start,
     start_preparing,
+    stop_exporter,
 )
 
 RECIPE = Recipe(digest="d", name="org/bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
@@ -45,9 +45,9 @@ def test_two_processes_at_once_export_once(tmp_path: Path) -> None:
 
 
 def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
-    checkpoint, cache = block_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
     with start_preparing(checkpoint, cache) as first:
-        writer = os.open(checkpoint / "config.json", os.O_WRONLY)  # returns when the first one's export reads it
+        exporter = stop_exporter(first)
         with start_preparing(checkpoint, cache) as second:
             assert second.stderr
             assert "waiting for another process" in second.stderr.readline()
@@ -57,7 +57,7 @@ def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
             )
             (cache / "artifacts" / f"bert-{lock.name}" / "cpu" / "manifest.json").touch()  # as the first one's export
             first.kill()
-            os.close(writer)
+            os.kill(exporter, signal.SIGCONT)
             output, log = second.communicate()
     assert made
     assert output.strip() == str(cache / "artifacts" / f"bert-{lock.name}")
@@ -66,17 +66,17 @@ def test_a_process_waits_for_the_one_that_exports(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
-    checkpoint, cache = block_checkpoint(tmp_path / "bert"), tmp_path / "cache"
+    checkpoint, cache = copy_checkpoint(tmp_path / "bert"), tmp_path / "cache"
     variables = {"BERT_MODEL": str(checkpoint), "BERT_CACHE": str(cache), "BERT_PORT": "0"}
     with start([sys.executable, "-c", SERVICE], **variables) as process:
-        writer = os.open(checkpoint / "config.json", os.O_WRONLY)  # returns when the export reads it
+        exporter = stop_exporter(process)
         process.send_signal(number)
+        os.kill(exporter, signal.SIGCONT)
         _, log = process.communicate()
     assert process.returncode == code
     (lock,) = (cache / "locks").iterdir()
     with locked(lock):  # the export, which has it too, is gone
         assert artifacts_in(cache) == []
-    os.close(writer)
     if number != signal.SIGKILL:
         assert "packbert serve: stopped before the model was exported; nothing half is left" in log
 
@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     with start([sys.executable, "-c", LIMITED + SERVICE, "20000"], BERT_PORT="0", **variables) as process:
         _, log = process.communicate()
     assert process.returncode == 2
-    assert re.search(r"^service: .*/cpu cannot be written: .*which a full disk causes", log, re.MULTILINE)
+    assert re.search(r"^packbert serve: .*/cpu cannot be written: .*which a full disk causes", log, re.MULTILINE)
     assert "Traceback" not in log
     assert artifacts_in(tmp_path / "cache") == []
 

@@ -86,9 +86,7 @@ def test_offline_it_says_what_is_missing(folder: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     missing = f"^{REPOSITORY} is not a local folder and could not be downloaded: it is not, or not completely, in "
-    with pytest.raises(
-        ModelError, match=missing + ".*, and HF_HUB_OFFLINE is set: unset it, or run `packbert export down"
-    ):
+    with pytest.raises(ModelError, match=missing + ".*, and HF_HUB_OFFLINE is set: unset it, or run `packbert down"):
         prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
     assert prepare_artifact(wanted(REPOSITORY), Cache(folder / "cache")).is_dir()
     assert not (tmp_path / "cache" / "artifacts").exists()
