@@ -73,7 +73,7 @@ test-avx2: dev
 	mkdir -p build/avx2/proc
 	echo "flags : avx avx2 fma" > build/avx2/proc/cpuinfo
 	PYTHONPATH=$(CURDIR):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-		qemu-x86_64 -L build/avx2 -cpu Haswell $$(readlink -f $(BIN)/python) -m pytest -p no:cacheprovider \
+		qemu-x86_64 -L build/avx2 -cpu Haswell $$(readlink -f $(BIN)/python) -m pytest -o cache_dir=build/avx2/cache \
 		tests/export/graph/test_linear.py "tests/service/engine/test_int8.py::test_the_service_is_as_exact_as_the_export[bert]"
 
 # the wheel in an environment of its own, beside packages named `service` and `model_export`
