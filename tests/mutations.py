@@ -244,7 +244,7 @@ TARGETS = (
             ),
             M("batch.room -= taken", "batch.room -= 1"),
             M("size * LATE_SHARE <= self", "size <= self"),
-            M("            if request.deadline <= now:", "            if request.deadline < now:"),
+            M("if request.deadline > now:", "if request.deadline >= now:"),
         ),
     ),
     Target(
@@ -264,7 +264,7 @@ TARGETS = (
         "service/http/limits.py",
         "tests/service/http/limits/test_connections.py",
         (
-            M("while self.open < self.most:", "while self.open <= self.most:"),
+            M("return self.open > self.most", "return self.open >= self.most"),
             M("self.open -= 1\n        self.watch()", "self.open -= 1"),
         ),
     ),

@@ -119,16 +119,8 @@ def _served(name: str, root: Path, module: str) -> ServiceProcess:
     environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     checkpoint_folder = source if isinstance(source, Path) else checkpoint(source).resolve()
     if not folder.exists():
-        command = [
-            sys.executable,
-            "-m",
-            "packbert",
-            "export",
-            str(checkpoint_folder),
-            str(folder),
-            "--precision",
-            precision,
-        ]
+        exporter = "packbert.model_export" if (root / "packbert").is_dir() else "model_export"
+        command = [sys.executable, "-m", exporter, str(checkpoint_folder), str(folder), "--precision", precision]
         subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
     return ServiceProcess({"BERT_ARTIFACT": str(folder), "BERT_LOG_LEVEL": "warning"} | environment, module=module)
 
