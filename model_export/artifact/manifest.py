@@ -68,13 +68,11 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 FORMAT = 8
-# layouts, how attention separates sequences: on the CPU, on the CPU in bf16, on CUDA
+# layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
-PLAIN = "plain.onnx"  # only for CUDA: MODEL with attention in standard operators on packed rows; weights as ATTENTION
-PLAIN_LAYERS = "plain_layers.onnx"  # to PLAIN what LAYERS is to MODEL
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
@@ -213,10 +211,9 @@ class Manifest:
                 )
 
 
-def files_for(device: str, precision: str) -> tuple[str, ...]:
+def files_for(precision: str) -> tuple[str, ...]:
     """The files of an artifact beside its manifest."""
-    of_cuda = (PLAIN, PLAIN_LAYERS) if device == "cuda" else ()
-    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *of_cuda, *((HEADS,) if precision == BF16 else ()))
+    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *((HEADS,) if precision == BF16 else ()))
 
 
 def _checksum(fields: Mapping[str, object]) -> str:

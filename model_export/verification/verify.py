@@ -20,7 +20,7 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PACKED_ROWS, PLAIN, PLAIN_LAYERS
+from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.verification.on_cpu import Graph, OrtGraph, open_graph
@@ -147,13 +147,6 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
         precision=precision,
     )
     return errors
-
-
-def verify_plain(folder: Path, expected: Expected, heads: Sequence[str], precision: str) -> dict[str, float]:
-    """As `verify`, of PLAIN, whose states ATTENTION reads too; the names of the errors begin with "plain_"."""
-    model, encoder = (OrtGraph(folder / name) for name in (PLAIN, PLAIN_LAYERS))
-    _, errors = _compare(model, encoder, expected, heads, precision, PACKED_ROWS)
-    return {f"plain_{name}": error for name, error in errors.items()}
 
 
 def _compare(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
@@ -24,24 +24,21 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either ther
 @dataclass(frozen=True, slots=True)
 class ArtifactChoice:
     artifact: Artifact
-    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
+    degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
 
-    On a GPU a graph is tried before it is chosen.
+    The graph for CUDA is tried before it is chosen.
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
         return ArtifactChoice(_open_for_cpu(folder))
     artifact = open_artifact(folder, "cuda")
-    fault = why_cuda_unavailable()
+    fault = why_cuda_unavailable() or why_graph_unusable(artifact)
     if not fault:
-        choice = _choose_graph(artifact)
-        if isinstance(choice, ArtifactChoice):
-            return choice
-        fault = choice
+        return ArtifactChoice(artifact)
     if device == "cuda":
         raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
     if "cpu" not in devices:
@@ -58,23 +55,12 @@ def _open_for_cpu(folder: Path) -> Artifact:
     return artifact
 
 
-def _choose_graph(artifact: Artifact) -> ArtifactChoice | str:
-    """The packed graph, or the plain one, or why neither can be used."""
-    fault = why_graph_unusable(artifact)
-    if not fault:
-        return ArtifactChoice(artifact)
-    plain = replace(artifact, plain=True)
-    if other := why_graph_unusable(plain):
-        return f"packed attention: {fault}; plain attention: {other}"
-    return ArtifactChoice(plain, f"plain attention is used, because packed attention cannot be: {fault}")
-
-
 def why_graph_unusable(artifact: Artifact) -> str:
-    """Why the graph that `artifact` would run cannot be used on the GPU; empty where its self-test passed.
+    """Why the graph of `artifact` cannot be used on the GPU; empty where its self-test passed.
 
     Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
     """
-    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent), "plain" if artifact.plain else "packed"]
+    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent)]
     with _open_lifeline() as lifeline:
         try:
             trial = subprocess.run(

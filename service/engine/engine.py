@@ -41,7 +41,7 @@ class ModelEngine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
-    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
+    degraded: str = ""  # why the CPU is used although there is an artifact for CUDA
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
     tracing: "Tracing | None" = None  # records the batches; None where traces are off

@@ -154,7 +154,6 @@ def _nodes_not_on_gpu(session: Any) -> list[str]:
 
 
 CUDA = "CUDAExecutionProvider"
-CAPABILITY_ATTRIBUTES = (75, 76)  # cudaDevAttrComputeCapabilityMajor and Minor
 
 
 def why_cuda_unavailable() -> str:
@@ -192,29 +191,6 @@ def runtime_memory(provider: Any) -> tuple[int, int] | None:
     except AttributeError:
         return None
     return None if fault else (total.value - free.value, total.value)
-
-
-def compute_capability() -> tuple[int, int] | None:
-    """Major and minor version of the GPU on which ONNX Runtime runs, as (8, 0); None where CUDA cannot say."""
-    try:
-        return runtime_capability(_load_provider())
-    except OSError:
-        return None
-
-
-def runtime_capability(provider: Any) -> tuple[int, int] | None:
-    """As `compute_capability`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
-    numbers = []
-    for attribute in CAPABILITY_ATTRIBUTES:
-        number = ctypes.c_int()
-        try:
-            fault = provider.cudaDeviceGetAttribute(ctypes.byref(number), attribute, 0)
-        except AttributeError:
-            return None
-        if fault:
-            return None
-        numbers.append(number.value)
-    return numbers[0], numbers[1]
 
 
 def _load_provider() -> ctypes.CDLL:

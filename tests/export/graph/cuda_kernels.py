@@ -63,6 +63,7 @@ KERNELS = (
     Kernel("Relu", (FLOATS,), ACTIVATIONS),
     Kernel("Reshape", (ANY, INT64), f"{CUDA}/tensor/reshape.cc"),
     Kernel("Sigmoid", (FLOATS,), ACTIVATIONS),
+    Kernel("Slice", (ANY, INT64), f"{CUDA}/tensor/slice.cc"),  # not confirmed: read in the registration
     Kernel("Softmax", (FLOATS,), f"{CUDA}/math/softmax.cc"),
     Kernel("Squeeze", (ANY, INT64), f"{CUDA}/tensor/squeeze.cc"),
     Kernel("Sub", (NUMBERS,), ELEMENTS),
