@@ -220,7 +220,7 @@ def test_a_worker_opens_the_graph_that_the_supervisor_chose(folder: Path, tmp_pa
         )
         finished = subprocess.run(
             [sys.executable, "-c", program, spec.argument],
-            env={"BERT_ARTIFACT": str(folder), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            env={"BERT_ARTIFACT": str(folder)},
             pass_fds=[read_end, write_end],
             capture_output=True,
             text=True,
