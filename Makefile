@@ -103,7 +103,6 @@ docs: dev export
 	$(BIN)/python -m tests.operating_alerts
 	$(BIN)/python -m tests.readme_examples artifacts/sample
 	$(BIN)/python -m benchmarks.tables
-	$(BIN)/python -m benchmarks.fleet.tables
 	$(BIN)/python -m tests.page.picture artifacts/sample
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)

@@ -175,6 +175,19 @@ TARGETS = (
         ),
     ),
     Target(
+        "service/observability/cells.py",
+        "tests/service/test_metrics.py",
+        (
+            M("self.values[at] = 0.0", "pass"),
+            M("+= values[first + number]", "= values[first + number]"),
+            M("        self.read_labels(path)\n", ""),
+            M(
+                "return first, series.bounds, first + series.size - 1",
+                "return first, series.bounds, first + series.size",
+            ),
+        ),
+    ),
+    Target(
         "service/tasks/joint.py",
         "tests/service/tasks/test_joint.py tests/service/tasks/test_passes.py",
         (

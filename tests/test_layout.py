@@ -23,7 +23,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
         "packbert.service.http",
     ),
     "pydantic_core": ("packbert.service.tasks", "packbert.service.http"),
-    "prometheus_client": ("packbert.service.observability", "packbert.service.workers.child"),
+    "prometheus_client": ("packbert.service.observability",),
     "opentelemetry": ("packbert.service.observability.spans",),
     "pythonjsonlogger": ("packbert.service.logs",),
     "orjson": ("packbert.service.http", "packbert.service.workers"),

@@ -10,7 +10,7 @@ under one deadline.
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import DeadlineExceeded, Invalid
 from packbert.service.tasks.base import LongList, TaskResult, Tasks
 from packbert.service.tasks.passes import check_cost, run_passes
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
@@ -86,16 +86,8 @@ class Search:
         for position, piece in zip(text.masks, state.pieces, strict=True):
             if piece != OPEN:
                 ids[position] = piece
-        return EncodedText(
-            ids=ids,
-            types=text.types,
-            outputs=OUTPUTS,
-            masks=tuple(text.masks[mask] for mask in state.open_masks()),
-            top_k=self.beam,
-            truncated=text.truncated,
-            empty=False,
-            spans=NO_SPANS,
-        )
+        masks = tuple(text.masks[mask] for mask in state.open_masks())
+        return replace(text, ids=ids, outputs=OUTPUTS, masks=masks, top_k=self.beam)
 
 
 def _most_certain(state: Filled, row: Row, beam: int) -> tuple[int, list[int], list[float]]:
@@ -147,10 +139,7 @@ async def fill_together(
         total = result if total is None else _add(total, result)
     assert total is not None, "texts without masks are refused before"
     total.truncated = sum(text.truncated for text in texts)
-    value = LongList()
-    async for search in in_turns(searches):
-        value.append(await _describe(tasks, search, top_k))
-    return total.finish(value)
+    return total.finish(LongList([await _describe(tasks, search, top_k) async for search in in_turns(searches)]))
 
 
 def _add(total: TaskResult, result: TaskResult) -> TaskResult:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid, TooLarge, TooMuchForDeadline
 from packbert.service.tasks.base import TaskResult, Tasks, indexes_of_texts, task_result
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
 PASSES_AT_ONCE = 64  # appended to the request together
@@ -149,26 +149,13 @@ def word_score(ids: Ids, log_probability: float) -> float:
 def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
     """The text as it is for targets of one piece, then the steps of the others at each mask."""
     if plan.single:
-        yield _pass(text, text.ids, text.types, text.masks, plan.single)
+        yield replace(text, outputs=OUTPUTS, targets=plan.single)
     for mask in text.masks:
         for (pieces, done), targets in plan.steps.items():
             filled = np.array([*done, *[mask_id] * (pieces - len(done))], np.int32)
             ids = np.concatenate([text.ids[:mask], filled, text.ids[mask + 1 :]])
             types = np.insert(text.types, mask, np.full(pieces - 1, text.types[mask]))
-            yield _pass(text, ids, types, (mask + len(done),), targets)
-
-
-def _pass(text: EncodedText, ids: Any, types: Any, masks: Ids, targets: Ids) -> EncodedText:
-    return EncodedText(
-        ids=ids,
-        types=types,
-        outputs=OUTPUTS,
-        masks=masks,
-        targets=targets,
-        truncated=text.truncated,
-        empty=False,
-        spans=NO_SPANS,
-    )
+            yield replace(text, ids=ids, types=types, outputs=OUTPUTS, masks=(mask + len(done),), targets=targets)
 
 
 async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -23,7 +24,7 @@ from packbert.service.scheduling.request import InferenceResult, RequestInParts
 from packbert.service.settings import Settings
 from packbert.service.trace_context import TRACEPARENT
 from packbert.service.workers import messages
-from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, run_child, send_heartbeats
+from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir, run_child, send_heartbeats
 from packbert.service.workers.messages import MessageWriter, decode_sequences, encode_rows
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
@@ -222,7 +223,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded, tracing=start_tracing(settings))
+    metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
+    engine = ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=start_tracing(settings))
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
     code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))

@@ -18,12 +18,11 @@ from pathlib import Path
 
 from packbert.service.address import ListenError
 from packbert.service.artifact import Artifact
-from packbert.service.settings import Settings, variables_with
+from packbert.service.settings import Settings
 from packbert.service.workers.child import (
     INTERVAL_SECONDS,
     LOAD_FAILED,
     MAX_MISSED,
-    METRICS_DIR_VARIABLE,
     WorkerSpec,
     engine_socket,
     metrics_dir,
@@ -72,7 +71,6 @@ class Child:
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", self.module, spec.argument),
             pass_fds=spec.descriptors,
-            env=variables_with(**{METRICS_DIR_VARIABLE: str(metrics_dir(Path(spec.folder)))}),
             start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers in order
         )
         watch = asyncio.create_task(self._kill_when_hung())
