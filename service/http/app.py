@@ -5,7 +5,7 @@ import difflib
 import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,8 +143,11 @@ PROBE_PATHS = ("/health", "/ready")  # on both ports
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(backend: Backend) -> ASGIApp:
-    """The application of a backend, which is opened when the server starts and closed when it stops."""
+def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> ASGIApp:
+    """The application of a backend, which is opened when the server starts and closed when it stops.
+
+    A server that accepts connections by itself does it within `accepting`.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -161,7 +164,8 @@ def create_app(backend: Backend) -> ASGIApp:
 
         loading = asyncio.create_task(load())
         await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
-        yield
+        async with accepting():
+            yield
         await loading
         keys.close()
         await backend.close()

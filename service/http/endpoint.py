@@ -157,7 +157,7 @@ class TaskEndpoint:
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
-            with request.connection.cancel_on_disconnect():
+            with request.connection:
                 body_bytes = len(body)
                 if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:
                     parsed = spec.read(request.headers, body, settings)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.errors import BuffersFull
@@ -16,12 +16,6 @@ LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same byt
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
-
-
-class Sender(Protocol):
-    """A connection whose answer waits for its client."""
-
-    def abort_response(self) -> None: ...
 
 
 def _trim() -> None:
@@ -35,7 +29,7 @@ class BufferedBytes:
     def __init__(self, most: int = 2**62, on_idle: Callable[[], None] = _trim) -> None:
         self.most, self._on_idle = most, on_idle
         self.bodies = 0
-        self.unsent: dict[Sender, int] = {}  # in the order in which they began to wait
+        self.unsent: dict[asyncio.WriteTransport, int] = {}  # in the order in which they began to wait
         self._timer: asyncio.TimerHandle | None = None
 
     def check_room(self, size: int) -> None:
@@ -53,17 +47,17 @@ class BufferedBytes:
         self.bodies -= size
         self._trim_when_idle()
 
-    def wait_for_reader(self, sender: Sender, size: int) -> None:
+    def wait_for_reader(self, transport: asyncio.WriteTransport, size: int) -> None:
         """`size` bytes of an answer wait for their client; 0: none any more. Over the bound, the connections that have
         waited for the longest are aborted."""
         if size:
-            self.unsent[sender] = size
-        elif self.unsent.pop(sender, 0):
+            self.unsent[transport] = size
+        elif self.unsent.pop(transport, 0):
             self._trim_when_idle()
         while len(self.unsent) > 1 and sum(self.unsent.values()) > self.most:
             slowest = next(iter(self.unsent))
             del self.unsent[slowest]
-            slowest.abort_response()
+            slowest.abort()
 
     def _trim_when_idle(self) -> None:
         if self._timer is not None:
@@ -74,6 +68,7 @@ class BufferedBytes:
 
 LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
 RESERVE = 64  # connections over the number, of which only probes are answered
+BACKLOG = 2048  # connections that wait in the system to be accepted
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
 MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
 MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
@@ -81,7 +76,7 @@ MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more sl
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionLimits:
-    """Shared by all connections."""
+    """What all connections of a process share: limits, and the open connections with their tasks."""
 
     client_timeout_seconds: float
     max_header_bytes: int = MAX_HEADER_BYTES
@@ -95,6 +90,8 @@ class ConnectionLimits:
     most: int = 2**31  # connections
     is_over: Callable[[], bool] = lambda: False  # more of them are open
     probes: frozenset[str] = frozenset()  # the paths that are answered also then
+    connections: set[Any] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of requests
     # connections whose request is not complete, the oldest first: its head, or only its body
     heads: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     bodies: OrderedDict[Any, None] = field(default_factory=OrderedDict)
@@ -114,7 +111,7 @@ class Acceptor:
         make_room: Callable[[bool], bool],
     ) -> None:
         """`make_protocol` gets whether the connection is in the reserve. `make_room` closes a connection that may give
-        way, if there is one; it gets whether the reserve is full too."""
+        way, if there is one; it gets whether the reserve is full too. Raises OSError where a socket cannot listen."""
         self.sockets = list(listeners)
         self.most, self.reserve = most, reserve
         self.open = 0  # connections
@@ -124,6 +121,7 @@ class Acceptor:
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
         for listener in self.sockets:
+            listener.listen(BACKLOG)
             listener.setblocking(False)
         self.watch()
 

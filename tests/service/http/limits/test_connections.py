@@ -126,6 +126,8 @@ class FullListener:
 
     attempts = 0
 
+    def listen(self, _: int) -> None: ...
+
     def __init__(self) -> None:
         self.pair = socket.socketpair()
         self.pair[1].send(b"x")

@@ -12,7 +12,7 @@ from tests.service.fakes import FakeTime, play
 class FakeSender:
     aborted = False
 
-    def abort_response(self) -> None:
+    def abort(self) -> None:
         self.aborted = True
 
 
