@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -26,7 +25,7 @@ from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, Err
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
-from packbert.service.http.responses import JSON
+from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
 from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
 from packbert.service.tasks.inputs import Status
@@ -50,6 +49,15 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
 }
 
 
+DOCUMENTATION = "/docs"
+ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
+PROBE_PATHS = ("/health", "/ready")  # on both ports
+OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
+MIN_COMPRESSED_BYTES = 1024
+CODES = {404: "not_found", 405: "method_not_allowed"}
+log = logging.getLogger("service")
+
+
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
     return TASKS | kserve.task_routes(backend)
@@ -62,85 +70,6 @@ def error_shape_of(path: str) -> ErrorShape:
     first, *others = path.removeprefix("/").split("/")
     is_openai = first != "v2" and not OPENAI_SEGMENTS.isdisjoint((first, *others))  # /v2: KServe and Cohere
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
-
-
-OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
-
-
-class TaskFastPath:
-    """ASGI application in front of `fallback`, the FastAPI application, which declares the same endpoints.
-
-    Through FastAPI's middlewares, router and wrappers a request takes 104 Python calls instead of 32, and 25 us more
-    (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
-    """
-
-    def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp], metrics: Metrics) -> None:
-        self.fallback, self.metrics = fallback, metrics
-        self._endpoints = endpoints
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http":
-            return self.fallback(scope, receive, send)
-        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
-        return (endpoint or self._call_fallback)(scope, receive, send)
-
-    async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own_id = request_id(dict(scope["headers"]))
-        scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
-
-        head = scope["method"] == "HEAD"
-        if head:  # the response to HEAD is that to GET without its body
-            scope = {**scope, "method": "GET"}
-
-        status = 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
-            elif head:
-                message = {**message, "body": b""}
-            await send(message)
-
-        try:
-            await self.fallback(scope, receive, send_with_id)
-        finally:
-            if status:
-                self._count(scope, status)
-
-    def _count(self, scope: Scope, status: int) -> None:
-        """404 and 405 are misdirected requests of tasks; the other responses are those of probes and pages."""
-        if status in MISDIRECTED:
-            self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
-        else:
-            path = scope["path"] if scope["path"] in self._endpoints else OTHER
-            self.metrics.operational(str(getattr(scope.get("route"), "path", path)), status)
-
-
-@dataclass(frozen=True, slots=True)
-class PortSplit:
-    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
-
-    The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
-    gets the events of the process's start and end.
-    """
-
-    admin_port: int
-    admin: ASGIApp
-    public: ASGIApp
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        is_public = scope["type"] == "http" and scope["server"][1] != self.admin_port
-        return (self.public if is_public else self.admin)(scope, receive, send)
-
-
-log = logging.getLogger("service")
-MIN_COMPRESSED_BYTES = 1024
-DOCUMENTATION = "/docs"
-ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
-PROBE_PATHS = ("/health", "/ready")  # on both ports
-CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> ASGIApp:
@@ -196,6 +125,70 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
     return PortSplit(admin_port, admin=TaskFastPath(_finish(app, {}), {}, metrics), public=public)
 
 
+class TaskFastPath:
+    """ASGI application in front of `fallback`, the FastAPI application, which declares the same endpoints.
+
+    Through FastAPI's middlewares, router and wrappers a request takes 104 Python calls instead of 32, and 25 us more
+    (null backend, no socket); they do nothing for an endpoint that reads its own bytes.
+    """
+
+    def __init__(self, fallback: ASGIApp, endpoints: Mapping[str, ASGIApp], metrics: Metrics) -> None:
+        self.fallback, self.metrics = fallback, metrics
+        self._endpoints = endpoints
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] != "http":
+            return self.fallback(scope, receive, send)
+        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
+        return (endpoint or self._call_fallback)(scope, receive, send)
+
+    async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
+        own_id = request_id(dict(scope["headers"]))
+        scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
+
+        if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
+            scope = {**scope, "method": "GET"}
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
+            await send(message)
+
+        try:
+            await self.fallback(scope, receive, send_with_id)
+        finally:
+            if status:
+                self._count(scope, status)
+
+    def _count(self, scope: Scope, status: int) -> None:
+        """404 and 405 are misdirected requests of tasks; the other responses are those of probes and pages."""
+        if status in MISDIRECTED:
+            self.metrics.refused(UNKNOWN, status, MISDIRECTED[status])
+        else:
+            path = scope["path"] if scope["path"] in self._endpoints else OTHER
+            self.metrics.operational(str(getattr(scope.get("route"), "path", path)), status)
+
+
+@dataclass(frozen=True, slots=True)
+class PortSplit:
+    """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
+
+    The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
+    gets the events of the process's start and end.
+    """
+
+    admin_port: int
+    admin: ASGIApp
+    public: ASGIApp
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_public = scope["type"] == "http" and scope["server"][1] != self.admin_port
+        return (self.public if is_public else self.admin)(scope, receive, send)
+
+
 def _take_public_routes(app: FastAPI) -> FastAPI:
     """An application with the routes of `app` that are not for BERT_ADMIN_PORT; `app` keeps those and the probes."""
     public = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -228,7 +221,7 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/health", response_model=Status, summary="The process responds")
     async def health() -> Response:
-        return _json(200, {"status": "ok"})
+        return json_response({"status": "ok"})
 
     not_ready: Responses = {503: {"model": Readiness, "description": "Not ready; status is the reason"}}
 
@@ -236,12 +229,12 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     async def ready() -> Response:
         reason = await backend.ready()
         degraded = {"degraded": backend.degraded} if backend.degraded else {}
-        return _json(503 if reason else 200, {"status": reason or "ready"} | degraded)
+        return json_response({"status": reason or "ready"} | degraded, 503 if reason else 200)
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = await backend.info()
-        return _json(200, content | native.info_keys(content))
+        return json_response(content | native.info_keys(content))
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
@@ -326,7 +319,3 @@ def _allowed_methods(app: FastAPI, path: str) -> list[str]:
     routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
     stated = {method for route in routes for method in route.methods or ()}
     return sorted(stated | {"OPTIONS"} | ({"HEAD"} if "GET" in stated else set()))
-
-
-def _json(status: int, content: Any) -> Response:
-    return Response(orjson.dumps(content), status, media_type=JSON)

@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
@@ -58,7 +58,7 @@ class TaskRequest:
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
         self.received = time.perf_counter()  # the head, then the last byte of the body
         self._held = 0  # bytes of the body that are counted
-        # a server that does not report disconnects puts no connection into the scope
+        # a server that reports no disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
     def timeout_seconds(self, default_ms: int) -> float:
@@ -146,7 +146,8 @@ class TaskEndpoint:
         cells, stage = metrics.cells, RECEIVE
         cells[stage] += 1
         try:
-            self.keys.check(request.headers)
+            if self.keys.required:
+                self.keys.check(request.headers)
             try:
                 tasks = backend.admit(request.content_length)
             except Unavailable:
@@ -175,7 +176,13 @@ class TaskEndpoint:
             await request.respond_error(error, spec.error_shape)
             self._note(request, error)
         else:
-            self._count_answer(result, body_bytes, len(content), request.received)
+            metrics.answered(
+                spec.name,
+                seconds=time.perf_counter() - request.received,
+                stages=result.stage_seconds,
+                sizes=(len(result.sequences), result.tokens, body_bytes, len(content)),
+                truncated=result.truncated,
+            )
             await request.respond(200, content, media_type, *headers)
             self._note(request, result)
         finally:
@@ -205,19 +212,11 @@ class TaskEndpoint:
         """The bytes of the response, their media type, and headers."""
         value = result.value
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-            value = await _encode_array(value)
+            encoded = await npy_bytes(value)
+            value = value if encoded is None else Content(encoded[0], NPY, tuple(encoded[1]))
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
         return content, media_type, [*build_timing_headers(result), *more]
-
-    def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
-        self.backend.metrics.answered(
-            self.spec.name,
-            seconds=time.perf_counter() - received,
-            stages=result.stage_seconds,
-            sizes=(len(result.sequences), result.tokens, body_bytes, response_bytes),
-            truncated=result.truncated,
-        )
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """What the line of the access log says beside what the connection knows."""
@@ -258,14 +257,5 @@ def make_endpoint(backend: Backend, spec: TaskSpec, keys: ApiKeys) -> TaskEndpoi
 
 def _prefers_npy(accept: bytes) -> bool:
     """Most requests name no type: they are not parsed."""
-    return (
-        accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
-    )
-
-
-async def _encode_array(value: Any) -> Any:
-    """The value in NPY; as it is where it is no array."""
-    if (encoded := await npy_bytes(value)) is None:
-        return value
-    data, headers = encoded
-    return Content(data, NPY, tuple(headers))
+    is_named = accept not in (b"", b"*/*", JSON.encode())
+    return is_named and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY

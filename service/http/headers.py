@@ -120,10 +120,7 @@ log = logging.getLogger("service")
 
 
 class ApiKeys:
-    """The valid keys. Without BERT_API_KEY and BERT_API_KEY_FILE every request is admitted.
-
-    Those of the file are known after `open`.
-    """
+    """The valid keys; those of BERT_API_KEY_FILE are known after `open`. Without any, `required` is false."""
 
     def __init__(self, settings: Settings) -> None:
         self._file = settings.api_key_file
@@ -145,8 +142,6 @@ class ApiKeys:
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises Unauthorized for a missing or wrong key; the time of the comparison does not depend on the key."""
-        if not self.required:
-            return
         stated = find_key(headers)
         valid = [hmac.compare_digest(stated, key) for key in (*self._own, *self._from_file)]
         if not any(valid):

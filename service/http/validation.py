@@ -111,7 +111,7 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     hints = "".join(_hint(schema, path) for path in list(dict.fromkeys(unknown))[:MAX_HINTS])
     unknown_field = len(deepest) < 2 and bool(unknown)
     index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith(INPUTS) else None
-    return Invalid(f"{shown}: {expected}{hints}" + f"; {fields}" * unknown_field, index=index)
+    return Invalid(f"{hints}{shown}: {expected}" + f"; {fields}" * unknown_field, index=index)
 
 
 def _hint(schema: type[BaseModel], path: Path) -> str:
@@ -121,7 +121,7 @@ def _hint(schema: type[BaseModel], path: Path) -> str:
     near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
     if name.lower() in TEXT_NAMES:
         near = near or [field for field in TEXT_FIELDS if field in known][:1]
-    return f" ({name[:MAX_NAME_CHARACTERS]}: did you mean {near[0]}?)" if near else ""
+    return f"{name[:MAX_NAME_CHARACTERS]}: did you mean {near[0]}? " if near else ""
 
 
 def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:

@@ -9,7 +9,7 @@ from packbert.service.http.limits import TRIM_SECONDS, BufferedBytes
 from tests.service.fakes import FakeTime, play
 
 
-class FakeSender:
+class FakeSender(asyncio.WriteTransport):
     aborted = False
 
     def abort(self) -> None:
