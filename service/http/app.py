@@ -47,8 +47,6 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
-
-
 DOCUMENTATION = "/docs"
 ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
 PROBE_PATHS = ("/health", "/ready")  # on both ports
@@ -316,6 +314,12 @@ def _name_paths(app: FastAPI, path: str) -> str:
 
 def _allowed_methods(app: FastAPI, path: str) -> list[str]:
     """GET includes HEAD, which `TaskFastPath` turns into GET."""
-    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    routes = [route for route in app.routes if isinstance(route, Route) and _is_at(route.path, path)]
     stated = {method for route in routes for method in route.methods or ()}
     return sorted(stated | {"OPTIONS"} | ({"HEAD"} if "GET" in stated else set()))
+
+
+def _is_at(route: str, path: str) -> bool:
+    """Parameters of routes are the whole rest of a path: `/page/{name:path}`."""
+    fixed, parameter, _ = route.partition("{")
+    return path.startswith(fixed) if parameter else path == route

@@ -37,10 +37,10 @@ from packbert.service.trace_context import current_trace_id
 if TYPE_CHECKING:
     from packbert.service.observability.spans import Tracing
 
-
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 MAX_TIMEOUT_MS = 3_600_000
+log = logging.getLogger("service")
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 
 
@@ -77,7 +77,7 @@ class TaskRequest:
         reading, if content-length says so), and ClientDisconnected."""
         parts, size, more = [], 0, self.content_length <= limit
         if more and self.content_length > UNCOUNTED_BYTES:
-            self.connection.buffered.check_room(self.content_length)
+            self.connection.buffered.check_size(self.content_length)
         while more and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -127,9 +127,6 @@ def request_id(headers: Headers) -> bytes:
     """The client's own x-request-id if it is safe in a log and in a header, otherwise a random one."""
     stated = headers.get(b"x-request-id", b"")
     return stated if VALID_ID.fullmatch(stated) else b"%016x" % random.getrandbits(64)  # names the request, no secret
-
-
-log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,12 @@ BODIES = 8  # of the largest size, which one process holds
 LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same bytes, and may be larger than bodies
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
+RESERVE = 64  # connections over the number, of which only probes are answered
+BACKLOG = 2048  # connections that wait in the system to be accepted
+ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
+MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
+MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
 
 
@@ -32,15 +38,15 @@ class BufferedBytes:
         self.unsent: dict[asyncio.WriteTransport, int] = {}  # in the order in which they began to wait
         self._timer: asyncio.TimerHandle | None = None
 
-    def check_room(self, size: int) -> None:
-        """Raises BuffersFull where `size` bytes more of bodies would be over the bound."""
+    def check_size(self, size: int) -> None:
+        """Raises BuffersFull where `size` more bytes of bodies would exceed the bound."""
         if self.bodies + size > self.most:
             held = f"this server holds {self.bodies} bytes of requests, and takes at most {self.most}"
             raise BuffersFull(f"{held} ({BODIES} x BERT_MAX_BODY_BYTES): retry later", retry_after=RETRY_SECONDS)
 
     def hold(self, size: int) -> None:
         """Counts bytes of a body. Raises BuffersFull, and then counts none of them."""
-        self.check_room(size)
+        self.check_size(size)
         self.bodies += size
 
     def release(self, size: int) -> None:
@@ -64,14 +70,6 @@ class BufferedBytes:
             self._timer.cancel()
         idle = not self.bodies and not self.unsent
         self._timer = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._on_idle) if idle else None
-
-
-LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
-RESERVE = 64  # connections over the number, of which only probes are answered
-BACKLOG = 2048  # connections that wait in the system to be accepted
-ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
-MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
-MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,14 +106,14 @@ class Acceptor:
         *,
         most: int,
         reserve: int,
-        make_room: Callable[[bool], bool],
+        give_place: Callable[[bool], bool],
     ) -> None:
-        """`make_protocol` gets whether the connection is in the reserve. `make_room` closes a connection that may give
+        """`make_protocol` gets whether the connection is in the reserve. `give_place` closes a connection that may give
         way, if there is one; it gets whether the reserve is full too. Raises OSError where a socket cannot listen."""
         self.sockets = list(listeners)
         self.most, self.reserve = most, reserve
         self.open = 0  # connections
-        self._make_protocol, self._make_room = make_protocol, make_room
+        self._make_protocol, self._give_place = make_protocol, give_place
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._watching = False
@@ -156,7 +154,7 @@ class Acceptor:
     def _accept(self, listener: socket.socket) -> None:
         """Those that wait, up to the number and the reserve."""
         for _ in range(ACCEPTS_PER_TURN):
-            if self.open >= self.most + self.reserve and not self._make_room(True):
+            if self.open >= self.most + self.reserve and not self._give_place(True):
                 self._pause()
                 return
             try:
@@ -168,7 +166,7 @@ class Acceptor:
                 return
             connection.setblocking(False)
             self.open += 1
-            in_reserve = self.is_over and not self._make_room(False)
+            in_reserve = self.is_over and not self._give_place(False)
             task = self._loop.create_task(self._open(connection, in_reserve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)

@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
                 partial(Connection, self.app, self.limits),
                 most=self.limits.most,
                 reserve=RESERVE,
-                make_room=self._make_room,
+                give_place=self._give_place,
             )
         except OSError as error:
             log.error("cannot listen (BERT_HOST, BERT_PORT): %s", error)
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
         if address := self.backend.settings.notify_socket:
             notify(address)
 
-    def _make_room(self, reserve_is_full: bool) -> bool:
+    def _give_place(self, reserve_is_full: bool) -> bool:
         """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
         without a whole body. Those of less than MIN_IDLE_SECONDS stay; but for the first kind, where that is all there
         is."""

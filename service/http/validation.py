@@ -20,22 +20,12 @@ MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known 
 TEXT_FIELDS = ("inputs", "input", "texts", "prompt", "query")  # the dialects' names of the texts
 EXAMPLE_FIELDS = {"texts", "documents", "data", "text_1", "text_2", "choices"}  # optional because there are other forms
 TEXT_NAMES = {
-    "text",
-    "texts",
-    "input",
-    "inputs",
-    "sentence",
-    "sentences",
-    "source_sentence",
-    "content",
-    "query",
-    "data",
+    *("text", "texts", "input", "inputs", "sentence", "sentences", "source_sentence", "content", "query", "data"),
 }
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
-UNION_TAG = re.compile(
-    r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
-)  # pydantic adds one to the location for each alternative of a union
+# pydantic adds one to the location for each alternative of a union
+UNION_TAG = re.compile(r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]")
 
 
 def parse(schema: type[Model], body: bytes) -> Model:

@@ -49,8 +49,6 @@ SPECS: dict[RootTask, TaskSpec] = {
     "similarity": native.TEI_ROUTES["/similarity"],
     "tag": native.ROUTES["/tag"],
 }
-
-
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # that no other has
 OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
     SimilarityInputs: "similarity",
