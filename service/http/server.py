@@ -6,10 +6,11 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -65,10 +66,10 @@ class Server(uvicorn.Server):
         self._acceptor: Acceptor | None = None
         self._leaving: asyncio.Task[None] | None = None
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+    def serve(self, sockets: list[socket.socket] | None = None) -> Coroutine[Any, Any, None]:
         """Serves on bound sockets, the first of which has the port of the log; uvicorn itself listens on none."""
         self._sockets = sockets or []
-        await super().serve([])
+        return super().serve([])
 
     @asynccontextmanager
     async def _accept(self) -> AsyncIterator[None]:
