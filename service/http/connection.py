@@ -402,8 +402,8 @@ class Connection(asyncio.Protocol):
             return  # the next response arms it
         if self._loop.time() < self._due - TIMER_SECONDS:
             self._arm()
-        elif self._state is State.WAITING or (self._receiving is not None and self._receiving.started):
-            self.close()  # no request has begun, or it was answered before it was complete
+        elif self._state is State.WAITING:
+            self.close()
         else:
             seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
             self._reject(Rejected(408, f"the request did not arrive within {seconds}"))
