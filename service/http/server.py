@@ -84,7 +84,8 @@ class Server(uvicorn.Server):
                 give_place=self._give_place,
             )
         except OSError as error:
-            log.error("cannot listen (BERT_HOST, BERT_PORT): %s", error)
+            host, port = self.backend.settings.host, self.backend.settings.port
+            log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", host, port, error)
             self.fail()
             yield
             return

@@ -241,6 +241,15 @@ def test_endless_trailers_get_431(trailer: bytes) -> None:
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
+def test_an_endless_extension_of_a_chunk_gets_431() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(CHUNKED.removesuffix(b"0\r\n") + b"1;x=", *[b"v" * 90] * 13)
+        assert connection.statuses == [431]
+        assert connection.transport.closed
+
+    play_connection(story, rejections=[(431, "headers_too_large")])
+
+
 def test_trailers_are_not_passed_on_as_headers() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)

@@ -144,3 +144,17 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
         await serving
 
     asyncio.run(story())
+
+
+def test_a_port_that_another_process_takes_meanwhile_ends_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    backend: Any = OpenBackend(port=0)
+    server = server_module.build(backend.settings, backend)
+    with socket.socket() as other, socket.socket() as own:
+        for each in (other, own):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        own.bind(other.getsockname())
+        other.listen()
+        asyncio.run(server.serve([own]))
+    assert server.failed
+    assert "cannot listen on 127.0.0.1:0 (BERT_HOST, BERT_PORT)" in caplog.text
