@@ -13,7 +13,7 @@ from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import ServiceError
 from packbert.service.scheduling.cores import CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, QueuedRequest, SequenceJob, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, Request, SequenceJob, Share
 from packbert.service.scheduling.watchdog import average_rate
 
 
@@ -49,7 +49,7 @@ class Replica:
 
     machine: Machine
     events: Events
-    ended: Callable[[QueuedRequest, bool], None]
+    ended: Callable[[Request, bool], None]
     max_tokens: int = 200_000
     max_wait_seconds: float = 30.0
     queue: RequestQueue = field(init=False)
@@ -68,7 +68,7 @@ class Replica:
         )
         self._sharing = CoreSharing(machine.concurrency, self.queue)
 
-    def submit(self, request: QueuedRequest) -> None:
+    def submit(self, request: Request) -> None:
         """Raises as RequestQueue.admit."""
         try:
             self.queue.admit(request)
@@ -119,6 +119,6 @@ class Replica:
         self._in_flight -= 1
         self._dispatch()
 
-    def _expire(self, request: QueuedRequest) -> None:
+    def _expire(self, request: Request) -> None:
         if self.queue.remove(request):
             self.ended(request, False)

@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.fleet.machines import Machine
 from benchmarks.fleet.replica import Events, Replica, text
 from packbert.service.errors import ServiceError
-from packbert.service.scheduling.request import QueuedRequest
+from packbert.service.scheduling.request import Request
 
 FIRST_DELAY, BUDGET_SHARE, MAX_BUDGET = 0.1, 0.1, 10.0  # seconds; retries per first attempt; retries saved up
 Arrival = tuple[float, Sequence[int]]  # seconds, the tokens of each text
@@ -75,7 +75,7 @@ class Simulation:
         self._choose, self._in_tokens = BALANCERS[fleet.policy]
         self._loads = [[0] * len(self.replicas) for _ in range(fleet.balancers)]
         self._sent = [instance * len(self.replicas) // fleet.balancers for instance in range(fleet.balancers)]
-        self._under_way: dict[QueuedRequest, tuple[float, list[int], int]] = {}  # arrival, balancer's loads, replica
+        self._under_way: dict[Request, tuple[float, list[int], int]] = {}  # arrival, balancer's loads, replica
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         for arrival in arrivals:
@@ -92,7 +92,7 @@ class Simulation:
             self._budget = min(MAX_BUDGET, self._budget + BUDGET_SHARE)
         index = self._choose(self._draw, self._sent[instance], loads)
         self._sent[instance] += 1
-        request = QueuedRequest([text(n) for n in lengths], arrived=now, deadline=arrived + self.fleet.timeout_seconds)
+        request = Request([text(n) for n in lengths], arrived=now, deadline=arrived + self.fleet.timeout_seconds)
         loads[index] += self._weight(request)
         self._under_way[request] = arrived, loads, index
         try:
@@ -120,16 +120,16 @@ class Simulation:
             self._budget -= 1
         return float(error.headers["retry-after"])
 
-    def _weight(self, request: QueuedRequest) -> int:
+    def _weight(self, request: Request) -> int:
         return request.size if self._in_tokens else 1
 
-    def _forget(self, request: QueuedRequest) -> float:
+    def _forget(self, request: Request) -> float:
         """The request has left its replica; returns when it arrived at first."""
         arrived, loads, index = self._under_way.pop(request)
         loads[index] -= self._weight(request)
         return arrived
 
-    def _on_end(self, request: QueuedRequest, answered: bool) -> None:
+    def _on_end(self, request: Request, answered: bool) -> None:
         index = self._under_way[request][2]
         arrived = self._forget(request)
         overhead = self.replicas[index].machine.overhead_seconds

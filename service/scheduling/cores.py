@@ -85,7 +85,7 @@ class CoreSharing:
     def _short_ones(self) -> Share | None:
         """A batch that begins with a short sequence; None where no request has one next."""
         short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
-        first = min(short, key=lambda one: (one.finish, one.number), default=None)
+        first = min(short, key=lambda one: (one.virtual_finish, one.number), default=None)
         return None if first is None else Share(room=self._short_room, first=first)
 
 

@@ -46,13 +46,13 @@ class FairOrder:
         """`tokens` of request `number` will not be served; what it was served before still counts."""
         unserved = tokens + max(0, self.minimum_cost - size)
         self._count(finish, -tokens, -unserved)
-        self._lengthen(number, -unserved)
+        self._change_remaining(number, -unserved)
 
     def correct(self, number: int, finish: float, tokens: int) -> None:
         """Request `number` has so many `tokens` more than expected, or fewer. Its place in the order stays."""
         if tokens:
             self._count(finish, tokens, tokens)
-            self._lengthen(number, tokens)
+            self._change_remaining(number, tokens)
 
     def clear(self) -> None:
         """Nothing is queued."""
@@ -98,10 +98,10 @@ class FairOrder:
         if not unserved[0]:
             del self._unserved[bucket]
 
-    def _lengthen(self, number: int, cost: int) -> None:
-        """Changes by `cost` what equal sharing has still to serve of the request.
+    def _change_remaining(self, number: int, cost: int) -> None:
+        """Changes the request's remaining cost under equal sharing by `cost`.
 
-        If it has served more than is left, the surplus is shared among the others.
+        If equal sharing has served more than is left, the surplus is shared among the others.
         """
         now = self.virtual_time
         shared = max(0.0, self._finishes.get(number, now) - now) + cost  # what equal sharing would still have to serve

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service import errors
 
-VERSION = 8
+VERSION = 9
 MAX_FRAME_BYTES = 256 * 2**20
 MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
@@ -31,6 +31,7 @@ RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
 ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
 Topic = Literal["ready", "info", "metrics"]
 Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
+Count = Annotated[int, msgspec.Meta(ge=0)]
 M = TypeVar("M")
 
 
@@ -72,29 +73,21 @@ class Sequences(Record, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """A request with all of its sequences."""
+    """A request with all of its sequences, or one that is admitted before they are known: Appends bring them."""
 
     request_id: int
     deadline: float  # seconds on the machine's monotonic clock
     trace: Trace
+    missing: Count  # sequences that are expected in Appends; 0: it has all of them
+    reserved: Count  # tokens that are expected of those
     sequences: Sequences
 
 
-class Begin(Message, frozen=True):
-    """A request that is admitted before its sequences are known: Appends with its id bring them, in order."""
-
-    request_id: int
-    deadline: float  # as in Submit
-    sequences: Annotated[int, msgspec.Meta(ge=1)]  # expected
-    tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
-    trace: Trace
-
-
 class Append(Message, frozen=True):
+    """The next sequences of a request."""
+
     request_id: int
-    reserved: Annotated[
-        int, msgspec.Meta(ge=0)
-    ]  # expected tokens of the sequences still to come; 0: these are the last
+    reserved: Count  # tokens that are expected of the sequences after these; 0: these are the last
     sequences: Sequences
 
 
@@ -125,8 +118,10 @@ class Block(Record, frozen=True):
 
 
 class Result(Message, frozen=True):
+    """The rows of a request's next sequences: all that have been sent and that no Result has brought."""
+
     request_id: int
-    forward_seconds: float
+    forward_seconds: float  # of all of its runs so far
     sequences: int
     blocks: list[Block]
 
@@ -146,7 +141,7 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
-FromApi = Hello | Submit | Begin | Append | Cancel | RejectedLocally | Query
+FromApi = Hello | Submit | Append | Cancel | RejectedLocally | Query
 FromEngine = Hello | Result | ErrorReply | QueryReply
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

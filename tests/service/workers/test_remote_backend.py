@@ -163,7 +163,7 @@ def test_an_input_of_a_foreign_tokenizer_costs_a_split_run_and_fails_its_own_req
             texts = [tokens(2, 5 + n, 3) for n in range(8)]
             alone = [await queue.submit([text], timeout_seconds=60) for text in texts]
             bad = asyncio.ensure_future(queue.submit([*texts[:2], faulty], timeout_seconds=60))
-            parts = queue.begin(4, 16, timeout_seconds=60)
+            parts = queue.begin((), sequences=4, tokens=16, timeout_seconds=60)
             parts.append(texts[:2], 8)
             parts.append([texts[2], faulty], 0)
             together = await asyncio.gather(*(queue.submit([text], timeout_seconds=60) for text in texts))
