@@ -176,7 +176,7 @@ class Batcher:
         counts.received += 1
         self._pending.add(request)
         loop = asyncio.get_running_loop()
-        request.holder, request.ended = self, loop.create_future()
+        request.queue, request.ended = self, loop.create_future()
         request.timer = loop.call_later(request.deadline - request.arrived, self._expire, request)
         self._wake_up.set()
         return request

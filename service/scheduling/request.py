@@ -11,12 +11,22 @@ from packbert.service.errors import InferenceFailed, ServiceError
 from packbert.service.trace_context import TRACEPARENT
 
 
-class RequestHolder(Protocol):
-    """What has admitted a request: a `Batcher`, or an `EngineClient` for an engine in another process."""
+class InferenceQueue(Protocol):
+    """Where requests wait for the model: a `Batcher`, or an `EngineClient` for an engine in another process."""
 
-    def append(self, request: "Request", work: Sequence[Tokens], reserved: int) -> None: ...
+    def check_admission(self, tokens: int) -> None:
+        """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
 
-    def withdraw(self, request: "Request") -> None: ...
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float
+    ) -> "Request":
+        """As Batcher.begin."""
+
+    def append(self, request: "Request", work: Sequence[Tokens], reserved: int) -> None:
+        """As Request.append."""
+
+    def withdraw(self, request: "Request") -> None:
+        """As Request.withdraw."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +56,7 @@ class Request:
     size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
     rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
-    holder: RequestHolder = field(init=False)  # set on admission, as the next two
+    queue: InferenceQueue = field(init=False)  # set on admission, as the next two
     ended: "asyncio.Future[None]" = field(init=False)  # done when the request has ended, however it has
     timer: asyncio.TimerHandle = field(init=False)  # ends the request
     _taken: int = field(default=0, init=False)  # rows that `take_rows` has returned
@@ -63,19 +73,19 @@ class Request:
 
         Does nothing where the request has ended, and ends it where it is too large.
         """
-        self.holder.append(self, work, reserved)
+        self.queue.append(self, work, reserved)
 
     async def finish(self) -> "Request":
         """The request itself, with all of its rows, once it has ended. Raises what has ended it, as Batcher.submit."""
         try:
             await self.ended
         finally:
-            self.holder.withdraw(self)
+            self.queue.withdraw(self)
         return self
 
     def withdraw(self) -> None:
         """Ends the request. Does nothing where it has ended."""
-        self.holder.withdraw(self)
+        self.queue.withdraw(self)
 
     async def next_rows(self) -> list[Row]:
         """Waits as `caught_up`, then as `take_rows`: for a request whose further sequences depend on these rows."""
@@ -144,7 +154,7 @@ class Request:
         return not self.queued_tokens and not self.missing
 
     def extend(self, work: Sequence[Tokens], reserved: int) -> None:
-        """Takes the next of the missing sequences: what a holder does on `append`."""
+        """Takes the next of the missing sequences: what the queue does on `append`."""
         lengths = [len(tokens.ids) for tokens in work]
         self.work += work
         self.lengths += lengths

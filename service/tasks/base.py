@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.model_export.artifact.batch import Row
 from packbert.service.artifact import Manifest
 from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
-from packbert.service.scheduling.request import Request
+from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import TruncationFields
@@ -53,16 +53,6 @@ class TaskResult:
         return self.tokenize_seconds, self.queue_seconds, self.forward_seconds, self.format_seconds
 
 
-class InferenceQueue(Protocol):
-    """Where sequences wait for the model, in this process or in the engine's: a `Batcher` or an `EngineClient`."""
-
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request: ...
-
-    def begin(
-        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float
-    ) -> Request: ...
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Forecast:
     """What a task expects of sequences that it makes itself; it keeps the numbers as an `EncodingJob` does."""
@@ -73,6 +63,10 @@ class Forecast:
 
 
 Job = EncodingJob | Forecast
+
+
+def accept(sequences: Sequence[EncodedText], first: int) -> None:
+    """The Check of a task that accepts all texts."""
 
 
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
@@ -112,7 +106,7 @@ class Tasks:
         options: EncodeOptions,
         *,
         timeout_seconds: float,
-        check: Check = lambda sequences, first: None,
+        check: Check = accept,
         encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
@@ -129,12 +123,9 @@ class Tasks:
         else:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
             return await self.run_job(job, check=check, timeout_seconds=timeout_seconds)
-        check(sequences, 0)
-        return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds)
+        return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds, check)
 
-    async def run_job(
-        self, job: EncodingJob, *, timeout_seconds: float, check: Check = lambda sequences, first: None
-    ) -> TaskResult:
+    async def run_job(self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text.
 
         Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
@@ -149,7 +140,7 @@ class Tasks:
         request = self._begin(job, timeout_seconds)
         sequences = await _append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = time.perf_counter() - started
-        result = await _result(request.finish(), sequences, job.owners)
+        result = await _finish(request, sequences, job.owners)
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
         result.tokenize_seconds, result.queue_seconds = tokenize_seconds, result.queue_seconds - tokenize_seconds
         return result
@@ -158,8 +149,7 @@ class Tasks:
         """Runs the model on what `steps` makes for the request that is passed to it; the model runs on the first of
         these while later ones are made. The result has no time of tokenizing."""
         request = self._begin(job, timeout_seconds)
-        sequences = await _append_all(request, job, steps(request))
-        return await _result(request.finish(), sequences, job.owners)
+        return await _finish(request, await _append_all(request, job, steps(request), accept), job.owners)
 
     async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
@@ -179,13 +169,19 @@ class Tasks:
         return self.queue.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout_seconds)
 
     async def _run_whole(
-        self, sequences: Sequence[EncodedText], owners: Sequence[int], started: float, timeout_seconds: float
+        self,
+        sequences: Sequence[EncodedText],
+        owners: Sequence[int],
+        started: float,
+        timeout_seconds: float,
+        check: Check = accept,
     ) -> TaskResult:
         """Runs all sequences of a request, which has been tokenized since `started`."""
         check_tokens(sequences, owners)
         tokenize_seconds = time.perf_counter() - started
-        running = self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        result = await _result(running, sequences, owners)
+        check(sequences, 0)
+        request = self.queue.begin(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
+        result = await _finish(request, sequences, owners)
         result.tokenize_seconds = tokenize_seconds
         return result
 
@@ -269,10 +265,10 @@ def with_index_of_text(error: ServiceError, owners: Sequence[int]) -> ServiceErr
     return error
 
 
-async def _result(running: Awaitable[Request], sequences: Sequence[EncodedText], owners: Sequence[int]) -> TaskResult:
-    """The result of a run, without a value; each sequence that is cut counts as a truncated input."""
+async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Sequence[int]) -> TaskResult:
+    """The result of the request, without a value; each sequence that is cut counts as a truncated input."""
     try:
-        request = await running
+        await request.finish()
     except ServiceError as error:
         raise with_index_of_text(error, owners) from None
     truncated = tokens = 0
@@ -292,9 +288,7 @@ async def _result(running: Awaitable[Request], sequences: Sequence[EncodedText],
     )
 
 
-async def _append_all(
-    request: Request, job: Job, steps: Steps, check: Check = lambda sequences, first: None
-) -> list[EncodedText]:
+async def _append_all(request: Request, job: Job, steps: Steps, check: Check) -> list[EncodedText]:
     """Appends all sequences to the request as they are made; fewer where it fails meanwhile."""
     sequences: list[EncodedText] = []
     async with _until_failed(request), aclosing(steps):

@@ -46,16 +46,15 @@ class EngineClient:
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
-        """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
-        return await self.begin(work, timeout_seconds=timeout_seconds).finish()
-
     def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
-        """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
+        """As Batcher.begin, but the request ends with what that raises, and with Unavailable where the engine ends.
+
+        Raises Unavailable without an engine.
+        """
         self._check_open()
         now, loop = time.monotonic(), asyncio.get_running_loop()
         request = Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=tokens)
-        request.holder, request.ended = self, loop.create_future()
+        request.queue, request.ended = self, loop.create_future()
         self._last_id = request.number = self._last_id + 1
         request.timer = loop.call_later(timeout_seconds + self.grace_seconds, self._give_up, request)
         self._requests[request.number] = request

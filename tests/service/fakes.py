@@ -13,7 +13,7 @@ from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import OutOfMemory, ServiceError
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import Request
+from packbert.service.scheduling.request import InferenceQueue, Request
 
 T = TypeVar("T")
 
@@ -121,12 +121,11 @@ class WholeQueue(ABC):
     @abstractmethod
     def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]: ...
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
-        return await self.begin(work, timeout_seconds=timeout_seconds).finish()
+    def check_admission(self, tokens: int) -> None: ...
 
     def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
         request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
-        request.holder, request.ended = self, asyncio.get_running_loop().create_future()
+        request.queue, request.ended = self, asyncio.get_running_loop().create_future()
         self._answer(request)
         return request
 
@@ -145,6 +144,10 @@ class WholeQueue(ABC):
             request.end()
         except ServiceError as error:
             request.end(error)
+
+
+async def submit(queue: InferenceQueue, work: Sequence[Tokens], timeout_seconds: float = 60.0) -> Request:
+    return await queue.begin(work, timeout_seconds=timeout_seconds).finish()
 
 
 def make_queue(

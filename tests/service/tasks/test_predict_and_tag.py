@@ -12,8 +12,9 @@ import pytest
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
+from packbert.service.scheduling.request import InferenceQueue
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import InferenceQueue, Limits, Tasks
+from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.predict import TagRequest
 from packbert.service.tasks.tag import tag

@@ -33,6 +33,7 @@ from packbert.service.workers.child import open_pipe
 from packbert.service.workers.engine_client import EngineClient
 from packbert.service.workers.engine_worker import EngineWorker
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
+from tests.service.fakes import submit as submit_work
 
 GRACE_SECONDS = 10
 E = TypeVar("E", bound=ServiceError)
@@ -145,7 +146,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def submit(client: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0) -> "asyncio.Task[Request]":
-    return asyncio.create_task(client.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
+    return asyncio.create_task(submit_work(client, [sequence(n, length) for n in numbers], timeout))
 
 
 def numbers_of(result: Request) -> list[int]:
@@ -463,7 +464,7 @@ def test_a_request_that_no_run_would_end_is_refused(tmp_path: Path, work: list[T
     async def story() -> None:
         async with start(tmp_path) as processes:
             client = await processes.connected()
-            whole = asyncio.create_task(client.submit(work, timeout_seconds=100))
+            whole = asyncio.create_task(submit_work(client, work))
             parts = parts_of(client, 4, 16)
             parts.append([sequence(2), sequence(3)], 8)
             parts.append(work, 0)
