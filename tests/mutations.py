@@ -88,7 +88,7 @@ TARGETS = (
             M("reshape(sum(block.row_counts), *block", "reshape(-1, *block"),
             M("except (IndexError, ValueError) as error:", "except IndexError as error:"),
             M("if len(body) > MAX_FRAME_BYTES:", "if False:"),
-            M("if not 0 < size <= limit:", "if not 0 < size:"),
+            M("if not 0 < size <= MAX_FRAME_BYTES:", "if not 0 < size:"),
             M("        if not self._frames:\n", "        if self._frames:\n"),
         ),
     ),

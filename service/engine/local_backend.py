@@ -28,7 +28,9 @@ class LocalBackend(Backend):
     ) -> None:
         super().__init__(artifact, settings, metrics, degraded=degraded)
         metrics.exemplars = settings.tracing
-        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner, self.tracing)
+        self.engine = ModelEngine(
+            artifact, settings, metrics, degraded, lambda: self.on_fatal(), make_runner, self.tracing
+        )
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -65,6 +67,3 @@ class LocalBackend(Backend):
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready())
         return render([state, *self.metrics.registries], accept)
-
-    def _end(self) -> None:
-        self.on_fatal()

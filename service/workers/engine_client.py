@@ -135,7 +135,7 @@ class EngineClient:
         writer = MessageWriter(stream)
         try:
             writer.send(messages.Hello(messages.VERSION, self.artifact))
-            if (await messages.read_hello(reader, messages.FROM_ENGINE)).artifact != self.artifact:
+            if (await messages.read_hello(reader)).artifact != self.artifact:
                 self.on_other_artifact()
                 return
             self._writer = writer
@@ -161,12 +161,8 @@ class EngineClient:
                 self._overloaded_until = time.monotonic() + REJECT_SECONDS
             if (request := self._requests.get(message.request_id)) is not None:
                 request.end(error)
-        elif isinstance(message, messages.QueryReply):
-            query = self._queries.get(message.query_id)
-            if query is not None and not query.done():
-                query.set_result(message.content)
-        else:
-            raise messages.ProtocolError("a second hello")
+        elif (query := self._queries.get(message.query_id)) is not None and not query.done():
+            query.set_result(message.content)
 
     def _check_open(self) -> None:
         """Raises Unavailable after `close`, and as `_engine_writer`."""

@@ -36,7 +36,6 @@ class ApiConnection:
     engine: ModelEngine
     writer: MessageWriter
     _requests: dict[int, Request] = field(default_factory=dict)  # admitted and not answered
-    _reported_full: bool = False  # the API worker may reject requests by itself only after it has heard so
 
     def __repr__(self) -> str:
         return f"<ApiConnection {len(self._requests)} requests>"
@@ -44,7 +43,7 @@ class ApiConnection:
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Until the connection ends; then its pending requests are cancelled. Raises as `read_message` does."""
         try:
-            await messages.read_hello(reader, messages.FROM_API)
+            await messages.read_hello(reader)
             self.writer.send(messages.Hello(messages.VERSION, self.engine.artifact.digest))
             while True:
                 self._handle(await messages.read_message(reader, messages.FROM_API))
@@ -72,13 +71,9 @@ class ApiConnection:
             if (request := self._requests.pop(message.request_id, None)) is not None:
                 request.withdraw()
         elif isinstance(message, messages.RejectedLocally):
-            if not self._reported_full:
-                raise messages.ProtocolError("rejections although the queue was not full")
             self.engine.batcher.counts.refuse(message.requests)
-        elif isinstance(message, messages.Query):
-            self._send(messages.QueryReply(message.query_id, self._reply_to(message.topic)))
         else:
-            raise messages.ProtocolError("a second hello")
+            self._send(messages.QueryReply(message.query_id, self._reply_to(message.topic)))
 
     def _submit(self, message: messages.Submit) -> None:
         """Admits the request, or refuses it."""
@@ -118,9 +113,7 @@ class ApiConnection:
             self._answer_when_ready(request_id, request)
 
     def _send_error(self, request_id: int, tokens: int, error: ServiceError) -> None:
-        full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests
-        self._reported_full |= full
-        rejected = tokens if full else 0
+        rejected = tokens if type(error) is Overloaded else 0  # DeadlineTooShort says nothing of other requests
         self._send(messages.to_error_reply(request_id, error, min_rejected_tokens=rejected))
 
     def _reply_to(self, topic: messages.Topic) -> bytes:

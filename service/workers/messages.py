@@ -16,19 +16,12 @@ from packbert.service import errors
 
 VERSION = 9
 MAX_FRAME_BYTES = 256 * 2**20
-MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
-QUEUE_ERRORS = (
-    errors.DeadlineExceeded,
-    errors.DeadlineTooShort,
-    errors.Overloaded,
-    errors.TooLarge,
-    errors.TooMuchForDeadline,
-    errors.Unavailable,
-    errors.Invalid,
-)
-RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
-ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
+ERROR_TYPES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.ServiceError)
+}
 Topic = Literal["ready", "info", "metrics"]
 Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -141,8 +134,9 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
-FromApi = Hello | Submit | Append | Cancel | RejectedLocally | Query
-FromEngine = Hello | Result | ErrorReply | QueryReply
+FromApi = Submit | Append | Cancel | RejectedLocally | Query
+FromEngine = Result | ErrorReply | QueryReply
+HELLO: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 _encoder = msgspec.msgpack.Encoder()
@@ -181,13 +175,11 @@ class MessageWriter:
         self.stream.writelines(frames)
 
 
-async def read_message(
-    reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]", *, limit: int = MAX_FRAME_BYTES
-) -> M:
+async def read_message(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> M:
     """Raises ProtocolError on an invalid frame, IncompleteReadError or OSError at the end of the connection."""
     (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
-    if not 0 < size <= limit:
-        raise ProtocolError(f"a frame of {size} bytes; at most {limit} are accepted")
+    if not 0 < size <= MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are accepted")
     body = await reader.readexactly(size)
     try:
         return decoder.decode(body)
@@ -195,18 +187,17 @@ async def read_message(
         raise ProtocolError(f"a frame that is not a message: {error}") from None
 
 
-async def read_hello(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> Hello:
-    """As `read_message`; raises ProtocolError where the first message is not a Hello of this version."""
-    hello = await read_message(reader, decoder, limit=MAX_HELLO_BYTES)
-    if not isinstance(hello, Hello) or hello.version != VERSION:
-        raise ProtocolError(f"no hello of version {VERSION}")
+async def read_hello(reader: asyncio.StreamReader) -> Hello:
+    """The first message of a connection. Raises as `read_message`, and ProtocolError for another version."""
+    hello = await read_message(reader, HELLO)
+    if hello.version != VERSION:
+        raise ProtocolError(f"a hello of version {hello.version}; this is version {VERSION}")
     return hello
 
 
 def to_error_reply(request_id: int, error: errors.ServiceError, *, min_rejected_tokens: int = 0) -> ErrorReply:
-    name = type(error).__name__
     fields = (error.message, error.code, error.index, error.retry_after, min_rejected_tokens)
-    return ErrorReply(request_id, name if name in ERROR_TYPES else "InferenceFailed", *fields)
+    return ErrorReply(request_id, type(error).__name__, *fields)
 
 
 def to_exception(reply: ErrorReply) -> errors.ServiceError:

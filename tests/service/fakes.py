@@ -121,7 +121,7 @@ class WholeQueue(ABC):
     @abstractmethod
     def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]: ...
 
-    def check_admission(self, tokens: int) -> None: ...
+    def check_admission(self, tokens: int) -> None: ...  # noqa: B027 - refuses none
 
     def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
         request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)

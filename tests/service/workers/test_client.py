@@ -425,7 +425,6 @@ VIOLATIONS = {
     "no hello": messages.frame(messages.Cancel(1)),
     "two hellos": HELLO + HELLO,
     "another version": messages.frame(messages.Hello(99, "mine")),
-    "rejections without a full queue": HELLO + messages.frame(messages.RejectedLocally(1)),
     "a negative number of rejections": HELLO + messages.frame(messages.RejectedLocally(-1)),
     "an engine's message": HELLO + messages.frame(messages.QueryReply(1, b"")),
     "random": HELLO + struct.pack("<I", 5) + b"\xff\x00\xc1aa",
