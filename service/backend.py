@@ -70,9 +70,10 @@ class Backend(ABC):
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""
 
-    @abstractmethod
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
+        if self._tasks is not None:
+            self.queue.close(SHUTTING_DOWN)
 
     @abstractmethod
     async def ready(self) -> str:

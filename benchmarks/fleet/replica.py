@@ -13,7 +13,7 @@ from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import ServiceError
 from packbert.service.scheduling.cores import CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, Request, SequenceJob, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, Request, Selection, SequenceJob
 from packbert.service.scheduling.watchdog import average_rate
 
 
@@ -79,25 +79,25 @@ class Replica:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        while (share := self._next_share()) is not None:
-            self._start_run(share)
+        while (selection := self._next_selection()) is not None:
+            self._start_run(selection)
 
-    def _next_share(self) -> Share | None:
-        """As Batcher._next_share; nothing is prepared ahead, which is for CUDA."""
+    def _next_selection(self) -> Selection | None:
+        """As Batcher._next_selection; nothing is prepared ahead, which is for CUDA."""
         concurrency = self.machine.concurrency
         free = not self._in_flight or (not self._uses_all_cores and self._in_flight < concurrency.side_by_side)
         if not self.queue.tokens or not free:
             return None
         return self._sharing.next(self._in_flight) if concurrency.per_core else WHOLE_BUDGET
 
-    def _start_run(self, share: Share) -> None:
+    def _start_run(self, selection: Selection) -> None:
         concurrency = self.machine.concurrency
-        batch = self.queue.next_batch(self.events.now, share)
+        batch = self.queue.next_batch(self.events.now, selection)
         for request in batch.expired:
             self.ended(request, False)
         if not batch.jobs:
             return
-        self._uses_all_cores = not self._in_flight and (share.all_cores or not self.queue.tokens)
+        self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
         tokens = sum(request.lengths[index] for request, index in batch.jobs)
         seconds = self.machine.run_seconds(tokens, all_cores=self._uses_all_cores)
         if self._refusing_seconds:

@@ -8,7 +8,6 @@ from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.errors import SHUTTING_DOWN
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.settings import Settings
@@ -48,10 +47,6 @@ class LocalBackend(Backend):
     def leave(self) -> None:
         super().leave()
         self.engine.health.draining = True
-
-    def cancel_pending(self) -> None:
-        if self.engine.opened:
-            self.engine.batcher.close(SHUTTING_DOWN)
 
     async def ready(self) -> str:
         return self.engine.readiness()

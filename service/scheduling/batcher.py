@@ -23,8 +23,8 @@ from packbert.service.scheduling.request import (
     WHOLE_BUDGET,
     Request,
     RunBatch,
+    Selection,
     SequenceJob,
-    Share,
     check_not_empty,
     halves,
     run_error,
@@ -227,34 +227,34 @@ class Batcher:
     async def _dispatch_loop(self) -> None:
         while not self.queue.closed:
             await self._wake_up.wait()
-            share = self._next_share()
-            if share is None:
+            selection = self._next_selection()
+            if selection is None:
                 self._wake_up.clear()
             else:
-                await self._step(share)
+                await self._step(selection)
 
-    async def _step(self, share: Share) -> None:
+    async def _step(self, selection: Selection) -> None:
         """Decides on a batch, runs it, delivers its rows. A failed run is halved down to the one that fails."""
-        parts = [self._next_batch(share)]
-        if not parts[0]:  # all that was taken had expired: others get the event loop before the next try
+        to_run = [self._next_batch(selection)]
+        if not to_run[0]:  # all that was taken had expired: others get the event loop before the next try
             await asyncio.sleep(0)
         self._in_flight += 1
-        while parts:
-            jobs = [job for job in parts.pop() if not job[0].ended.done()]
+        while to_run:
+            jobs = [job for job in to_run.pop() if not job[0].ended.done()]
             if not jobs:
                 continue
             try:
                 rows, batch, began, ended = await self._run_batch(jobs)
             except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
-                parts += self._split_or_fail(jobs, error)
+                to_run += self._split_or_fail(jobs, error)
             else:
-                parts += self._deliver(jobs, rows, began, ended)
+                to_run += self._deliver(jobs, rows, began, ended)
                 self._record_batch(jobs, batch, began, ended)
         self._in_flight -= 1
         if self.queue.tokens:
             self._wake_up.set()
 
-    def _next_share(self) -> Share | None:
+    def _next_selection(self) -> Selection | None:
         """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.
 
         None: nothing is dispatched now.
@@ -265,11 +265,11 @@ class Batcher:
             return None if self._in_flight and self._uses_all_cores else self._sharing.next(self._in_flight)
         return WHOLE_BUDGET if not self._in_flight or self.queue.fills_a_batch else None
 
-    def _next_batch(self, share: Share) -> Sequence[SequenceJob]:
-        batch = self.queue.next_batch(self.clock(), share)
+    def _next_batch(self, selection: Selection) -> Sequence[SequenceJob]:
+        batch = self.queue.next_batch(self.clock(), selection)
         for request in batch.expired:
             self._expire(request)
-        self._uses_all_cores = not self._in_flight and (share.all_cores or not self.queue.tokens)
+        self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
         return batch.jobs
 
     async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:
@@ -310,7 +310,7 @@ class Batcher:
     def _deliver(
         self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float
     ) -> list[Sequence[SequenceJob]]:
-        """Gives the finite rows to their requests; returns what is to run again, in parts.
+        """Gives the finite rows to their requests; returns what is to run again, in halves.
 
         A row that is not finite may be innocent: another sequence in its attention row can have caused it. So these run
         again.
@@ -334,7 +334,7 @@ class Batcher:
         return halves(not_finite) if not_finite else []
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
-        """Counts a failed run; returns what is to run again, in parts, or fails the requests where that is nothing."""
+        """Counts a failed run; returns what is to run again, in halves, or fails the requests where that is nothing."""
         self.failures_in_a_row += 1
         self.failures.failed_runs += 1
         self.failures.out_of_memory += isinstance(error, OutOfMemory)

@@ -40,7 +40,7 @@ class FairOrder:
         """`tokens` of a request of `size` are served, the `last` ones or not."""
         cost = tokens + max(0, self.minimum_cost - size) if last else tokens
         self._count(finish, -tokens, -cost)
-        self._share(cost)
+        self._serve_equally(cost)
 
     def leave(self, number: int, finish: float, tokens: int, size: int) -> None:
         """`tokens` of request `number` will not be served; what it was served before still counts."""
@@ -110,9 +110,9 @@ class FairOrder:
             heappush(self._heap, (now + shared, number))
         else:
             self._finishes.pop(number, None)
-            self._share(-shared)
+            self._serve_equally(-shared)
 
-    def _share(self, cost: float) -> None:
+    def _serve_equally(self, cost: float) -> None:
         """Lets the unfinished requests share `cost` equally."""
         heap, finishes = self._heap, self._finishes
         while heap and cost > 0:

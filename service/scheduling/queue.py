@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Unavailable, suspension
 from packbert.service.scheduling.order import FairOrder
-from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
 from packbert.service.scheduling.wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
@@ -148,33 +148,33 @@ class RequestQueue:
         self._fair.correct(request.number, request.virtual_finish, request.unserved - before)
         self._put_in_order(request)
 
-    def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
-        """Late requests, then the others in their order, until the token budget or a smaller `share` is used up.
+    def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
+        """Late requests, then the others in their order, until the token budget or a smaller `selection` is used up.
 
         An exclusive request is first and alone. The first sequence of a batch is taken however long it is, so a batch
         is empty only where nothing is queued or all that is queued has expired.
         """
-        batch = NextBatch(min(share.room or self.token_budget, self.token_budget))
+        batch = NextBatch(min(selection.tokens or self.token_budget, self.token_budget))
         if (exclusive := next(iter(self._exclusive.values()), None)) is not None:
-            self._take(batch, exclusive, batch.room)
+            self._take(batch, exclusive, batch.tokens_left)
             return batch
-        reserved = batch.room // 2
-        if (first := share.first) is not None and not self._expire(batch, first, now):
-            self._take(batch, first, 0 if share.all_cores else batch.room)
-            if share.all_cores:
+        half = batch.tokens_left // 2
+        if (first := selection.first) is not None and not self._expire(batch, first, now):
+            self._take(batch, first, 0 if selection.all_cores else batch.tokens_left)
+            if selection.all_cores:
                 return batch
         if self._ageing:
-            self._take_late(batch, now, reserved)
-        self._take_in_order(batch, now, reserved)
+            self._take_late(batch, now, half)
+        self._take_in_order(batch, now, half)
         if batch.jobs:
             self._batches_since_small += 1
         return batch
 
-    def _take_late(self, batch: NextBatch, now: float, reserved: int) -> None:
+    def _take_late(self, batch: NextBatch, now: float, half: int) -> None:
         """Requests that have waited for `max_wait_seconds`, first come, first served, up to half of the batch."""
         waiting, ageing = self._waiting, self._ageing
         idle: list[int] = []  # requests whose next sequences are missing
-        while ageing and batch.room > reserved:
+        while ageing and batch.tokens_left > half:
             request = waiting.get(ageing[0])
             if request is None:
                 ageing.popleft()
@@ -184,26 +184,26 @@ class RequestQueue:
                 continue
             elif not request.queued_tokens:
                 idle.append(ageing.popleft())
-            elif not self._take(batch, request, batch.room - reserved):
+            elif not self._take(batch, request, batch.tokens_left - half):
                 break
         ageing.extendleft(reversed(idle))
 
-    def _take_in_order(self, batch: NextBatch, now: float, reserved: int) -> None:
+    def _take_in_order(self, batch: NextBatch, now: float, half: int) -> None:
         """A request whose next sequence does not fit the rest keeps its place: it cannot starve, shorter ones pass it.
 
         For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may use only half of each
         batch: the next small request neither waits for a full batch to end nor shares one.
         """
         skipped: list[Request] = []
-        while self._order and batch.room > 0 and len(skipped) < MAX_SKIPPED:
+        while self._order and batch.tokens_left > 0 and len(skipped) < MAX_SKIPPED:
             if (request := self._waiting.get(heappop(self._order)[1])) is None:
                 continue
             request.in_order = False
             if self._expire(batch, request, now):
                 continue
             bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
-            kept_free = reserved if bulk and self._batches_since_small < RECENT_BATCHES else 0
-            taken = self._take(batch, request, batch.room - kept_free)
+            kept_free = half if bulk and self._batches_since_small < RECENT_BATCHES else 0
+            taken = self._take(batch, request, batch.tokens_left - kept_free)
             if taken and not bulk:
                 self._batches_since_small = 0
             if request.queued_tokens:
@@ -219,12 +219,12 @@ class RequestQueue:
         batch.expired.append(request)
         return True
 
-    def _take(self, batch: NextBatch, request: Request, room: int) -> int:
-        """Moves the next sequences of the request that fit into `room` to the batch; how many tokens they have."""
+    def _take(self, batch: NextBatch, request: Request, max_tokens: int) -> int:
+        """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have."""
         queued = request.queued_tokens
-        batch.jobs += request.dispatch(room, always_one=not batch.jobs)
+        batch.jobs += request.dispatch(max_tokens, always_one=not batch.jobs)
         taken = queued - request.queued_tokens
-        batch.room -= taken
+        batch.tokens_left -= taken
         self.tokens -= taken
         if request.dispatched_all:
             self._forget(request)

@@ -22,6 +22,9 @@ class InferenceQueue(Protocol):
     ) -> "Request":
         """As Batcher.begin."""
 
+    def close(self, reason: str) -> None:
+        """Answers requests that wait, and new ones, with 503."""
+
     def append(self, request: "Request", work: Sequence[Tokens], reserved: int) -> None:
         """As Request.append."""
 
@@ -163,18 +166,18 @@ class Request:
         self.missing = max(1, self.missing - len(lengths)) if reserved else 0
         self.reserved = reserved
 
-    def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that fit into `room` tokens; `always_one`: the first one, however long."""
+    def dispatch(self, max_tokens: int, *, always_one: bool) -> "list[SequenceJob]":
+        """The next sequences that fit into `max_tokens`; `always_one`: the first one, however long."""
         jobs: list[SequenceJob] = []
         lengths = self.lengths
         while self.dispatched < len(lengths):
             length = lengths[self.dispatched]
-            if length > room and (jobs or not always_one):
+            if length > max_tokens and (jobs or not always_one):
                 break
             jobs.append((self, self.dispatched))
             self.dispatched += 1
             self.queued_tokens -= length
-            room -= length
+            max_tokens -= length
         return jobs
 
 
@@ -182,20 +185,20 @@ SequenceJob = tuple[Request, int]  # one sequence in a run: its request and its 
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Share:
-    """What the next batch takes of the queue: the next sequence of `first`, and then what fits the rest of `room`."""
+class Selection:
+    """What the next batch takes of the queue: the next sequence of `first`, and then what fits the rest of `tokens`."""
 
-    room: int = 0  # tokens; 0: as many as the token budget
+    tokens: int = 0  # 0: as many as the token budget
     first: Request | None = None  # has a queued sequence; None: the first request in the queue's order
     all_cores: bool = False  # the batch is `first`'s next sequence alone
 
 
-WHOLE_BUDGET = Share()
+WHOLE_BUDGET = Selection()
 
 
 @dataclass(slots=True, eq=False)
 class NextBatch:
-    room: int  # tokens that still fit
+    tokens_left: int  # that still fit
     jobs: list[SequenceJob] = field(default_factory=list)
     expired: list[Request] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 

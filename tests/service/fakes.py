@@ -123,6 +123,8 @@ class WholeQueue(ABC):
 
     def check_admission(self, tokens: int) -> None: ...  # noqa: B027 - refuses none
 
+    def close(self, reason: str) -> None: ...  # noqa: B027 - nothing waits
+
     def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
         request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
         request.queue, request.ended = self, asyncio.get_running_loop().create_future()

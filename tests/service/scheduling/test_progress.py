@@ -33,18 +33,18 @@ def dispatch_until_empty(
                 except (Overloaded, TooLarge):
                     continue
         free = len(in_flight) < cores and not (in_flight and alone)
-        share = sharing.next(len(in_flight)) if free and queue.tokens else None
-        if share is None:
+        selection = sharing.next(len(in_flight)) if free and queue.tokens else None
+        if selection is None:
             if in_flight:
                 in_flight.pop(int(draw.integers(len(in_flight))))
             else:
                 assert not queue.tokens, "nothing runs and nothing is dispatched, though sequences are queued"
             continue
-        batch = queue.next_batch(now, share)
+        batch = queue.next_batch(now, selection)
         assert batch.jobs or batch.expired, "a dispatched batch took nothing, though sequences are queued"
         batches += 1
         if batch.jobs:
-            alone = not in_flight and (share.all_cores or not queue.tokens)
+            alone = not in_flight and (selection.all_cores or not queue.tokens)
             in_flight.append(batch.jobs)
     return batches
 
