@@ -184,7 +184,6 @@ TARGETS = (
             M("1 + beam * (len(text.masks) - 1)", "1 + beam * len(text.masks)"),
             M("if len(found) == self.beam:", "if len(found) == self.beam - 1:"),
             M("top_k = min(default_top_k, beam)", "top_k = default_top_k"),
-            M("total.tokens += result.tokens", "total.tokens = result.tokens"),
             M("position == positions[mask - 1] + 1:", "position >= positions[mask - 1] + 1:"),
         ),
     ),
@@ -192,9 +191,8 @@ TARGETS = (
         "service/tasks/passes.py",
         "tests/service/tasks/test_masks.py tests/service/tasks/test_passes.py",
         (
-            M("left -= sum(map(len, made))", "left -= len(made)"),
+            M("job.expected_tokens -= sum(map(len, made))", "job.expected_tokens -= len(made)"),
             M("if tokens > most:", "if tokens > most + 1:"),
-            M("request.withdraw()", "pass"),
         ),
     ),
     Target(
@@ -280,7 +278,10 @@ TARGETS = (
     Target(
         "service/tasks/base.py",
         "tests/service/tasks/test_parts.py",
-        (M("tokenize_seconds = min(tokenize_seconds, result.queue_seconds)", "tokenize_seconds += 0.0"),),
+        (
+            M("tokenize_seconds = min(tokenize_seconds, result.queue_seconds)", "tokenize_seconds += 0.0"),
+            M("except BaseException:\n        request.withdraw()", "except BaseException:\n        pass"),
+        ),
     ),
 )
 

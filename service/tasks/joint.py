@@ -64,11 +64,6 @@ class Search:
     def done(self) -> bool:
         return not self.states[0].open_masks()
 
-    @property
-    def passes_left(self) -> int:
-        """At most; exactly so many in the last round."""
-        return len(self.states) + self.beam * (len(self.states[0].open_masks()) - 1)
-
     def passes(self) -> Iterator[EncodedText]:
         """A pass for each partly filled text, which scores all of its open masks."""
         return map(self._pass, self.states)
@@ -134,9 +129,10 @@ async def fill_together(
 
     Raises TooLarge where all rounds together could be more than the queue takes at once.
     """
-    searches = [Search(text, beam) for text in texts]
-    job = _forecast(searches)
-    check_cost(tasks, job.expected_sequences, job.expected_tokens, WAY_OUT)
+    passes = [1 + beam * (len(text.masks) - 1) for text in texts]
+    count, tokens = sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True))
+    check_cost(tasks, count, tokens, WAY_OUT)
+    job, searches = Forecast(expected_sequences=count, expected_tokens=tokens), [Search(text, beam) for text in texts]
     result = await run_forecast(tasks, job, partial(_rounds, searches, job), timeout_seconds=timeout_seconds)
     result.truncated = sum(text.truncated for text in texts)
     value = LongList()
@@ -145,16 +141,9 @@ async def fill_together(
     return result.finish(value)
 
 
-def _forecast(searches: Sequence[Search]) -> Forecast:
-    passes = [search.passes_left for search in searches]
-    tokens = sum(count * len(search.text) for count, search in zip(passes, searches, strict=True))
-    return Forecast(expected_sequences=sum(passes), expected_tokens=tokens)
-
-
 async def _rounds(searches: Sequence[Search], job: Forecast, request: Request) -> Steps:
     """The passes of each round, which are made from the rows of the one before it."""
     while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
-        job.expected_tokens = _forecast([search for _, search in left]).expected_tokens
         async for made in make_passes(job, ((index, one) for index, search in left for one in search.passes())):
             yield made
         try:
