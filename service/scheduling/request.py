@@ -123,8 +123,8 @@ class Request:
         if self.answered == len(self.rows):
             if not self.missing:
                 self.end()
-            elif self._caught_up is not None and not self._caught_up.done():
-                self._caught_up.set_result(None)
+            else:
+                self._wake()
 
     def end(self, error: ServiceError | None = None) -> None:
         """Does nothing where the request has ended."""
@@ -134,6 +134,9 @@ class Request:
             self.ended.set_result(None)
         else:
             self.ended.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._caught_up is not None and not self._caught_up.done():
             self._caught_up.set_result(None)
 
