@@ -161,7 +161,9 @@ class Supervisor:
 def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
     try:
-        listeners, admin_listeners = _bind_ports(settings)
+        host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
+        listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
+        admin_listeners = bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
     except ListenError as error:
         log.error("%s", error)
         return 1
@@ -200,13 +202,6 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
         code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
     os.close(lifeline_write_end)
     return code
-
-
-def _bind_ports(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
-    """For each API worker a socket on BERT_PORT, and one on BERT_ADMIN_PORT if there is one. Raises ListenError."""
-    host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
-    listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
-    return listeners, bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
 
 
 def bind_engine_socket(folder: Path) -> socket.socket:

@@ -165,7 +165,7 @@ def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
     async def story(time: FakeTime) -> None:
         batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
         metrics.observe_queue(batcher, "CPU", degraded=False)
-        request = batcher.begin(3, 300, timeout_seconds=1000.0)
+        request = batcher.begin((), sequences=3, tokens=300, timeout_seconds=1000.0)
         request.append([sequence(1)], 200)
         values = render_metrics(metrics)
         assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)
