@@ -112,34 +112,17 @@ TARGETS = (
     ),
     Target(
         "service/tokenization/jobs.py",
-        "tests/service/tokenization/test_pieces.py tests/service/tokenization/test_scheduler.py",
+        "tests/service/tokenization/test_jobs.py tests/service/tokenization/test_scheduler.py",
         (
-            M("(end == first or cost + self.sizes[end] <= PIECE_CHARACTERS)", "True"),
-            M("cost += self.sizes[end] + TEXT_COST * self.sequences_per_text", "cost += self.sizes[end]"),
+            M("(end == first or cost + sizes[end] <= CHUNK_CHARACTERS)", "True"),
+            M("cost += sizes[end] + TEXT_COST * sequences_per_text", "cost += sizes[end]"),
             M("return 0 if self.done else max(1, ", "return 0 if self.done else max(0, "),
-            M("if not text.truncated:", "if True:"),
-            M("self.limit + cut - (1 if long.left else 0)", "self.limit + cut"),
-            M("if cut > 0 and self.truncate is None:", "if cut >= 0 and self.truncate is None:"),
-            M("* rate + self.tokenizer.num_special_tokens_to_add(pair)", "* rate"),
-            M("already_cut=cut)", "already_cut=0)"),
-        ),
-    ),
-    Target(
-        "service/tokenization/jobs.py",
-        "tests/service/tokenization/test_pieces.py",
-        (
-            M("if side.tokens <= self.room]:", "if side.tokens < self.room]:"),
-            M("self._first = start if self.from_end else 0", "self._first = 0"),
-            M(
-                "key=lambda side: side.tokens) if self.room % 2 else None",
-                "key=lambda side: side.tokens)",
-                "one more piece is read of a text whose kept tokens are known: the parity only saves work",
-            ),
-            M('direction="left" if self.from_end else "right")', 'direction="right")'),
-            M(
-                "return cls(pattern if guard(lambda: _keeps_tokens(tokenizer, pattern)) else None)",
-                "return cls(pattern)",
-            ),
+            M("* rate + self._special", "* rate"),
+            M('size = f"more than {len(encoding) - 1}"', 'size = f"more than {len(encoding)}"'),
+            M('self.word_ends and self.truncate != "left" and', "self.word_ends and"),
+            M("len(encoding) > self.limit and _keeps_longer(text, encoding):", "len(encoding) > self.limit:"),
+            M("return same and all(words[size - 1] != words[size] for size in sizes)", "return same"),
+            M("if not any(map(pattern.search, added)) and _are", "if _are"),
         ),
     ),
     Target(

@@ -15,7 +15,7 @@ from packbert.service.scheduling.request import InferenceResult, RequestInParts
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, is_short
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
 
@@ -111,7 +111,7 @@ class Tasks:
         started, truncation = time.perf_counter(), self.truncation(request)
         if encode is not None:
             sequences = await encode(texts, options, truncation)
-        elif sum(sizes := self.tokenizer.measure(texts)) > INLINE_CHARACTERS:
+        elif not is_short(sizes := self.tokenizer.measure(texts)):
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
             return await self.run_in_parts(job, check=check, timeout_seconds=timeout_seconds)
         else:
@@ -124,7 +124,7 @@ class Tasks:
 
     async def run_job(self, job: EncodingJob, *, timeout_seconds: float) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text."""
-        if sum(job.sizes) > INLINE_CHARACTERS:
+        if not is_short(job.sizes):
             return await self.run_in_parts(job, timeout_seconds=timeout_seconds)
         started, sequences = time.perf_counter(), list[EncodedText]()
         while not job.done:
