@@ -19,8 +19,7 @@ from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
 from packbert.service.settings import Settings, SettingsError, variables_with
 
-EXPORTER = "packbert.model_export"
-MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+MODULES = ("packbert.model_export.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
@@ -46,7 +45,7 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
     lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", EXPORTER, *arguments, "--lifeline", str(lifeline)],
+            [sys.executable, "-m", "packbert", *arguments, "--lifeline", str(lifeline)],
             pass_fds=(lifeline,) if lock is None else (lifeline, lock),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -175,7 +174,7 @@ def _download(source: Source) -> Path:
 def _run_export(source: Source, folder: Path, recipe: Recipe, cache: Cache, lock: int) -> None:
     log.info("%s: exporting for %s in %s", source.title, recipe.device, recipe.precision)
     options = ["--device", recipe.device, "--precision", recipe.precision, "--name", recipe.name]
-    report = run_exporter([str(folder), str(cache.artifact(recipe)), *options], lock)
+    report = run_exporter(["export", str(folder), str(cache.artifact(recipe)), *options], lock)
     for line in report.splitlines():
         log.info("%s", line)
 
