@@ -19,8 +19,9 @@ from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
 from packbert.service.settings import Settings, SettingsError, variables_with
 
-MODULES = ("packbert.model_export.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+PACKAGES = ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")  # of the extra export
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
+AUTO = "auto"  # precision
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
 BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
@@ -30,7 +31,7 @@ log = logging.getLogger("service")
 
 def check_exporter() -> None:
     """Raises ModelError where the exporter is not installed."""
-    if missing := [name for name in MODULES if not _is_installed(name)]:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
         solution = (
             "install packbert with the extra export, or export elsewhere with packbert export and set BERT_ARTIFACT"
         )
@@ -86,16 +87,6 @@ def _show(stream: IO[bytes]) -> str:
                 log.info("export: %s", " ".join(words.split()))
                 shown = time.monotonic()
     return "".join(PREFIX.split(rest.decode(errors="replace"), maxsplit=1)[1:]).strip() or fault
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-AUTO = "auto"  # precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
