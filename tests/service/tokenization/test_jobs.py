@@ -127,7 +127,8 @@ class CountingTokenizer:
     """Counts the characters that it tokenizes."""
 
     def __init__(self, tokenizer: HFTokenizer) -> None:
-        self.tokenizer, self.characters = tokenizer, 0
+        self.tokenizer: Any = tokenizer
+        self.characters = 0
         self.num_special_tokens_to_add = tokenizer.num_special_tokens_to_add
 
     def encode(self, *text: str) -> Any:
