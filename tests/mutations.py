@@ -118,7 +118,11 @@ TARGETS = (
             M("cost += sizes[end] + TEXT_COST * sequences_per_text", "cost += sizes[end]"),
             M("return 0 if self.done else max(1, ", "return 0 if self.done else max(0, "),
             M("* rate + self._special", "* rate"),
-            M('size = f"more than {len(encoding) - 1}"', 'size = f"more than {len(encoding)}"'),
+            M(
+                'size = f"more than {len(encoding) - 1}"',
+                'size = f"more than {len(encoding)}"',
+                "the word after the beginning has a token, but where a tokenizer drops what it does not know",
+            ),
             M('self.word_ends and self.truncate != "left" and', "self.word_ends and"),
             M("len(encoding) > self.limit and _keeps_longer(text, encoding):", "len(encoding) > self.limit:"),
             M("return same and all(words[size - 1] != words[size] for size in sizes)", "return same"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers
 from tokenizers import Tokenizer as HFTokenizer
@@ -90,6 +90,8 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=texts, second=texts | st.none(), truncate=st.sampled_from(["left", "right"]))
+@example(first="unaffable " * 40, second="!?" * 10, truncate="right")  # at first the side that is cut has fewer tokens
+@example(first="!?" * 10, second="unaffable " * 40, truncate="right")
 def test_the_beginning_of_a_text_gives_the_tokens_of_the_whole_text(
     family: str, first: str, second: str | None, truncate: Direction
 ) -> None:
