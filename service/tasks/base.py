@@ -15,7 +15,7 @@ from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, is_short
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
 
@@ -118,7 +118,7 @@ class Tasks:
         started, truncation = time.perf_counter(), self.truncation(request)
         if encode is not None:
             sequences = await encode(texts, options, truncation)
-        elif sum(sizes := self.tokenizer.measure(texts)) <= INLINE_CHARACTERS:
+        elif is_short(sizes := self.tokenizer.measure(texts)):
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
         else:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
@@ -132,7 +132,7 @@ class Tasks:
         first of them while later ones are tokenized.
         """
         started = time.perf_counter()
-        if sum(job.sizes) <= INLINE_CHARACTERS:
+        if is_short(job.sizes):
             sequences: list[EncodedText] = []
             while not job.done:
                 sequences += job.step()
