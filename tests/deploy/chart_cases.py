@@ -250,6 +250,10 @@ CASES = {
             "pod/imagePullSecrets": [{"name": "login"}],
         },
     ),
+    "images of a release": Case(
+        MODEL | EXPORT | {"image": {"version": "1.2.3"}, "gpu": {"count": 1}},
+        {"container/image": "packbert-serve:1.2.3-cuda", "pod/initContainers/0/image": "packbert-export:1.2.3-cpu"},
+    ),
     "the service's image": Case(MODEL | {"image": {"service": "mine:1"}}, {"container/image": "mine:1"}),
     "the other images": Case(
         MODEL | EXPORT | {"image": {"serve": "mine:2", "export": "mine:3"}},

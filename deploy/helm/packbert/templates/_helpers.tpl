@@ -93,7 +93,9 @@ true
 {{- define "bert.device" -}}{{ ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0) }}{{- end -}}
 
 {{/* The tag of the images. */}}
-{{- define "bert.tag" -}}{{ ternary "openvino" (include "bert.device" .) (eq .Values.precision "bf16") }}{{- end -}}
+{{- define "bert.tag" -}}
+{{ with .Values.image.version }}{{ . }}-{{ end }}{{ ternary "openvino" (include "bert.device" .) (eq .Values.precision "bf16") }}
+{{- end -}}
 
 {{- define "bert.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "bert.name" .) "" .Values.serviceAccount.create) -}}
@@ -107,7 +109,7 @@ true
 {{- get .Values.image (ternary "service" "serve" $one) | default (printf "%s%s:%s" (include "bert.prefix" .) $name (include "bert.tag" .)) -}}
 {{- end -}}
 
-{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:%s" (include "bert.prefix" .) (ternary "openvino" "cpu" (eq .Values.precision "bf16"))) }}{{- end -}}
+{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:%s" (include "bert.prefix" .) (include "bert.tag" . | replace "cuda" "cpu")) }}{{- end -}}
 
 {{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more for the engine process. */}}
 {{- define "bert.graceSeconds" -}}
