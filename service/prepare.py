@@ -20,7 +20,7 @@ from packbert.service.model_cache import Cache, ModelError, Recipe, Source, cont
 from packbert.service.settings import Settings, SettingsError, variables_with
 
 EXPORTER = "packbert.model_export"
-MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "safetensors", "tqdm")
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")

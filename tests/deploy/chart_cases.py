@@ -34,11 +34,15 @@ KEDA["autoscaling"]["authentication"] = {"name": "prometheus", "modes": "bearer"
 FETCHED = "s3://models/bert"
 CERTIFICATE = [{"hosts": ["bert.example.com"], "secretName": "certificate"}]
 GATEWAY = [{"name": "gateway", "namespace": "infra"}]
-LOG_SHIPPER = {"name": "logs", "image": "shipper:1", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
-LOG_SHIPPER["securityContext"] = {
-    "readOnlyRootFilesystem": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
+LOG_SHIPPER: dict[str, Any] = {
+    "name": "logs",
+    "image": "shipper:1",
+    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    "securityContext": {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
 }
 CASES = {
     "model": Case(
