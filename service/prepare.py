@@ -19,7 +19,7 @@ from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
 from packbert.service.settings import Settings, SettingsError, variables_with
 
-PACKAGES = ("huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")  # of the extra export
+PACKAGES = ("huggingface_hub", "ml_dtypes", "onnx", "safetensors", "tqdm")  # of the extra export
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
 AUTO = "auto"  # precision
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars

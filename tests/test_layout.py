@@ -43,7 +43,6 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "huggingface_hub": ("packbert.model_export.hub",),
     "ml_dtypes": ("packbert.model_export.weights", "packbert.model_export.torch_pickle"),
     "safetensors": ("packbert.model_export.weights",),
-    "onnx_ir": ("packbert.model_export.graph", "packbert.model_export.verification"),
     "onnx": ("packbert.model_export.graph", "packbert.model_export.verification"),
     "httpx": ("packbert.service.library.client",),
     "pyarrow": ("packbert.service.library.files",),
