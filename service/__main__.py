@@ -18,6 +18,7 @@ from packbert.service.logs import configure_logging
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.observability.start import check_packages
 from packbert.service.prepare import prepare_model
+from packbert.service.preparing import answer_probes
 from packbert.service.settings import Settings, SettingsError, set_variables
 from packbert.service.tasks.defaults import describe_defaults
 
@@ -88,7 +89,8 @@ def _prepare(settings: Settings) -> tuple[Path, Cache]:
     """As `prepare_model`; a signal raises Stopped."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return prepare_model(settings, export_device(settings.device))
+        with answer_probes(settings):
+            return prepare_model(settings, export_device(settings.device))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

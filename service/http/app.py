@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -24,7 +26,17 @@ from packbert.service.http.dialects import infinity, kserve, native, openai, rer
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
-from packbert.service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
+from packbert.service.http.openapi import (
+    API_KEY,
+    OTHER_GROUP,
+    PROTOCOL_ERRORS,
+    SERVICE,
+    InfoResponse,
+    Readiness,
+    Responses,
+    TaskRoute,
+)
+from packbert.service.http.page.routes import open_page
 from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
 from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
@@ -104,7 +116,8 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
         redoc_url=None,
         title="packbert",
         summary="Trained BERT models over REST",
-        version="1",
+        description="[The page of this service](.)" if open_page(backend.settings) else "",
+        version=version("packbert"),
         lifespan=lifespan,
         redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
         responses=PROTOCOL_ERRORS,
@@ -217,19 +230,33 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
 def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     """Their responses are built directly; the models only document them."""
 
-    @app.get("/health", response_model=Status, summary="The process responds")
+    def get(path: str, **documented: Any) -> Any:
+        return app.get(path, tags=[SERVICE], **documented)
+
+    @get("/health", response_model=Status, summary="The process responds")
     async def health() -> Response:
         return json_response({"status": "ok"})
 
     not_ready: Responses = {503: {"model": Readiness, "description": "Not ready; status is the reason"}}
 
-    @app.get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
+    @app.get(
+        "/ready",
+        tags=[SERVICE],
+        response_model=Readiness,
+        responses=not_ready,
+        summary="The model answered a known input lately",
+    )
     async def ready() -> Response:
         reason = await backend.ready()
         degraded = {"degraded": backend.degraded} if backend.degraded else {}
         return json_response({"status": reason or "ready"} | degraded, 503 if reason else 200)
 
-    @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
+    @app.get(
+        "/info",
+        tags=[SERVICE],
+        response_model=InfoResponse,
+        summary="The model, its heads and limits, the execution provider",
+    )
     async def info() -> Response:
         content = await backend.info()
         return json_response(content | native.info_keys(content))
@@ -237,7 +264,7 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
 
-    @app.get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
+    @get("/metrics", response_class=Response, responses=text, summary="Metrics for Prometheus")
     async def metrics(request: Request) -> Response:
         content, media_type = await backend.render_metrics(request.headers.get("accept", ""))
         return Response(content, media_type=media_type)
@@ -249,7 +276,7 @@ def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> N
 
     with_key = [API_KEY, Depends(check_key)] if keys.required else []
     for dependencies, modules in (([], GET_ROUTES), (with_key, GET_ROUTES_WITH_KEY)):
-        router = APIRouter(dependencies=dependencies)
+        router = APIRouter(dependencies=dependencies, tags=[OTHER_GROUP])
         for add_get_routes in modules:
             add_get_routes(router, backend)
         app.include_router(router)
@@ -266,7 +293,7 @@ def _add_openapi_route(app: FastAPI, endpoints: Mapping[str, TaskEndpoint]) -> N
     written: list[bytes] = []
 
     def write() -> bytes:
-        document = FastAPI(title=app.title, summary=app.summary, version=app.version)
+        document = FastAPI(title=app.title, summary=app.summary, version=app.version, description=app.description)
         tasks = {path: TaskRoute(path, endpoint) for path, endpoint in endpoints.items()}
         document.router.routes = [tasks.get(_path(route), route) for route in routes]
         return orjson.dumps(document.openapi())

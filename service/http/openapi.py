@@ -31,6 +31,27 @@ PROTOCOL_ERRORS: Responses = {  # sent before the path is known
 }
 NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
 DEGRADED = "why the CPU is used although there is an artifact for CUDA"
+GROUPS = {  # of the routes in /docs: the task's name in the metrics, and where it stands
+    "embed": "vectors",
+    "embeddings": "vectors",
+    "embed_all": "vectors",
+    "embed_sparse": "vectors",
+    "pooling": "vectors",
+    "similarity": "vectors",
+    "fill_mask": "masks",
+    "nsp": "pairs",
+    "rerank": "pairs",
+    "score": "pairs",
+    "predict": "labels",
+    "classify": "labels",
+    "tag": "labels",
+    "answer": "questions",
+    "choose": "questions",
+    "tokenize": "tokens",
+    "decode": "tokens",
+    "attention": "tokens",
+}
+OTHER_GROUP, SERVICE = "other forms", "service"
 API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="a key of BERT_API_KEY or its file"))
 Timeout = Annotated[
     int | None, Header(ge=1, le=MAX_TIMEOUT_MS, description="deadline in milliseconds; default: BERT_TIMEOUT_MS")
@@ -59,6 +80,7 @@ class TaskRoute(APIRoute):
             name=spec.operation or spec.name,
             operation_id=spec.operation or spec.name,
             summary=spec.summary,
+            tags=[GROUPS.get(spec.name, OTHER_GROUP)],
             response_model=spec.response_model,
             responses=PROTOCOL_ERRORS | errors | (NPY_CONTENT if spec.npy else {}),
             dependencies=[API_KEY] if endpoint.keys.required else [],

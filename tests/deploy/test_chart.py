@@ -187,7 +187,7 @@ def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor(
     label = rendered["ServiceMonitor"]["spec"]["jobLabel"]
     job = rendered["Service"]["metadata"]["labels"][label]
     (down,) = (rule for rule in alerts() if rule["alert"] == "BertDown")
-    assert down["expr"].startswith(f'up{{job="{job}"}} == 0 ')
+    assert down["expr"] == f'up{{job="{job}"}} == 0'
 
 
 def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_prometheus_reads_these_rules_and_names_the_job_that_they_expect() -> No
     assert config["rule_files"] == [RULES.name]
     (job,) = config["scrape_configs"]
     (rule,) = (rule for rule in ALERTS if rule["alert"] == "BertDown")
-    assert rule["expr"].startswith(f'up{{job="{job["job_name"]}"}} == 0 ')
+    assert rule["expr"] == f'up{{job="{job["job_name"]}"}} == 0'
 
 
 def test_every_alert_that_counts_requests_has_a_floor_and_a_share_and_lasts_longer_than_its_window() -> None:

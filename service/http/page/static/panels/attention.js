@@ -17,6 +17,7 @@ export class Attention {
     this.chosen = h("input", { type: "hidden", id: "inside-head", value: "" }); // the head's number; "": their mean
     this.figure = h("div", { class: "result", "aria-live": "polite", "aria-busy": "false" });
     this.matrices = [];
+    this.isOpen = false; // the first request of a process opens the graph of the attention
     this.runner = new Runner(this.figure, view, { isFurther: true });
     this.element = h("div", { class: "card", hidden: true }, h("h2", { t: "attention.title" }),
       h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer), this.chosen),
@@ -56,7 +57,9 @@ export class Attention {
     const isRollout = this.layer.value === ROLLOUT;
     const body = { inputs: this.inputs, layers: isRollout ? null : [Number(this.layer.value)], heads: null,
       reduce: isRollout ? ROLLOUT : null };
+    if (!this.isOpen) this.figure.replaceChildren(h("p", { class: "empty", t: "attention.opening" }));
     this.runner.run("/attention", body, (value) => {
+      this.isOpen = true;
       this.pieces = value.pieces;
       this.matrices = isRollout ? [] : value.attention[0];
       this.mean = isRollout ? value.attention : meanOf(this.matrices);

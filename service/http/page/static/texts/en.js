@@ -137,6 +137,7 @@ export default {
   "inside.empty": "Type a text first.",
   "attention.title": "Attention",
   "attention.help": "How much each token on the left reads from each token on the right.",
+  "attention.opening": "Attention is opened at its first use, which takes some seconds …",
   "attention.layer": "Layer",
   "attention.layer.nth": "Layer {n}",
   "attention.heads": "Head",

@@ -137,6 +137,7 @@ export default {
   "inside.empty": "请先输入文本。",
   "attention.title": "注意力",
   "attention.help": "左边每个词元从右边每个词元读取多少。",
+  "attention.opening": "首次使用时打开注意力计算图，需要几秒钟……",
   "attention.layer": "层",
   "attention.layer.nth": "第 {n} 层",
   "attention.heads": "头",
