@@ -1,22 +1,12 @@
-"""The table of families and tasks in README.md, made from the artifacts of the golden checkpoints.
+"""The table of families and tasks, made from the artifacts of the golden checkpoints."""
 
-python -m tests.readme_families          writes it into README.md; a test compares it
-"""
-
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
+from docs.tools.marks import markdown_table
 from packbert.model_export.artifact.manifest import Manifest
-from packbert.model_export.export import export
-from tests.paths import GOLDEN, ROOT
-from tests.readme_marks import replace_between
+from tests.paths import GOLDEN
 
-BEGIN, END = (
-    "<!-- families: written by `python -m tests.readme_families`, compared by a test -->\n",
-    "<!-- /families -->",
-)
-FAMILIES = {
+FAMILIES = {  # model_type -> its name on the pages; a new family is a row here, in model_export/families and in tests/golden
     "bert": "BERT base and large, Chinese BERT, SpanBERT, MacBERT (pair: `in_order`)",
     "roberta": "RoBERTa",
     "xlm-roberta": "XLM-RoBERTa",
@@ -26,12 +16,6 @@ FAMILIES = {
     "ernie": "ERNIE",
     "electra": "ELECTRA; words for masks from a generator",
 }
-PROOF = """
-The tests prove every cell with a checkpoint that `transformers` wrote and answers that `transformers` gave.
-A checkpoint has the routes of the heads stored in it; the other routes answer 501 with the reason.
-`packbert describe CHECKPOINT` lists them.
-
-"""
 COLUMNS = (
     "family (`model_type`)",
     "`/embed` pooling",
@@ -46,10 +30,9 @@ COLUMNS = (
 TOKENIZERS = {"vocab.txt": "vocab.txt", "vocab.json": "vocab.json + merges.txt"}  # file -> in the table
 
 
-def table(manifest_of: Callable[[str], Manifest]) -> str:
-    """Markdown; `manifest_of` gives the manifest of a golden checkpoint's artifact."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *(_row(family, manifest_of) for family in FAMILIES)]
-    return PROOF + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + "\n"
+def families_table(manifest_of: Callable[[str], Manifest]) -> str:
+    """Markdown, one row for each family; `manifest_of` gives the manifest of a golden checkpoint's artifact."""
+    return markdown_table(COLUMNS, *(_row(family, manifest_of) for family in FAMILIES))
 
 
 def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]:
@@ -69,14 +52,3 @@ def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]
 
 def _yes(head: str, manifest: Manifest) -> str:
     return "yes" if head in manifest.heads else "501"
-
-
-def written(readme: str, content: str) -> str:
-    """The README with `content` between the marks."""
-    return replace_between(readme, BEGIN, END, content)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as root:
-        made = table(lambda name: export(GOLDEN / name, Path(root) / name))
-    (ROOT / "README.md").write_text(written((ROOT / "README.md").read_text("utf-8"), made), "utf-8")

@@ -1,21 +1,15 @@
-"""OPERATING.md's table of metrics, made from what the code gives to a scrape.
-
-python -m tests.readme_metrics          writes it; a test compares
-"""
+"""The table of metrics, made from what the code gives to a scrape."""
 
 import os
 import re
 from types import SimpleNamespace
 from typing import Any
 
+from docs.tools.marks import markdown_table
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.batcher import Batcher
-from tests.paths import ROOT
-from tests.readme_marks import replace_between
 from tests.service.fakes import FakeRunner, make_queue
 
-OPERATING = ROOT / "OPERATING.md"
-MARKS = ("<!-- metrics: written by `python -m tests.readme_metrics`, compared by a test -->\n", "<!-- /metrics -->")
 COLUMNS = ("metric", "type", "labels", "unit", "meaning")
 GPU_ONLY = {"bert_device_memory_used_bytes", "bert_device_memory_bytes"}
 UNITS = {  # by the end of the name without _total: the first that fits
@@ -62,11 +56,7 @@ def metrics_table() -> str:
         (f"`{name}`", kind, _labels(name, text), _unit(name), described[name].rstrip("."))
         for name, kind in sorted(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     ]
-    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in [COLUMNS, ("---",) * len(COLUMNS), *rows]) + "\n"
-
-
-def rewrite_operating(document: str) -> str:
-    return replace_between(document, *MARKS, metrics_table())
+    return markdown_table(COLUMNS, *rows)
 
 
 def _labels(name: str, text: str) -> str:
@@ -78,7 +68,3 @@ def _labels(name: str, text: str) -> str:
 def _unit(name: str) -> str:
     stated = name.removesuffix("_total")
     return next(unit for end, unit in UNITS.items() if stated.endswith(end))
-
-
-if __name__ == "__main__":
-    OPERATING.write_text(rewrite_operating(OPERATING.read_text("utf-8")), "utf-8")

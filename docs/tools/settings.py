@@ -1,7 +1,5 @@
-"""The README's table of settings, the environment of docker-compose.yml and the settings that the Helm chart takes, all
-made from `Settings`.
-
-python -m tests.readme_settings          writes them; a test compares
+"""The table of settings, the environment of docker-compose.yml and the settings that the Helm chart takes, all made
+from `Settings`.
 """
 
 import json
@@ -9,19 +7,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from docs.tools.marks import markdown_table
+from packbert.service.flags import GROUPS
 from packbert.service.settings import ALIASES, PREFIX, Settings
-from tests.paths import README, ROOT
-from tests.readme_marks import replace_between
+from tests.paths import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
-README_MARKS = (
-    "<!-- settings: written by `python -m tests.readme_settings`, compared by a test -->\n",
-    "<!-- /settings -->",
-)
-COMPOSE_MARKS = (
-    "  # settings: written by `python -m tests.readme_settings`; without a value: the shell's, if it has one\n",
-    "  # /settings\n",
-)
+BEGIN, END = "  # settings: written by `make pages`; without a value: the shell's, if it has one\n", "  # /settings\n"
 CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
 NOT_PASSED = ("artifact", "model", "precision", "cache", "host", "port")  # the container has its own
@@ -29,11 +21,13 @@ NOT_PASSED = ("artifact", "model", "precision", "cache", "host", "port")  # the 
 OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_seconds", "api_key", "api_key_file"}
 
 
-def readme_table() -> str:
-    """Markdown, one row for each setting."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS)]
-    rows += [_row(name, field) for name, field in Settings.model_fields.items() if name not in ALIASES]
-    return "\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in rows) + "\n"
+def settings_table() -> str:
+    """Markdown: a heading for each group of flags, and under it a row for each setting."""
+    parts = []
+    for title, names in GROUPS.items():
+        rows = [_row(name, Settings.model_fields[name]) for name in names if name not in ALIASES]
+        parts.append(f"## {title.capitalize()}\n\n{markdown_table(COLUMNS, *rows)}")
+    return "\n".join(parts)
 
 
 def compose_environment() -> str:
@@ -41,12 +35,10 @@ def compose_environment() -> str:
     return "".join(f"  {_variable(name)}:\n" for name in Settings.model_fields if name not in NOT_PASSED)
 
 
-def rewrite_readme(readme: str) -> str:
-    return replace_between(readme, *README_MARKS, readme_table())
-
-
 def rewrite_compose(compose: str) -> str:
-    return replace_between(compose, *COMPOSE_MARKS, compose_environment())
+    """Raises ValueError where a mark is missing."""
+    before, rest = compose.split(BEGIN)
+    return f"{before}{BEGIN}{compose_environment()}{END}{rest.split(END)[1]}"
 
 
 def rewrite_chart(schema: str) -> str:
@@ -93,7 +85,7 @@ def _plain(value: Any) -> str:
     return str(value).lower().removesuffix(".0")
 
 
-if __name__ == "__main__":
-    README.write_text(rewrite_readme(README.read_text("utf-8")), "utf-8")
+def write_files() -> None:
+    """Writes docker-compose.yml and the chart's schema."""
     COMPOSE.write_text(rewrite_compose(COMPOSE.read_text("utf-8")), "utf-8")
     CHART_SCHEMA.write_text(rewrite_chart(CHART_SCHEMA.read_text("utf-8")), "utf-8")
