@@ -1,4 +1,4 @@
-"""What is simulated for docs/scale.md: the measured curve, replicas for a load, balancers, retries."""
+"""What is simulated for docs/operate/fleet.md: the measured curve, replicas for a load, balancers, retries."""
 
 import itertools
 import json

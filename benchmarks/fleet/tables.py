@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet.tables --price 1`: rewrites the tables of docs/scale.md from results/*.json."""
+"""`python -m benchmarks.fleet.tables --price 1`: rewrites the tables of docs/operate/fleet.md from results/*.json."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from benchmarks.fleet.experiments import BOUNDS_MS, PERCENTILES
 from benchmarks.fleet.machines import RESULTS
 from benchmarks.tables import fill
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operate" / "fleet.md"
 PRICE = 1.0  # of a machine hour; an input, not a fact
 Rows = Iterator[Sequence[str]]  # the header first
 

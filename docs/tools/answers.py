@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 REQUEST = re.compile(r"^\$ (curl localhost:8080\S* ?.*)$")
-MODEL = re.compile(r"^<!-- model ([\w-]+) -->$")
+MODEL = re.compile(r"^<!-- model ([\w+/-]+) -->$")
 ANSWER = re.compile(r"^[\[{]")
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 REQUEST_ID = re.compile(r'("request_id":")[0-9a-f]+')

@@ -1,5 +1,6 @@
 """Running services of the models that the pages name, for what writes the pages."""
 
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ class Services:
         self._stack.close()
 
     def artifact(self, model: str) -> Path:
-        made = self._folder / model
+        made = self._folder / model.replace("/", "-")
         if not made.exists():
             export(self._checkpoint(model), made)
         return made
@@ -48,7 +49,18 @@ class Services:
     def _checkpoint(self, model: str) -> Path:
         if model == BUNDLED:
             return SAMPLE
-        return train_reviews(self.artifact(BUNDLED), self._folder) if model == REVIEWS else GOLDEN / model
+        return train_reviews(self.artifact(BUNDLED), self._folder) if model == REVIEWS else golden(model, self._folder)
+
+
+def golden(model: str, folder: Path) -> Path:
+    """The golden checkpoint of this name; A+B is that of A with the files of B put over it."""
+    first, *others = model.split("+")
+    if not others:
+        return GOLDEN / first
+    made = folder / f"{model.replace('/', '-')}-checkpoint"
+    for one in (first, *others):
+        shutil.copytree(GOLDEN / one, made, dirs_exist_ok=True)
+    return made
 
 
 def train_reviews(bundled: Path, folder: Path) -> Path:
