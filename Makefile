@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: .venv/installed
 dev: .venv/dev
@@ -95,16 +95,26 @@ test-lowest: dev
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	build/lowest/bin/python -m pytest $(ON_ALL_CORES) $(TESTS)
 
-# writes what the documents take from code and results: settings, families, answers of the examples, benchmark tables
-docs: dev export
-	$(BIN)/python -m tests.readme_settings
-	$(BIN)/python -m tests.readme_metrics
-	$(BIN)/python -m tests.readme_families
-	$(BIN)/python -m tests.operating_alerts
-	$(BIN)/python -m tests.readme_examples artifacts/sample
+# what the pages take from code, results and answers, then the site
+docs: pages site
+
+# settings, metrics, commands, routes, families, the answers of the examples, pictures, benchmark tables
+pages: dev
+	$(BIN)/python -m docs.tools
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.fleet.tables
-	$(BIN)/python -m tests.page.picture artifacts/sample
+	$(BIN)/packbert export model_export/sample build/page/sample
+	$(BIN)/python -m tests.page.picture build/page/sample
+	rm -rf build/page
+
+# docs/ as a site that contacts no host, in build/site (MkDocs and what it needs take 190 MB)
+site: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m docs.tools.built build/site
+
+.venv/docs: .venv/dev pyproject.toml
+	$(PIP) -e .[docs]
+	@touch $@
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)
 reference: dev
@@ -171,4 +181,4 @@ lock: dev
 	$(FOR_IMAGES) --extra export --override $(LOCKS)/no-runtime.txt pyproject.toml -o $(LOCKS)/export.lock
 
 clean:
-	rm -rf .venv artifacts build/lowest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv artifacts build/lowest build/site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,9 +1,9 @@
-"""Trains a classifier of texts on the bundled BERT, without PyTorch, and writes it as a checkpoint that packbert serves.
+"""Trains a classifier of texts on the bundled BERT, without PyTorch, as a checkpoint that packbert serves.
 
     python examples/train_classifier.py ARTIFACT examples/data/reviews.tsv my-classifier
 
-ARTIFACT is the bundled model (`packbert export model_export/sample ARTIFACT`). A line of the file is a label, a tab and a
-text. Only the last layer is trained, on the vectors of `pooler`, which takes seconds.
+ARTIFACT is the bundled model (`packbert export model_export/sample ARTIFACT`). A line of the file is a label, a tab and
+a text. Only the last layer is trained, on the vectors of `pooler`, which takes seconds.
 """
 
 import json
@@ -51,7 +51,10 @@ def main(artifact: str, file: str, output: str) -> None:
     save_file(tensors, Path(output) / "model.safetensors")
     config = json.loads((BUNDLED / "config.json").read_text("utf-8"))
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    config |= {"architectures": ["BertForSequenceClassification"], "problem_type": "single_label_classification"} | names
+    config |= {
+        "architectures": ["BertForSequenceClassification"],
+        "problem_type": "single_label_classification",
+    } | names
     (Path(output) / "config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), "utf-8")
 
 

@@ -48,7 +48,12 @@ def _section(name: str, routes: list[tuple[str, Mapping[str, Any]]], schemas: Do
         lines[2] += f" Also at {', '.join(f'`{path}`' for path in paths[1:])}."
     required = schemas[name].get("required", [])
     rows = [
-        (f"`{field}`", _kind(one, schemas), _default(one, required=field in required), _cell(one.get("description", "")))
+        (
+            f"`{field}`",
+            _kind(one, schemas),
+            _default(one, required=field in required),
+            _cell(one.get("description", "")),
+        )
         for field, one in schemas[name]["properties"].items()
     ]
     return "\n".join([*lines, markdown_table(("field", "type", "default", "meaning"), *rows)])
