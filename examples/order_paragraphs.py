@@ -7,7 +7,7 @@ logic, so expect mistakes, above all of the small bundled model.
 
 import math
 import sys
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 from packbert import Client
@@ -22,7 +22,7 @@ def in_order(paragraphs: list[str], client: Client) -> list[str]:
     follows = {pair: math.log(answer["is_next"]) for pair, answer in zip(pairs, answers, strict=True)}
 
     def likelihood(order: tuple[int, ...]) -> float:
-        return sum(follows[pair] for pair in zip(order, order[1:], strict=False))
+        return sum(follows[pair] for pair in pairwise(order))
 
     return [paragraphs[place] for place in max(permutations(places), key=likelihood)]
 

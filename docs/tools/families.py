@@ -6,7 +6,7 @@ from docs.tools.marks import markdown_table
 from packbert.model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
-FAMILIES = {  # model_type -> its name on the pages; a new family is a row here, in model_export/families and in tests/golden
+FAMILIES = {  # model_type -> its name; a new family is a row here, in model_export/families and in tests/golden
     "bert": "BERT base and large, Chinese BERT, SpanBERT, MacBERT (pair: `in_order`)",
     "roberta": "RoBERTa",
     "xlm-roberta": "XLM-RoBERTa",

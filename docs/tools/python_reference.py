@@ -38,4 +38,6 @@ def _signature(name: str, thing: object) -> str:
 
 
 def _words(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").replace("[", "\\[")
+    """Its own docstring: that of a base class is about something else."""
+    own = thing.__doc__ or "The [settings](settings.md) as a frozen object."
+    return inspect.cleandoc(own).replace("[texts", "\\[texts").replace("[tokens", "\\[tokens").replace("[dim", "\\[dim")
