@@ -44,17 +44,14 @@ def main(artifact: str, file: str, output: str) -> None:
     right = np.argmax(vectors[held_out] @ weights.T + biases, axis=1) == targets[held_out]
     print(f"{right.sum()} of {len(right)} held-out texts right")
 
-    tensors = {name: one for name, one in load_file(BUNDLED / "model.safetensors").items() if name.startswith("bert.")}
+    tensors = load_file(BUNDLED / "model.safetensors")
+    tensors = {name: one for name, one in tensors.items() if name.startswith("bert.")}  # without the other heads
     weights, biases = fit(vectors, targets)
     tensors |= {"classifier.weight": weights.astype(np.float16), "classifier.bias": biases.astype(np.float16)}
-    shutil.copytree(BUNDLED, output, ignore=shutil.ignore_patterns("README.md", "figures.json"))
+    shutil.copytree(BUNDLED, output, ignore=shutil.ignore_patterns("README*", "figures.json"))
     save_file(tensors, Path(output) / "model.safetensors")
     config = json.loads((BUNDLED / "config.json").read_text("utf-8"))
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    config |= {
-        "architectures": ["BertForSequenceClassification"],
-        "problem_type": "single_label_classification",
-    } | names
+    config |= {"architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(labels))}
     (Path(output) / "config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), "utf-8")
 
 

@@ -9,16 +9,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.paths import ROOT
+from tests.paths import ROOT, SAMPLE
 
 DOCS = ROOT / "docs"
 PART = re.compile(r"(?P<begin><!-- written (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- /written -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """Every page that is written for readers; the design pages and the bundled model's card belong to others."""
+    """Every page but those of the design; of the bundled model's cards, the one that no training command writes."""
     top = [ROOT / name for name in ("README.md", "README.zh-CN.md", "OPERATING.md", "CONTRIBUTING.md")]
-    return top + sorted(page for page in DOCS.rglob("*.md") if "design" not in page.parts)
+    below = sorted(page for page in DOCS.rglob("*.md") if "design" not in page.parts)
+    return [*top, SAMPLE / "README.zh-CN.md", *below]
 
 
 def fill(text: str, parts: dict[str, Callable[[], str]]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from docs.tools import card
 from docs.tools.alerts import alerts_table
 from docs.tools.commands_reference import commands
 from docs.tools.http_reference import errors, get_routes, task_routes
@@ -23,4 +24,8 @@ def parts_of(document: Callable[[], Mapping[str, Any]], families: Callable[[], s
         "task-routes": lambda: task_routes(document()),
         "get-routes": lambda: get_routes(document()),
         "errors": lambda: errors(document()),
+        "card-shape": card.shape,
+        "card-figures": card.figures,
+        "card-everyday-en": lambda: card.everyday("en"),
+        "card-everyday-zh": lambda: card.everyday("zh"),
     }
