@@ -1,4 +1,4 @@
-"""`python -m docs.tools.built SITE`: ends with 1 where a page of the built site would contact a host or lead nowhere."""
+"""`python -m docs.tools.built SITE`: ends with 1 where a page of the site would contact a host or lead nowhere."""
 
 import sys
 from collections.abc import Iterator

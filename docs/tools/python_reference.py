@@ -14,11 +14,11 @@ def public_names() -> str:
 
 def _section(name: str, thing: object) -> Iterator[str]:
     yield f"## {name}\n"
-    is_engine = inspect.isclass(thing) and name in ("Engine", "Client")
-    if not inspect.isclass(thing) or is_engine:
+    has_methods = name in ("Engine", "Client")
+    if not inspect.isclass(thing) or has_methods:
         yield f"```text\n{_signature(name, thing)}\n```\n"
     yield f"{_words(thing)}\n"
-    if is_engine:
+    if inspect.isclass(thing) and has_methods:
         for method, function in sorted(_methods(thing)):
             yield f"### {name}.{method}\n\n```text\n{_signature(method, function)}\n```\n\n{_words(function)}\n"
 
