@@ -99,13 +99,11 @@ test-lowest: dev
 docs: pages site
 
 # settings, metrics, commands, routes, families, the answers of the examples, pictures, benchmark tables
-pages: dev
+pages: dev export
 	$(BIN)/python -m docs.tools
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.fleet.tables
-	$(BIN)/packbert export model_export/sample build/page/sample
-	$(BIN)/python -m tests.page.picture build/page/sample
-	rm -rf build/page
+	$(BIN)/python -m tests.page.picture artifacts/sample
 
 # docs/ as a site that contacts no host, in build/site (MkDocs and what it needs take 190 MB)
 site: .venv/docs

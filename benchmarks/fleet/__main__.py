@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet`: simulates (some minutes), writes results/fleet.json and the tables of the page on fleets."""
+"""`python -m benchmarks.fleet`: simulates (some minutes), writes fleet.json and the tables of the page on fleets."""
 
 from benchmarks.fleet.experiments import run_all
 from benchmarks.fleet.tables import main
