@@ -1,5 +1,6 @@
 """`python -m docs.tools.built SITE`: ends with 1 where a page of the site would contact a host or lead nowhere."""
 
+import json
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -41,7 +42,16 @@ def faults(site: Path) -> Iterator[str]:
                 yield f"{name} leads to {address}, which is not there"
 
 
+def lacking_search(site: Path) -> Iterator[str]:
+    """Each language whose pages the search of opened files would not find."""
+    text = (site / "search" / "search_index.js").read_text("utf-8")
+    places = [one["location"] for one in json.loads(text[text.index("{") :])["docs"]]
+    for language, is_there in (("English", "start.html" in places), ("Chinese", "zh/start.html" in places)):
+        if not is_there:
+            yield f"the search index lacks the pages in {language}"
+
+
 if __name__ == "__main__":
-    found = list(faults(Path(sys.argv[1])))
+    found = [*faults(Path(sys.argv[1])), *lacking_search(Path(sys.argv[1]))]
     print("\n".join(found) or "the site loads nothing from other hosts, and its links lead to files of it")
     sys.exit(bool(found))

@@ -12,7 +12,7 @@ from docs.tools.marks import DOCS
 
 FOLDER = DOCS / "understand"
 PAIR = {"text": "我喜欢机器学习。", "text_pair": "It is playful."}
-ATTENDED, LAYER, HEAD = "the dog when it is old", 4, 3
+ATTENDED = "the dog when it is old"
 TEXTS = [  # of very different lengths, as requests have them
     "tea",
     "my dog is hairy",
@@ -58,11 +58,15 @@ def pieces(client: httpx.Client) -> str:
 
 
 def attention(client: httpx.Client) -> str:
-    """What each token reads in one head: a table of shares."""
-    answer = _post(client, "/attention", inputs=ATTENDED, layers=[LAYER], heads=[HEAD])
+    """What each token reads in one head, a table of shares: the head in which one word is read most."""
+    answer = _post(client, "/attention", inputs=ATTENDED)
     names = [piece["text"] for piece in answer["pieces"]]
-    shares, size, left, top = answer["attention"][0][0], 46, 70, 44
-    parts = [word(left + size * len(names) / 2, 14, "is read by the token of the row", small=True)]
+    found = np.array(answer["attention"])  # [layers, heads, queries, keys]
+    read = found.mean(axis=2) * [not piece["special"] for piece in answer["pieces"]]  # [layers, heads, keys]
+    layer, head, _ = np.unravel_index(read.argmax(), read.shape)
+    shares, size, left, top = found[layer, head], 46, 70, 44
+    title = f"layer {layer}, head {head}: per cent that the token of a row reads of each token"
+    parts = [word(8, 14, title, small=True, anchor="start")]
     for row, name in enumerate(names):
         parts += [word(left - 8, top + size * row + 28, name, anchor="end"), word(left + size * (row + 0.5), 34, name)]
         for column, share in enumerate(shares[row]):

@@ -66,7 +66,8 @@ def check_docker(words: list[str]) -> None:
     image, tag = words[place].split(":")
     assert f"--tag {image}:$(RUNTIME)" in MAKEFILE
     assert tag in ("cpu", "cuda")
-    check_packbert(words[place + 1 :])
+    command = {"packbert-serve": ["serve"], "packbert-export": ["export"], "packbert": []}[image]  # the entry points
+    check_packbert([*command, *words[place + 1 :]])
 
 
 def check_helm(words: list[str]) -> None:
