@@ -156,7 +156,7 @@ test-images: dev images
 	$(BIN)/python -m pytest tests/deploy/with_images.py
 
 # The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
-# The development lock holds every extra but cuda and train; the others take their versions from it.
+# The development lock holds every extra but cuda, docs and train; the others take their versions from it.
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url
 UNIVERSAL = --universal --python-version 3.11
 FOR_IMAGES = $(COMPILE) --universal --python-version 3.12 --constraint requirements-dev.lock

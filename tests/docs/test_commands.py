@@ -170,8 +170,13 @@ def environment() -> dict[str, str]:
 
 def test_no_page_names_an_install_from_an_index() -> None:
     """The package is not published: an index has no such name, or a stranger's package."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    index = re.compile(r"(pip|uv|pipx)[\w -]* (install|add)[^\n]*[\s'\"]packbert(\[|['\"\s]|==|$)")
-    shown = [ROOT / name for name in files if Path(name).suffix in (".md", ".py", ".yml", ".yaml", ".sh", ".service")]
-    mine = Path(__file__)
-    assert [str(one) for one in shown if one != mine and one.exists() and index.search(one.read_text("utf-8"))] == []
+    index = re.compile(r"\b(pip|uv|pipx)\b[\w -]* (install|add)\b[^\n]*[\s'\"]packbert(\[|['\"\s]|==|$)")
+    assert index.search('pip install "packbert[client]"')
+    assert index.search("uv add packbert\n")
+    assert not index.search('pip install ".[client]"')
+    folders = ("docs", "deploy", "docker", "examples", "benchmarks", "service", "model_export", "training")
+    files = [*ROOT.glob("*.*"), ROOT / "Makefile", *(file for one in folders for file in (ROOT / one).rglob("*.*"))]
+    kinds = ("", ".md", ".py", ".yml", ".yaml", ".sh", ".service", ".toml", ".js")
+    shown = [file for file in files if file.is_file() and file.suffix in kinds]
+    assert len(shown) > 300
+    assert [str(one) for one in shown if index.search(one.read_text("utf-8"))] == []
