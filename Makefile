@@ -11,10 +11,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images release-check reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs pages site images test-images release-check reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | pages | site | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
 install: $(INSTALLED)
 dev: $(DEV)
@@ -99,15 +99,23 @@ test-lowest: dev
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	build/lowest/bin/python -m pytest $(ON_ALL_CORES) $(TESTS)
 
-# writes what the documents take from code and results: settings, families, answers of the examples, benchmark tables
-docs: dev export
-	$(BIN)/python -m tests.readme_settings
-	$(BIN)/python -m tests.readme_metrics
-	$(BIN)/python -m tests.readme_families
-	$(BIN)/python -m tests.operating_alerts
-	$(BIN)/python -m tests.readme_examples artifacts/sample
+# what the pages take from code, results and answers, then the site
+docs: pages site
+
+# settings, metrics, commands, routes, families, the answers of the examples, pictures, benchmark tables
+pages: dev export
+	$(BIN)/python -m docs.tools
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m tests.page.picture artifacts/sample
+
+# docs/ as a site that contacts no host, in build/site (MkDocs and what it needs take 190 MB)
+site: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m docs.tools.built build/site
+
+.venv/docs: $(DEV) pyproject.toml
+	$(PIP) -e .[docs]
+	@touch $@
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)
 reference: dev
@@ -155,7 +163,7 @@ release-check: check test-wheel test-images
 	$(BIN)/python .ci/release.py https://example.org/packbert registry.example.org/packbert
 
 # The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
-# The development lock holds every extra but cuda and train; the others take their versions from it.
+# The development lock holds every extra but cuda, docs and train; the others take their versions from it.
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url
 UNIVERSAL = --universal --python-version 3.11
 FOR_IMAGES = $(COMPILE) --universal --python-version 3.12 --constraint requirements-dev.lock
@@ -182,4 +190,4 @@ lock: dev
 	$(FOR_IMAGES) --extra export --override $(LOCKS)/no-runtime.txt pyproject.toml -o $(LOCKS)/export.lock
 
 clean:
-	rm -rf .venv artifacts build/lowest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv artifacts build/lowest build/site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tables`: rewrites the tables of the READMEs from the JSON under benchmarks/results.
+"""`python -m benchmarks.tables`: rewrites the tables of the pages from the JSON under benchmarks/results.
 
 Each table stands between `<!-- table NAME -->` and `<!-- /table -->`; NAME is a key of TABLES. The text outside the
 marks does not change.
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.engine.tables import accuracy, engine, engine_alone, engine_headline, engine_peak, engine_rates
 
 RESULTS = Path(__file__).parent / "results"
-PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[1] / "README.md")
+PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
 MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
 MIXES = {"STS-B": "STS-B", "32 of 5..60": "mixed", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
 SERVED = {  # shown name -> file server-*.json, mix

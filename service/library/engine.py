@@ -80,7 +80,7 @@ class Engine(TaskMethods):
 
     @classmethod
     def from_artifact(cls, path: Path | str, **options: object) -> Self:
-        """An engine that is not open yet. `options` are settings by their names in lower case (README), such as
+        """An engine that is not open yet. `options` are settings by their names in lower case, such as
         `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot work."""
         given = {"artifact": path, **options}
         return cls(

@@ -11,12 +11,12 @@ import helm_python
 import pytest
 import yaml
 
+from docs.tools.settings import CHART_SCHEMA, rewrite_chart
 from packbert.service.settings import Settings
 from tests.deploy.chart import NEWEST, Rendered, chart_files, check, lint, render, render_packaged
 from tests.deploy.chart_cases import CASES, EXPORT, MODEL, Case
 from tests.deploy.queries import DEPLOY, RULES, Query, alerts
 from tests.paths import ROOT
-from tests.readme_settings import CHART_SCHEMA, rewrite_chart
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 ALL: dict[str, Any] = {
@@ -149,7 +149,7 @@ def test_the_service_reads_the_variables_that_the_chart_sets(case: Case) -> None
 
 
 def test_the_pod_has_as_long_as_the_service_takes_to_end() -> None:
-    """OPERATING.md: linger, drain, and 10 s; the compose file has the sum for API processes."""
+    """Linger, drain, and 10 s; the compose file has the sum for API processes."""
     rendered = render(MODEL | {"apiProcesses": 1, "lingerSeconds": 0})
     assert int(rendered.environment["BERT_DRAIN_SECONDS"]) == Settings.model_fields["drain_seconds"].default
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
@@ -223,8 +223,8 @@ def test_the_autoscaler_asks_for_metrics_that_the_service_has() -> None:
     hpa = render(MODEL | {"autoscaling": {"kind": "hpa"}})["HorizontalPodAutoscaler"]
     asked = {each["pods"]["metric"]["name"] for each in hpa["spec"]["metrics"]}
     assert Query("keda", metadata["query"]).names == asked
-    operating = (ROOT / "OPERATING.md").read_text("utf-8")
-    assert asked <= set(re.findall(r"^\| `(\w+)` \| gauge", operating, re.MULTILINE))
+    metrics = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
+    assert asked <= set(re.findall(r"^\| `(\w+)` \| gauge", metrics, re.MULTILINE))
 
 
 def test_keda_counts_replicas_as_ray_does() -> None:
@@ -240,7 +240,7 @@ def test_the_chart_has_the_version_of_the_project() -> None:
 
 def test_the_settings_of_the_schema_are_those_of_the_service() -> None:
     text = CHART_SCHEMA.read_text("utf-8")
-    assert rewrite_chart(text) == text, "run `python -m tests.readme_settings`"
+    assert rewrite_chart(text) == text, "run `make docs`"
 
 
 def test_the_notes_say_what_is_served_and_where_a_cache_is_missing() -> None:

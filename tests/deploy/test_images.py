@@ -97,7 +97,7 @@ def test_a_container_of_compose_has_a_bound_on_its_memory_swap_included(name: st
 
 @pytest.mark.parametrize("name", ["service", "serve"])
 def test_compose_passes_the_variables_of_traces_that_the_service_and_its_documents_name(name: str) -> None:
-    texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "OPERATING.md", "README.md")]
+    texts = [(ROOT / path).read_text("utf-8") for path in ("service/settings.py", "docs/operate/index.md")]
     named = set(re.findall(r"OTEL_\w+[A-Z]", " ".join(texts)))
     assert len(named) > 5
     assert named <= set(COMPOSE["services"][name]["environment"])

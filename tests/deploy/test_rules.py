@@ -8,14 +8,8 @@ import yaml
 
 from packbert.service.settings import Settings
 from tests.deploy.queries import DEPLOY, RULE_TESTS, RULES, alerts
-from tests.operating_alerts import OPERATING, rewrite
 
 ALERTS = alerts()
-
-
-def test_the_table_of_alerts_is_the_one_that_the_command_writes() -> None:
-    text = OPERATING.read_text("utf-8")
-    assert rewrite(text) == text, "run `python -m tests.operating_alerts`"
 
 
 def test_actions_name_settings_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""The tables of both READMEs are those that `python -m benchmarks.tables` writes from the JSON beside it."""
+"""The tables of the pages of benchmarks are those that `python -m benchmarks.tables` writes from the JSON beside it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.tables import MARKED, PAGES, TABLES, rewrite
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_command_changes_nothing(page: Path) -> None:
     text = page.read_text("utf-8")
     assert rewrite(text) == text

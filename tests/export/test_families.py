@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from docs.tools import families
+from docs.tools.marks import fill
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
-from tests import readme_families as families
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT
 
@@ -177,11 +178,10 @@ def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(export
     assert exported("roberta").manifest.max_tokens == 144  # of 146
 
 
-def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable) -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    made = families.table(lambda name: exported(name).manifest)
-    assert families.BEGIN in readme
-    assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"
+def test_the_table_of_families_matches_the_artifacts(exported: Callable) -> None:
+    page = (ROOT / "docs" / "reference" / "families.md").read_text("utf-8")
+    made = families.families_table(lambda name: exported(name).manifest)
+    assert fill(page, {"families": lambda: made}) == page, "run `make docs`"
 
 
 @pytest.mark.parametrize("head", ["spans", "choices"])

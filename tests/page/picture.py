@@ -12,7 +12,7 @@ from benchmarks.harness.process import ServiceProcess
 from tests.page.browser import Shown, View, show, start_browser
 from tests.paths import ROOT
 
-PICTURES = {View("en"): ROOT / "docs" / "page.en.png", View("zh", scheme="dark"): ROOT / "docs" / "page.zh.png"}
+PICTURES = {View("en"): ROOT / "docs" / "page-en.png", View("zh", scheme="dark"): ROOT / "docs" / "page-zh.png"}
 WIDTH, HEIGHT = 1280, 860
 
 

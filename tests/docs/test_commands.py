@@ -1,0 +1,182 @@
+"""The commands and programs of the pages work, as far as a machine without a network and a cluster can tell."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs.tools.marks import pages
+from packbert.model_export.__main__ import _parser
+from packbert.service.flags import variables_of
+from packbert.service.library import bulk_command, client_command
+from tests.deploy.chart import render
+from tests.docs.conftest import ClientOf
+from tests.paths import ROOT
+
+SHOWN = [*pages(), ROOT / "examples" / "README.md", ROOT / "deploy" / "ray" / "README.md"]
+BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PARSERS: dict[str, Callable[[list[str]], Any]] = {
+    "serve": variables_of,
+    "export": lambda words: _parser("export").read(words),
+    "describe": lambda words: _parser("describe").read(words),
+    "download": lambda words: _parser("download").read(words),
+    "bulk": bulk_command.parse_arguments,
+    "client": client_command.parse_arguments,
+}
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+
+
+def commands_of(page: Path) -> list[str]:
+    blocks = BLOCK.findall(page.read_text("utf-8"))
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [re.sub(r"\s+#.*", "", line[2:]) for line in lines if not line.startswith("$ curl localhost:8080")]
+
+
+COMMANDS = [(page, command) for page in SHOWN for command in commands_of(page)]
+
+
+def check_packbert(words: list[str]) -> None:
+    PARSERS[words[0]](words[1:])
+
+
+def check_make(words: list[str]) -> None:
+    assert all(re.search(rf"^{word}:", MAKEFILE, re.MULTILINE) for word in words if "=" not in word)
+
+
+def check_python(words: list[str]) -> None:
+    assert (ROOT / words[0]).is_file()
+
+
+def check_docker(words: list[str]) -> None:
+    if words[0] == "compose":
+        profiles = {name for one in COMPOSE["services"].values() for name in one.get("profiles", [])}
+        named = [word for word in words[1:] if word in {*COMPOSE["services"], *profiles}]
+        assert named or words[-1] == "up"
+        return
+    place = next(at for at, word in enumerate(words) if word.startswith("packbert"))
+    image, tag = words[place].split(":")
+    assert f"--tag {image}:$(RUNTIME)" in MAKEFILE
+    assert tag in ("cpu", "cuda")
+    command = {"packbert-serve": ["serve"], "packbert-export": ["export"], "packbert": []}[image]  # the entry points
+    check_packbert([*command, *words[place + 1 :]])
+
+
+def check_helm(words: list[str]) -> None:
+    assert words[:3] == ["install", "bert", "deploy/helm/packbert"]
+    given: dict[str, Any] = {}
+    for option, value in zip(words[3::2], words[4::2], strict=True):
+        assert option == "--set"
+        path, _, content = value.partition("=")
+        *groups, last = path.split(".")
+        place = given
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = content
+    assert render(given)["Deployment"]
+
+
+def check_ray(words: list[str]) -> None:
+    module, _, _ = words[1].partition(":")
+    assert words[0] == "run"
+    assert (ROOT / "deploy" / "ray" / f"{module}.py").is_file()
+
+
+CHECKS = {
+    "packbert": check_packbert,
+    ".venv/bin/packbert": check_packbert,
+    "make": check_make,
+    "python": check_python,
+    ".venv/bin/python": check_python,
+    "docker": check_docker,
+    "helm": check_helm,
+    "serve": check_ray,
+}
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda one: one.stem if isinstance(one, Path) else one[:40])
+def test_a_command_of_a_page_has_arguments_that_exist(page: Path, command: str) -> None:
+    words = shlex.split(command.rpartition("&& ")[2])
+    while "=" in words[0]:  # variables before a command
+        words.pop(0)
+    assert words[0] in CHECKS, f"{page.name}: no check for {words[0]}"
+    CHECKS[words[0]](words[1:])
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in SHOWN if PROGRAM.search(page.read_text("utf-8"))], ids=lambda p: p.stem
+)
+def test_the_programs_of_a_page_run(
+    page: Path, artifact_of: Callable[[str], Path], client_of: ClientOf, tmp_path: Path
+) -> None:
+    text = "\n\n".join(PROGRAM.findall(page.read_text("utf-8")))
+    url = str(client_of("sample").base_url).rstrip("/")
+    for shown, real in (("ARTIFACT", "sample"), ("artifacts/sample", "sample")):
+        text = text.replace(f'"{shown}"', f'"{artifact_of(real)}"')
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("http://localhost:8080", url), "utf-8")
+    done = subprocess.run([sys.executable, str(program)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_task_of_the_worked_example_answers(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+    page = ROOT / "docs" / "contribute" / "new-task.md"
+    asked = (
+        "from packbert.service.library import engine\n"
+        'engine.ROUTES["/distinct"] = native.ROUTES["/distinct"]\n'
+        f'with engine.Engine.from_artifact("{artifact_of("sample")}") as model:\n'
+        '    print(model.wait(model.run("/distinct", inputs=["my dog", "my dog", "the train was late"])))\n'
+    )
+    program = tmp_path / "program.py"
+    program.write_text("\n".join([*PROGRAM.findall(page.read_text("utf-8")), asked]), "utf-8")
+    done = subprocess.run([sys.executable, str(program)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("[0, 2]", 0), done.stderr
+
+
+def test_the_page_start_leads_to_labels_for_a_file(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its commands in their order; the requests between them are among the answers."""
+    run = [one for one in commands_of(ROOT / "docs" / "start.md") if one.startswith(".venv/bin/")]
+    assert [one.split()[1] for one in run] == [
+        "examples/train_classifier.py", "describe", "export", "serve", "bulk",
+    ]  # fmt: skip
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "sample").symlink_to(artifact_of("sample"))
+    for folder in ("examples", "model_export"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "reviews.csv").write_text("text\n服务很好。\n又贵又难吃。\n", "utf-8")
+    for command in run:
+        program, *words = shlex.split(command)
+        module = ["-m", "packbert"] if program.endswith("packbert") else []
+        if words[0] != "serve":
+            done = subprocess.run(
+                [sys.executable, *module, *words], cwd=tmp_path, capture_output=True, text=True, env=environment()
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+    answers = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text("utf-8").splitlines()]
+    assert [one[0]["label"] for one in answers] == ["好评", "差评"]
+
+
+def environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+
+
+def test_no_page_names_an_install_from_an_index() -> None:
+    """The package is not published: an index has no such name, or a stranger's package."""
+    index = re.compile(r"\b(pip|uv|pipx)\b[\w -]* (install|add)\b[^\n]*[\s'\"]packbert(\[|['\"\s]|==|$)")
+    assert index.search('pip install "packbert[client]"')
+    assert index.search("uv add packbert\n")
+    assert not index.search('pip install ".[client]"')
+    folders = ("docs", "deploy", "docker", "examples", "benchmarks", "service", "model_export", "training")
+    files = [*ROOT.glob("*.*"), ROOT / "Makefile", *(file for one in folders for file in (ROOT / one).rglob("*.*"))]
+    kinds = ("", ".md", ".py", ".yml", ".yaml", ".sh", ".service", ".toml", ".js")
+    shown = [file for file in files if file.is_file() and file.suffix in kinds]
+    assert len(shown) > 300
+    assert [str(one) for one in shown if index.search(one.read_text("utf-8"))] == []
