@@ -1,4 +1,4 @@
-"""The pictures of the page in README.md, made from the page of an artifact.
+"""The pictures of the page in README.md and in the guide about it, made from the page of an artifact.
 
 python -m tests.page.picture ARTIFACT     writes them; a test looks at their size
 """
@@ -14,6 +14,8 @@ from tests.paths import ROOT
 
 PICTURES = {View("en"): ROOT / "docs" / "page-en.png", View("zh", scheme="dark"): ROOT / "docs" / "page-zh.png"}
 WIDTH, HEIGHT = 1280, 860
+PANELS = ("mask", "surprise", "pair", "similar", "inside", "status")  # of the bundled model
+FOLDER = ROOT / "docs" / "assets" / "page"
 
 
 def take_picture(shown: Shown) -> bytes:
@@ -32,11 +34,24 @@ def take_picture(shown: Shown) -> bytes:
     return picture
 
 
+def take_panel(shown: Shown, panel: str) -> bytes:
+    """A PNG of a panel with its first example answered, WIDTH pixels wide."""
+    shown.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    shown.open(panel)
+    shown.page.wait_for_function("!document.querySelector('.panel:not([hidden]) [aria-busy=true]')")
+    picture: bytes = shown.page.screenshot(animations="disabled", caret="hide")
+    return picture
+
+
 def write_pictures(artifact: Path) -> None:
     with ServiceProcess({"BERT_ARTIFACT": str(artifact)}) as process, start_browser() as browser:
         for view, path in PICTURES.items():
             with show(browser, process.url, view) as shown:
                 path.write_bytes(take_picture(shown))
+        FOLDER.mkdir(exist_ok=True)
+        with show(browser, process.url, View()) as shown:
+            for panel in PANELS:
+                (FOLDER / f"{panel}.png").write_bytes(take_panel(shown, panel))
 
 
 if __name__ == "__main__":

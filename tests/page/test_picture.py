@@ -6,7 +6,7 @@ import pytest
 
 from tests.page.browser import View
 from tests.page.conftest import Open
-from tests.page.picture import HEIGHT, PICTURES, WIDTH, take_picture
+from tests.page.picture import FOLDER, HEIGHT, PANELS, PICTURES, WIDTH, take_panel, take_picture
 from tests.paths import ROOT
 
 MAX_BYTES = 150_000
@@ -22,6 +22,14 @@ def size_of(png: bytes) -> tuple[int, int]:
 def test_the_picture_is_the_one_that_the_page_gives(opened: Open, view: View) -> None:
     assert size_of(take_picture(opened(view))) == size_of(PICTURES[view].read_bytes()) == (WIDTH, HEIGHT)
     assert PICTURES[view].stat().st_size < MAX_BYTES
+
+
+def test_each_panel_has_its_picture(opened: Open) -> None:
+    shown = opened()
+    for panel in PANELS:
+        path = FOLDER / f"{panel}.png"
+        assert size_of(take_panel(shown, panel)) == size_of(path.read_bytes()) == (WIDTH, HEIGHT)
+        assert path.stat().st_size < MAX_BYTES
 
 
 def test_each_readme_opens_with_the_picture_of_its_language() -> None:
