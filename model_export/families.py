@@ -24,6 +24,7 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
+    positional: str  # what attention knows of positions: "" (nothing), "relative" (a bias by distance)
 
     @property
     def head_size(self) -> int:
@@ -129,6 +130,14 @@ ELECTRA_HEADS = {
     "choices": "classifier",
     "spans": "qa_outputs",
 }
+MPNET_PARTS = BERT_PARTS | {
+    "query": "encoder.layer.{i}.attention.attn.q",
+    "key": "encoder.layer.{i}.attention.attn.k",
+    "value": "encoder.layer.{i}.attention.attn.v",
+    "attention": "encoder.layer.{i}.attention.attn.o",
+    "attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+    "relative": "encoder.relative_attention_bias",
+}
 
 
 Config = Mapping[str, Any]
@@ -147,9 +156,11 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "quantization_config": (None,),
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
+    "relative_attention_num_buckets": (32, None),
 }
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
+MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
 BERT_KEYS = {
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -187,6 +198,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
+    positional: str = ""  # that of Architecture
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
@@ -268,6 +280,19 @@ FAMILIES = {
         choices_activation="gelu",
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
+    "mpnet": Family(
+        prefix="mpnet.",
+        parts=MPNET_PARTS,
+        heads=ROBERTA_HEADS,
+        keys={ours: key for ours, key in BERT_KEYS.items() if ours != "segments"},
+        defaults=BERT_DEFAULTS,
+        fixed={"segments": 0},
+        position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
+        positional="relative",
+        mlm_activation="gelu",
+        labels_activation="tanh",
+        tokens=MPNET_TOKENS,
+    ),
 }
 
 
@@ -315,6 +340,7 @@ def architecture_of(config: Config) -> Architecture:
         activation=ACTIVATIONS[activation],
         position_offset=offset,
         task_types=family.task_types(config),
+        positional=family.positional,
         **values,
     )
 

@@ -25,6 +25,7 @@ FAMILIES = {
     "distilbert": "DistilBERT",
     "ernie": "ERNIE",
     "electra": "ELECTRA; words for masks from a generator",
+    "mpnet": "MPNet (all-mpnet, multi-qa-mpnet, paraphrase-mpnet)",
 }
 PROOF = """
 The tests prove every cell with a checkpoint that `transformers` wrote and answers that `transformers` gave.

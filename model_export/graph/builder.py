@@ -43,6 +43,9 @@ class GraphBuilder:
         self._weights: dict[tuple[str, ir.DataType], Value] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
+        """An input of the graph: the same value where it was declared before."""
+        if known := [one for one in self._graph.inputs if one.name == name]:
+            return known[0]
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(TYPES[dtype]))
         self._graph.inputs.append(value)
         return value

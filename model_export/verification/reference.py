@@ -195,10 +195,20 @@ class Reference:
         q, k, v = (self._heads(x) for x in (query, key, value))
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
         scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self.architecture.head_size)
+        if self.architecture.positional == "relative":
+            scores += self._relative_bias(len(query))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
         return np.asarray(context).reshape(query.shape), probabilities
+
+    def _relative_bias(self, length: int) -> Doubles:
+        """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""
+        behind = np.subtract.outer(np.arange(length), np.arange(length))  # how far the key is before the query
+        size = np.abs(behind)
+        logarithmic = 8 + np.floor(2 * np.log2(np.maximum(size, 8) / 8))
+        bucket = np.where(size < 8, size, np.minimum(logarithmic, 15)).astype(np.int64) + 16 * (behind < 0)
+        return self._matrix("relative", 32, self.architecture.heads)[bucket].transpose(2, 0, 1)
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""

@@ -6,7 +6,16 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers_of_families import ALBERT, CAMEMBERT, XLM_ROBERTA, Writer, byte_pairs, made_fast, word_piece
+from tokenizers_of_families import (
+    ALBERT,
+    CAMEMBERT,
+    XLM_ROBERTA,
+    Writer,
+    byte_pairs,
+    made_fast,
+    word_piece,
+    word_piece_of_mpnet,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,7 @@ ROBERTA = SIZES | {
 ALBERT_SIZES = BERT | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "hidden_act": "gelu_new"}
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 144}
 ERNIE = BERT | {"use_task_id": True, "task_type_vocab_size": 3}
+MPNET = {key: value for key, value in ROBERTA.items() if key != "type_vocab_size"}
 ELECTRA = BERT | {"embedding_size": 16}
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
@@ -145,6 +155,10 @@ FAMILIES = {
     "electra": (
         masked("Electra", ELECTRA, word_piece, segments=2),
         fine_tuned("Electra", ELECTRA, word_piece, segments=2),
+    ),
+    "mpnet": (
+        masked("MPNet", MPNET, word_piece_of_mpnet, segments=0),
+        fine_tuned("MPNet", MPNET, word_piece_of_mpnet, segments=0),
     ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}

@@ -29,6 +29,16 @@ def word_piece(folder: Path) -> int:
     return len(word_pieces())
 
 
+def _word_piece_of_mpnet(folder: Path) -> int:
+    """vocab.txt with RoBERTa's special tokens, but [UNK]."""
+    names = {"[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>", "[PAD]": "<pad>"}
+    first = ("<s>", "<pad>", "</s>")  # the model's position offset is that of a padding token of id 1
+    pieces = [*first, *(one for piece in word_pieces() if (one := names.get(piece, piece)) not in first)]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", "utf-8")
+    settings(folder, do_lower_case=True)
+    return len(pieces)
+
+
 def byte_pairs(folder: Path) -> int:
     """vocab.json and merges.txt; `<mask>` includes the space to its left, as in the published RoBERTa."""
     trained = tokenizers.ByteLevelBPETokenizer()
@@ -115,5 +125,6 @@ ALBERT = unigrams(
     control_symbols="[CLS],[SEP],[MASK]",
     user_defined_symbols="(,)",
 )
+word_piece_of_mpnet = made_fast(_word_piece_of_mpnet)
 XLM_ROBERTA = unigrams("sentencepiece.bpe.model", extra=2)  # <pad> and <mask>
 CAMEMBERT = unigrams("sentencepiece.bpe.model", extra=5)  # four in front, <mask> at the end
