@@ -8,8 +8,17 @@ from packbert.model_export.errors import ExportError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """How the attention of a layer knows positions (Su et al. 2021), and how far it sees."""
+
+    theta: float
+    divisor: float  # of all frequencies; 1 but where they are scaled
+    window: int  # tokens to each side that a query attends to; 0: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The sizes of a post-norm BERT encoder (Devlin et al. 2018)."""
+    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
 
     family: str
     vocabulary: int
@@ -24,7 +33,10 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
-    positional: str  # what attention knows of positions: "" (nothing), "relative" (a bias by distance)
+    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias by distance), "rotary"
+    rotary: tuple[Rotary, ...]  # of each layer; empty without
+    is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
+    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
 
     @property
     def head_size(self) -> int:
@@ -138,6 +150,30 @@ MPNET_PARTS = BERT_PARTS | {
     "attention_norm": "encoder.layer.{i}.attention.LayerNorm",
     "relative": "encoder.relative_attention_bias",
 }
+MODERNBERT_PARTS = {
+    "word": "embeddings.tok_embeddings",
+    "embedding_norm": "embeddings.norm",
+    "projections": "layers.{i}.attn.Wqkv",
+    "attention": "layers.{i}.attn.Wo",
+    "attention_norm": "layers.{i}.attn_norm",  # not in the first layer
+    "gated": "layers.{i}.mlp.Wi",
+    "output": "layers.{i}.mlp.Wo",
+    "output_norm": "layers.{i}.mlp_norm",
+    "final_norm": "final_norm",
+}
+MODERNBERT_HEADS = {
+    "mlm_dense": "head.dense",
+    "mlm_norm": "head.norm",
+    "mlm_decoder": "decoder",
+    "labels_dense": "head.dense",
+    "choices_dense": "head.dense",
+    "classifier_norm": "head.norm",
+    "labels": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "classifier",
+}
+PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
 
 
 Config = Mapping[str, Any]
@@ -184,6 +220,18 @@ DISTILBERT_KEYS = {
     "activation": "activation",
     "positions": "max_position_embeddings",
 }
+KEYS_WITHOUT_SEGMENTS = {ours: key for ours, key in BERT_KEYS.items() if ours != "segments"}
+MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {
+    "activation": "hidden_activation",
+    "norm_epsilon": "norm_eps",
+}
+MODERNBERT_BIASES = {
+    **dict.fromkeys(("projections", "attention"), "attention_bias"),
+    **dict.fromkeys(("gated", "output"), "mlp_bias"),
+    **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
+    **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
+    **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +246,13 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
-    positional: str = ""  # that of Architecture
+    positional: str = ""  # those of Architecture
+    rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
+    is_prenorm: bool = False
+    is_gated: bool = False
+    slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
+    biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
+    supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
@@ -209,6 +263,32 @@ class Family:
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """By layer_types or global_attn_every_n_layers, and by rope_parameters (transformers 5) or the older keys."""
+    every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
+    kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
+    window = int_setting(config, "local_attention", 128, least=2) // 2
+    stated = config.get("rope_parameters") or {}
+    older = {GLOBAL: config.get("global_rope_theta", 160_000.0), LOCAL: config.get("local_rope_theta", 10_000.0)}
+    thetas = {kind: rope_theta(stated.get(kind) or {}, theta) for kind, theta in older.items()}
+    if len(kinds) != layers or not set(kinds) <= set(thetas):
+        raise ExportError(f"config.json has layer_types {kinds}; it must name {GLOBAL} or {LOCAL} for {layers} layers")
+    return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
+
+
+def rope_theta(parameters: Config, default: Any) -> float:
+    """The rope_theta of `parameters`. Raises ExportError where it is no positive number, or where it is scaled."""
+    theta, kind = parameters.get("rope_theta", default), parameters.get("rope_type", "default")
+    if kind != "default":
+        raise ExportError(f"config.json sets rope_type to {kind!r}, which is not supported (only 'default' is)")
+    if not isinstance(theta, float | int) or not theta > 0:
+        raise ExportError(f"config.json sets rope_theta to {theta!r}; it must be a positive number")
+    return float(theta)
 
 
 BERT = Family(
@@ -284,7 +364,7 @@ FAMILIES = {
         prefix="mpnet.",
         parts=MPNET_PARTS,
         heads=ROBERTA_HEADS,
-        keys={ours: key for ours, key in BERT_KEYS.items() if ours != "segments"},
+        keys=KEYS_WITHOUT_SEGMENTS,
         defaults=BERT_DEFAULTS,
         fixed={"segments": 0},
         position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
@@ -292,6 +372,24 @@ FAMILIES = {
         mlm_activation="gelu",
         labels_activation="tanh",
         tokens=MPNET_TOKENS,
+    ),
+    "modernbert": Family(
+        prefix="model.",
+        parts=MODERNBERT_PARTS,
+        heads=MODERNBERT_HEADS,
+        keys=MODERNBERT_KEYS,
+        defaults={"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
+        fixed={"segments": 0},
+        positional="rotary",
+        rotary=modernbert_rotary,
+        is_prenorm=True,
+        is_gated=True,
+        slices=PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
+        biases=MODERNBERT_BIASES,
+        supported={"rope_scaling": (None,), "classifier_activation": ("gelu", None)},
+        mlm_activation="gelu",
+        labels_activation="gelu",
+        choices_activation="gelu",
     ),
 }
 
@@ -315,7 +413,7 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 def architecture_of(config: Config) -> Architecture:
     """The architecture that a config describes. Raises ExportError where it is damaged or not supported."""
     family = family_of(config)
-    for key, accepted in SUPPORTED.items():
+    for key, accepted in (SUPPORTED | dict(family.supported)).items():
         if config.get(key) not in accepted:
             raise ExportError(
                 f"config.json sets {key} to {config[key]!r}, which is not supported (only {accepted[0]!r} is)"
@@ -341,6 +439,9 @@ def architecture_of(config: Config) -> Architecture:
         position_offset=offset,
         task_types=family.task_types(config),
         positional=family.positional,
+        rotary=family.rotary(config, values["layers"]),
+        is_prenorm=family.is_prenorm,
+        is_gated=family.is_gated,
         **values,
     )
 

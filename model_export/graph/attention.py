@@ -78,6 +78,18 @@ class _OfModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The inputs of the packed rows."""
+
+    tokens: Value  # [rows, width]: the flat token of each slot
+    of_tokens: Value  # [tokens]: the slot of each flat token
+    segments: Value  # [rows, width]: the sequence of each slot
+    queries: Value  # [rows, queries]: the selected token of each query slot of the last layer
+    query_segments: Value  # [rows, queries]
+    of_queries: Value  # [chosen]: the query slot of each selected token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowIndex:
     """Where the query states are in the packed attention rows, and the bias that separates sequences."""
 
@@ -102,17 +114,24 @@ class PackedRows(_OfModel):
     _selected: RowIndex = field(init=False)
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
-        slot_tokens = self.g.input("slot_tokens", "int32", ["rows", "width"])
-        token_slots = self.g.input("token_slots", "int32", ["tokens"])
-        segments = self.g.input("segments", "int32", ["rows", "width"])
-        query_chosen = self.g.input("query_chosen", "int32", ["rows", "queries"])
-        query_segments = self.g.input("query_segments", "int32", ["rows", "queries"])
-        chosen_slots = self.g.input("chosen_slots", "int32", ["chosen"])
-        with self.g.scope("places"):
-            self._keys = self._head_indices(slot_tokens, products=2, product=0)
-            self._values = self._head_indices(slot_tokens, products=2, product=1)
-            self._all = self._row_index(slot_tokens, token_slots, segments, segments)
-            self._selected = self._row_index(query_chosen, chosen_slots, query_segments, segments)
+        g = self.g
+        slots = Slots(
+            tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
+            of_tokens=g.input("token_slots", "int32", ["tokens"]),
+            segments=g.input("segments", "int32", ["rows", "width"]),
+            queries=g.input("query_chosen", "int32", ["rows", "queries"]),
+            query_segments=g.input("query_segments", "int32", ["rows", "queries"]),
+            of_queries=g.input("chosen_slots", "int32", ["chosen"]),
+        )
+        with g.scope("places"):
+            self._place(slots)
+
+    def _place(self, slots: Slots) -> None:
+        """Prepares what all layers share."""
+        self._keys = self._head_indices(slots.tokens, products=2, product=0)
+        self._values = self._head_indices(slots.tokens, products=2, product=1)
+        self._all = self._row_index(slots.tokens, slots.of_tokens, slots.segments, slots.segments)
+        self._selected = self._row_index(slots.queries, slots.of_queries, slots.query_segments, slots.segments)
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool

@@ -194,10 +194,18 @@ class Heads:
             hidden = self.parts.architecture.hidden
             weight, bias = self.parts.dense(part, hidden, hidden)
             product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
-            return add_and_activate(self.g, product, bias, activation)
+            inner = add_and_activate(self.g, product, bias, activation)
+            return self._norm("classifier_norm", inner, hidden) if self.parts.knows("classifier_norm") else inner
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
+
+    def _prepared(self, tokens: Value) -> Value:
+        """What a classifier of tokens reads of their states: in some families as a classifier of texts."""
+        family = self.parts.family
+        if not self.parts.knows("classifier_norm"):
+            return tokens
+        return self._classified(tokens, None, "labels_dense", family.labels_activation)
 
     def _build_tags(self, tokens: Value) -> None:
         """The logits of each token."""
@@ -207,14 +215,17 @@ class Heads:
             return
         self.present.append("tags")
         with g.scope("tags"):
-            logits = self._dense("tags", tokens, hidden, len(names))
+            logits = self._dense("tags", self._prepared(tokens), hidden, len(names))
             g.output("tags", logits, "float32", ["asked_tokens", len(names)])
 
     def _build_spans(self, tokens: Value) -> None:
         """For each token the logit that an answer starts with it, and the logit that one ends with it."""
-        if self._has("spans", "spans", "question-answering head"):
+        heads = self.parts.family.heads
+        if heads.get("spans") == heads.get("labels") and self.classifier.output != "spans":
+            self.missing["spans"] = "the checkpoint has no weights of a question-answering head"
+        elif self._has("spans", "spans", "question-answering head"):
             with self.g.scope("spans"):
-                logits = self._dense("spans", tokens, self.parts.architecture.hidden, 2)
+                logits = self._dense("spans", self._prepared(tokens), self.parts.architecture.hidden, 2)
                 self.g.output("spans", logits, "float32", ["asked_tokens", 2])
 
     def _has(self, head: str, part: str, name: str) -> bool:
@@ -235,9 +246,15 @@ class Heads:
         weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
         product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
         inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
-        gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
-        beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
-        return g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
+        return self._norm("mlm_norm", inner, a.embedding)
+
+    def _norm(self, part: str, x: Value, width: int) -> Value:
+        g, parts = self.g, self.parts
+        gamma, beta = (
+            g.weight("norm.weight", parts.weight(part, (width,))),
+            g.weight("norm.bias", parts.bias(part, width)),
+        )
+        return g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=parts.architecture.norm_epsilon)
 
     def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
         """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""

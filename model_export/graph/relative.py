@@ -15,38 +15,30 @@ from packbert.model_export.graph.attention import (
     PlainRows,
 )
 from packbert.model_export.graph.builder import TYPES, Value
-from packbert.model_export.graph.positions import positions_of
+from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
 
 BUCKETS, EXACT = 32, 8  # half of the buckets are of keys before the query, and the nearest EXACT are one distance each
 FARTHEST = 128  # the distance from which on all keys share a bucket
 
 
 @dataclass(slots=True)
-class RelativeRows(PackedRows):
-    """As PackedRows, with a bias that also knows the positions."""
+class RelativeRows(PositionedRows):
+    """As PackedRows, with a bias that also knows the distance."""
 
     def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:
         g = self.g
-        positions = g.input("positions", "int32", ["tokens"])
-        slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
-        selected = g.op("Gather", positions, g.input("chosen", "int32", ["chosen"]), axis=0)
-        of_query = g.op("Gather", positions if tokens is slot_tokens else selected, tokens, axis=0)
-        index = self._indices(of_query, g.op("Gather", positions, slot_tokens, axis=0), axis=2)
-        axes = (g.constant(np.array([axis])) for axis in (2, 1))
-        same = g.op("Equal", *(g.op("Unsqueeze", one, axis) for one, axis in zip((queries, keys), axes, strict=True)))
-        index = g.op("Where", same, index, g.constant(np.int32(2 * self.parts.architecture.positions - 1)))
+        columns = (g.op("Unsqueeze", one, g.constant(np.array([axis]))) for one, axis in ((queries, 2), (keys, 1)))
+        last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
+        index = g.op("Where", g.op("Equal", *columns), self._columns(self._distances(tokens)), last)
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 
     def _bias_of_one(self, states: Value) -> Value | None:
         positions = self.g.op("Cast", positions_of(self.g, states), to=int(TYPES["int32"]))
-        return self.g.op("Gather", self._table(), self._indices(positions, positions, axis=1), axis=1)
+        return self.g.op("Gather", self._table(), self._columns(differences(self.g, positions, positions)), axis=1)
 
-    def _indices(self, queries: Value, keys: Value, *, axis: int) -> Value:
-        """The column of `_table` for each query and key: from positions [..., n] to [..., queries, keys]."""
-        g = self.g
-        column = g.op("Unsqueeze", queries, g.constant(np.array([axis])))
-        distance = g.op("Sub", g.op("Unsqueeze", keys, g.constant(np.array([axis - 1]))), column)
-        return g.op("Add", distance, g.constant(np.int32(self.parts.architecture.positions - 1)))
+    def _columns(self, distances: Value) -> Value:
+        """The columns of `_table` for `distances`."""
+        return self.g.op("Add", distances, self.g.constant(np.int32(self.parts.architecture.positions - 1)))
 
     def _table(self) -> Value:
         """[heads, distances + 1]: the bias of each distance from the smallest on, and the masked score."""

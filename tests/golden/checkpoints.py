@@ -12,6 +12,7 @@ from tokenizers_of_families import (
     XLM_ROBERTA,
     Writer,
     byte_pairs,
+    byte_pairs_of_modernbert,
     made_fast,
     word_piece,
     word_piece_of_mpnet,
@@ -55,6 +56,16 @@ ALBERT_SIZES = BERT | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 144}
 ERNIE = BERT | {"use_task_id": True, "task_type_vocab_size": 3}
 MPNET = {key: value for key, value in ROBERTA.items() if key != "type_vocab_size"}
+MODERNBERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "norm_eps": 3e-3,
+    "max_position_embeddings": 144,
+    "local_attention": 12,
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+}
 ELECTRA = BERT | {"embedding_size": 16}
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
@@ -159,6 +170,10 @@ FAMILIES = {
     "mpnet": (
         masked("MPNet", MPNET, word_piece_of_mpnet, segments=0),
         fine_tuned("MPNet", MPNET, word_piece_of_mpnet, segments=0),
+    ),
+    "modernbert": (
+        masked("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
+        fine_tuned("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
     ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}

@@ -63,6 +63,24 @@ def byte_pairs(folder: Path) -> int:
     return len(vocabulary)
 
 
+def byte_pairs_of_modernbert(folder: Path) -> int:
+    """tokenizer.json of a byte-level BPE with BERT's special tokens, as the published ModernBERT."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special
+    )
+    trained.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    mask = tokenizers.AddedToken("[MASK]", lstrip=True, special=True)
+    trained.add_special_tokens([*special[:-1], mask])
+    trained.save(str(folder / "tokenizer.json"))
+    names = {f"{token[1:-1].lower()}_token": token for token in special}
+    settings(folder, tokenizer_class="PreTrainedTokenizerFast", **names)
+    return trained.get_vocab_size()
+
+
 def unigrams(name: str, *, extra: int, **options: object) -> Writer:
     """tokenizer.json of a SentencePiece model with a few character rules; the family adds `extra` ids to its pieces."""
 
