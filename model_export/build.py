@@ -44,8 +44,8 @@ PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
-    lm_head: type[ExactLogits] | type[Int8Shortlist]
-    shift: type[ChannelShift] | type[NoShift]
+    lm_head: type[ExactLogits]
+    shift: type[NoShift]
     dtype: str  # of weights and activations, but for int8 products
     attention: Mapping[str, type[Attention]] = field(default_factory=lambda: ATTENTION)  # by device
 

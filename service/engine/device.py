@@ -3,11 +3,8 @@
 Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
 """
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +12,7 @@ from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.service.artifact import Artifact, available, open_artifact
 from packbert.service.errors import DeviceError
 
-PROBE = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
+CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
 TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
@@ -61,28 +58,14 @@ def why_graph_unusable(artifact: Artifact) -> str:
     Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
     """
     command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent)]
-    with _open_lifeline() as lifeline:
-        try:
-            trial = subprocess.run(
-                command, stdin=lifeline, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
+    try:
+        trial = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
     if trial.returncode:
         how = f"exit code {trial.returncode}" if trial.returncode > 0 else f"signal {-trial.returncode}"
         return f"the self-test ended with {how}: {trial.stderr.strip()[-200:]}"
     return trial.stdout.splitlines()[-1]
-
-
-@contextmanager
-def _open_lifeline() -> Iterator[int]:
-    """The read end of a pipe whose write end closes with this process, however it ends."""
-    read_end, write_end = os.pipe()
-    try:
-        yield read_end
-    finally:
-        os.close(read_end)
-        os.close(write_end)
 
 
 def export_device(device: str) -> str:
@@ -97,5 +80,5 @@ def export_device(device: str) -> str:
 
 def why_cuda_unavailable() -> str:
     """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
-    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
-    return probe.stdout.strip() if probe.returncode == 0 else f"the probe failed: {probe.stderr.strip()[-200:]}"
+    check = subprocess.run([sys.executable, "-c", CUDA_CHECK], capture_output=True, text=True, check=False)
+    return check.stdout.strip() if check.returncode == 0 else f"the check failed: {check.stderr.strip()[-200:]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packbert.service.artifact import Artifact
-from packbert.service.engine.calibration import Calibration
+from packbert.service.engine.calibration import Calibration, golden_tokens
 from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
@@ -161,7 +161,7 @@ class ModelEngine:
         return Canary(
             batcher=self.batcher,
             health=self.health,
-            tokens=self.runner.canary(),
+            tokens=golden_tokens(self.artifact.manifest, 0),
             vector=np.array(self.artifact.manifest.canary.cls),
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,

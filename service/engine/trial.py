@@ -5,21 +5,23 @@ process that serves survives none of these, so it starts this one first: `python
 the artifact's folder. The last line of output is the reason why the graph cannot be used, empty where it can.
 """
 
+import ctypes
 import os
+import signal
 import sys
-import threading
 from pathlib import Path
 
 from packbert.service.artifact import read_artifact
 from packbert.service.engine.calibration import self_test
 from packbert.service.engine.runner import ModelRunner
 
+SIGNAL_OF_PARENTS_END = 1  # Linux's PR_SET_PDEATHSIG
 MAX_CHARACTERS = 300  # of a reason
 
 
 def main() -> None:
     """Prints the reason and ends the process at once: CUDA may be unable to clean up."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    ctypes.CDLL(None).prctl(SIGNAL_OF_PARENTS_END, signal.SIGKILL)
     sys.stdout.write(f"\n{try_graph(Path(sys.argv[1]))}\n")
     sys.stdout.flush()
     os._exit(0)
@@ -35,9 +37,3 @@ def try_graph(folder: Path) -> str:
         reason = " ".join(str(error).split()) or "no message"
         return f"{type(error).__name__}: {reason}"[:MAX_CHARACTERS]
     return ""
-
-
-def _end_with_parent() -> None:
-    """The parent holds the other end of standard input."""
-    sys.stdin.buffer.read()
-    os._exit(1)

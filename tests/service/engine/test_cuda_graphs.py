@@ -60,7 +60,7 @@ def folder(narrow_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packbert.service.engine.session.CudaSession", CpuAsCuda)
-    monkeypatch.setattr(device, "PROBE", "print('')")
+    monkeypatch.setattr(device, "CUDA_CHECK", "print('')")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -121,26 +121,36 @@ def test_without_a_graph_that_works_the_cpu_serves_or_the_start_ends_with_the_re
     [
         ("import os; os.kill(os.getpid(), 11)", "ended with signal 11"),
         ("raise SystemExit('an illegal memory access')", "ended with exit code 1: an illegal memory access"),
-        ("import sys; sys.stdin.read()", "has not ended after 0.5 s"),
+        ("import signal; signal.pause()", "has not ended after 0.5 s"),
     ],
 )
 def test_a_trial_that_crashes_or_hangs_counts_as_failed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    monkeypatch.setattr(device, "TRIAL_SECONDS", 0.5 if "stdin" in program else 60.0)
+    monkeypatch.setattr(device, "TRIAL_SECONDS", 0.5 if "pause" in program else 60.0)
     monkeypatch.setattr(device, "TRIAL", program)
     with pytest.raises(DeviceError, match=reason):
         select_artifact(folder, "auto")
 
 
 def test_a_trial_ends_with_the_process_that_started_it() -> None:
-    read_end, write_end = os.pipe()
-    program = "from packbert.service.engine.trial import _end_with_parent; _end_with_parent()"
-    trial = subprocess.Popen([sys.executable, "-c", program], stdin=read_end)
+    trial = """
+import sys
+from packbert.service.engine import trial
+trial.try_graph = lambda _: print("started", flush=True) or sys.stdin.read()
+trial.main()
+"""
+    starter = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {trial!r}, '.'])"
+    read_end, write_end = os.pipe()  # the trial waits for the write end, and holds standard output open
+    process = subprocess.Popen([sys.executable, "-c", starter], stdin=read_end, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"started\n"
+    process.kill()
+    process.wait(timeout=60)
+    assert process.stdout.read() == b""  # the trial is gone too, without its answer
     os.close(read_end)
-    assert trial.poll() is None
     os.close(write_end)
-    assert trial.wait(timeout=60) == 1
+    process.stdout.close()
 
 
 @pytest.mark.usefixtures("gpu")
