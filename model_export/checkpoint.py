@@ -257,6 +257,11 @@ class NamedWeights:
         """Whether the masked-LM decoder has its own weights instead of those of the word embeddings."""
         return self._checkpoint.config.get("tie_word_embeddings", True) is False
 
+    @property
+    def classifies_mean(self) -> bool:
+        """Whether a classifier of texts reads the mean of the states instead of that of [CLS]."""
+        return self.knows("classifier_norm") and self._checkpoint.config.get("classifier_pooling") == "mean"
+
     def ignore_known(self) -> None:
         """Marks weights as read that change no answer: stored position numbers, the duplicate of the decoder's bias."""
         known = {self._prefix + name for name in self.family.ignored} | {self._name("mlm_decoder", "bias", 0)}

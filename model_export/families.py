@@ -386,7 +386,11 @@ FAMILIES = {
         is_gated=True,
         slices=PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases=MODERNBERT_BIASES,
-        supported={"rope_scaling": (None,), "classifier_activation": ("gelu", None)},
+        supported={
+            "rope_scaling": (None,),
+            "classifier_activation": ("gelu", None),
+            "classifier_pooling": ("cls", "mean", None),
+        },
         mlm_activation="gelu",
         labels_activation="gelu",
         choices_activation="gelu",

@@ -29,9 +29,7 @@ SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    output: (
-        str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "spans", "" without one
-    )
+    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "spans", "" without one
     names: tuple[str, ...]  # of the logits, in order; none of "choices"
     scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 

@@ -86,18 +86,19 @@ class Heads:
             cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
             self.present += ["cls", "mean", "tokens", "layers"]
-            self._build_mean()
+            means = self._build_mean()
             tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
-            self._build_labels(cls, pooled)
-            self._build_choices(cls, pooled)
+            classified = means if self.parts.classifies_mean else cls
+            self._build_labels(classified, pooled)
+            self._build_choices(classified, pooled)
             self._build_tags(tokens)
             self._build_spans(tokens)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
-    def _build_mean(self) -> None:
+    def _build_mean(self) -> Value:
         """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows."""
         g, hidden = self.g, self.parts.architecture.hidden
         slots = g.input("mean_slots", "int32", ["rows_of_means", "width_of_means"])
@@ -106,6 +107,7 @@ class Heads:
         with g.scope("mean"):
             means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
             g.output("mean", means, "float32", ["pooled", hidden])
+            return means
 
     def _build_tokens(self) -> Value:
         """The hidden state of each token, [asked tokens, hidden]."""
@@ -163,14 +165,14 @@ class Heads:
         if self._classifies("labels", "classifier of texts"):
             with self.g.scope("labels"):
                 inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
-                self._output_logits("labels", inner, "sequences", len(self.classifier.names))
+                self._output_logits("labels", inner, "sequences", len(self.classifier.names), of_texts=True)
 
     def _build_choices(self, cls: Value, pooled: Value | None) -> None:
         """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
         if self._classifies("choices", "multiple-choice head"):
             with self.g.scope("choices"):
                 inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
-                self._output_logits("choices", inner, "sequences", 1)
+                self._output_logits("choices", inner, "sequences", 1, of_texts=True)
 
     def _build_tags(self, tokens: Value) -> None:
         """The logits of each token."""
@@ -186,9 +188,11 @@ class Heads:
             with self.g.scope("spans"):
                 self._output_logits("spans", self._prepared(tokens), "asked_tokens", 2)
 
-    def _output_logits(self, name: str, states: Value, rows: str, count: int) -> None:
+    def _output_logits(self, name: str, states: Value, rows: str, count: int, *, of_texts: bool = False) -> None:
         """The output `name` [rows, count]: the dense layer of this name over `states` [rows, hidden]."""
         logits = self._dense(name, states, self.parts.architecture.hidden, count)
+        if of_texts and self.parts.classifies_mean:
+            name, rows = f"mean_{name}", "pooled"
         self.g.output(name, logits, "float32", [rows, count])
 
     def _classifies(self, output: str, name: str) -> bool:

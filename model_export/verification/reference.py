@@ -81,6 +81,7 @@ class Reference:
     def __init__(self, parts: NamedWeights) -> None:
         self.architecture = parts.architecture
         self._parts = parts
+        self.classifies_mean = parts.classifies_mean
         self.states: list[Doubles] = []  # after the embeddings and each layer, [tokens of all sequences, hidden]
         # of each layer and each sequence of at most ATTENTION_TOKENS, [heads, length, length]
         self.attention: list[list[Doubles]] = []
@@ -153,7 +154,8 @@ class Reference:
 
     def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
         """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
-        return self._inner(hidden[0], part, activation) if activation else self.pooler(hidden)
+        first = hidden.mean(axis=0) if self.classifies_mean else hidden[0]
+        return self._inner(first, part, activation) if activation else self.pooler(hidden)
 
     def _prepared(self, hidden: Doubles) -> Doubles:
         """What a classifier of tokens reads, [length, hidden]."""

@@ -178,6 +178,9 @@ FAMILIES = {
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
 CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}
+CHECKPOINTS["modernbert-mean"] = fine_tuned(
+    "ModernBert", MODERNBERT | {"classifier_pooling": "mean"}, byte_pairs_of_modernbert, segments=0
+)["labels"]
 CHECKPOINTS["electra-discriminator"] = Checkpoint(
     kind="ElectraForPreTraining", config=BERT | {"embedding_size": 32}, write_tokenizer=word_piece, logits="replaced"
 )
