@@ -216,8 +216,8 @@ class NamedWeights:
         self.family = family_of(checkpoint.config)
         self.architecture = architecture_of(checkpoint.config)
         self._checkpoint = checkpoint
-        prefix = self.family.prefix
-        self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
+        prefixes = self.family.prefix.split("|")
+        self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         if part in self.family.slices:

@@ -1,7 +1,7 @@
 """The model families in one table: numbers, weight names, tokens."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packbert.model_export.errors import ExportError
@@ -173,6 +173,46 @@ MODERNBERT_HEADS = {
     "choices": "classifier",
     "spans": "classifier",
 }
+NOMIC_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "segment": "embeddings.token_type_embeddings",
+    "embedding_norm": "emb_ln",
+    "projections": "encoder.layers.{i}.attn.Wqkv",
+    "attention": "encoder.layers.{i}.attn.out_proj",
+    "attention_norm": "encoder.layers.{i}.norm1",
+    "intermediate": "encoder.layers.{i}.mlp.fc12",
+    "gate": "encoder.layers.{i}.mlp.fc11",
+    "output": "encoder.layers.{i}.mlp.fc2",
+    "output_norm": "encoder.layers.{i}.norm2",
+    "pooler": "pooler.dense",
+}
+NOMIC_HEADS = {
+    "mlm_dense": "cls.predictions.transform.dense",
+    "mlm_norm": "cls.predictions.transform.layer_norm",
+    "mlm_decoder": "cls.predictions.decoder",
+    "mlm_bias": "cls.predictions",
+    "labels": "classifier",
+    "tags": "classifier",
+}
+GTE_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "segment": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "projections": "encoder.layer.{i}.attention.qkv_proj",
+    "attention": "encoder.layer.{i}.attention.o_proj",
+    "attention_norm": "encoder.layer.{i}.attn_ln",
+    "gated": "encoder.layer.{i}.mlp.up_gate_proj",
+    "output": "encoder.layer.{i}.mlp.down_proj",
+    "output_norm": "encoder.layer.{i}.mlp_ln",
+    "pooler": "pooler.dense",
+}
+GTE_HEADS = {
+    "mlm_dense": "lm_head.dense",
+    "mlm_norm": "lm_head.norm",
+    "mlm_decoder": "lm_head.decoder",
+    "labels": "classifier",
+    "tags": "classifier",
+}
 PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
 
 
@@ -184,6 +224,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
@@ -232,16 +274,44 @@ MODERNBERT_BIASES = {
     **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
     **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
 }
+NOMIC_KEYS = {  # as transformers names them, or as they were published
+    "vocabulary": "vocab_size",
+    "hidden": "hidden_size|n_embd",
+    "embedding": "hidden_size|n_embd",
+    "layers": "num_hidden_layers|n_layer",
+    "heads": "num_attention_heads|n_head",
+    "intermediate": "intermediate_size|n_inner",
+    "activation": "hidden_act|activation_function",
+    "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
+    "positions": "max_position_embeddings|n_positions",
+    "segments": "type_vocab_size",
+}
+NOMIC_BIASES = {
+    **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
+    **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
+    "output": "mlp_fc2_bias",
+}
+NOMIC_SUPPORTED: Config = {
+    **dict.fromkeys(("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)),
+    **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
+    "rotary_emb_fraction": (1.0, None),
+}
+GTE_SUPPORTED: Config = {
+    "position_embedding_type": ("rope", None),
+    "layer_norm_type": ("layer_norm", None),
+    "pack_qkv": (True, None),
+    "logn_attention_scale": (False, None),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
-    prefix: str  # of `parts`, in a checkpoint that also has heads
+    prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
     parts: Mapping[str, str]
     heads: Mapping[str, str]
-    keys: Mapping[str, str]  # our number -> the config's key
+    keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
     defaults: Config  # transformers' defaults for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
@@ -281,6 +351,22 @@ def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
 
 
+def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rotary_emb_base", 1000.0))
+    return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
+
+
+def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """With the fixed NTK scaling that the published models have, in rope_scaling."""
+    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rope_theta", 160_000.0))
+    scaling = config.get("rope_scaling") or {"type": "ntk", "factor": 1.0}
+    factor = scaling.get("factor")
+    if scaling.get("type") != "ntk" or scaling.get("mixed_b") is not None or not isinstance(factor, float | int):
+        raise ExportError(f"config.json sets rope_scaling to {scaling}, which is not supported: only ntk with a factor")
+    size = config["hidden_size"] // config["num_attention_heads"]
+    return (Rotary(theta=theta * factor, divisor=factor ** (2 / size), window=0),) * layers
+
+
 def rope_theta(parameters: Config, default: Any) -> float:
     """The rope_theta of `parameters`. Raises ExportError where it is no positive number, or where it is scaled."""
     theta, kind = parameters.get("rope_theta", default), parameters.get("rope_type", "default")
@@ -309,6 +395,20 @@ ROBERTA = Family(
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
     labels_activation="tanh",
+    tokens=ROBERTA_TOKENS,
+)
+GTE = Family(
+    prefix="gte.",
+    parts=GTE_PARTS,
+    heads=GTE_HEADS,
+    keys=BERT_KEYS,
+    defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
+    positional="rotary",
+    rotary=gte_rotary,
+    is_gated=True,
+    slices=PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
+    biases={"gated": ""},
+    supported=GTE_SUPPORTED,
     tokens=ROBERTA_TOKENS,
 )
 FAMILIES = {
@@ -395,6 +495,21 @@ FAMILIES = {
         labels_activation="gelu",
         choices_activation="gelu",
     ),
+    "nomic_bert": Family(
+        prefix="nomic_bert.|bert.",
+        parts=NOMIC_PARTS,
+        heads=NOMIC_HEADS,
+        keys=NOMIC_KEYS,
+        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
+        positional="rotary",
+        rotary=nomic_rotary,
+        is_gated=True,
+        slices=PROJECTIONS,
+        biases=NOMIC_BIASES,
+        supported=NOMIC_SUPPORTED,
+    ),
+    "gte": GTE,
+    "new": replace(GTE, prefix="new."),
 }
 
 
@@ -451,6 +566,8 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def _value(config: Config, family: Family, ours: str, key: str) -> Any:
+    known = key.split("|")
+    key = next((one for one in known if config.get(one) is not None), known[0])
     value = config.get(key, family.defaults.get(key))
     if value is None:
         raise ExportError(f"config.json has no {key}, which family {config['model_type']!r} needs")

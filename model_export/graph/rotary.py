@@ -81,8 +81,10 @@ class RotaryRows(PositionedRows):
         for name, (weight, bias) in (("query", projections.query), ("key", projections.key)):
             with g.scope(name):
                 turned.append(self._turn(linear.affine(g, states, weight, bias), rotary, turns(g, positions)))
-        none = g.constant(np.zeros((1, 1), g.dtype))
-        bias = within(g, rotary.window, differences(g, positions, positions), none) if rotary.window else None
+        bias = None
+        if rotary.window:
+            none = g.constant(np.zeros((1, 1), g.dtype))
+            bias = within(g, rotary.window, differences(g, positions, positions), none)
         return attention_probabilities(g, *turned, self.heads, self.hidden, bias)
 
     def _turn(self, x: Value, rotary: Rotary, positions: Value) -> Value:

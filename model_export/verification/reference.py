@@ -50,6 +50,7 @@ ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
+    "silu": lambda x: x * sigmoid(x),
     "tanh": np.tanh,
 }
 
@@ -291,7 +292,6 @@ OF_VECTORS: dict[str, Callable[[Doubles], Doubles]] = {
     **ACTIVATIONS,
     "": lambda x: x,
     "sigmoid": sigmoid,
-    "silu": lambda x: x * sigmoid(x),
 }
 
 

@@ -66,13 +66,20 @@ MODERNBERT = {
     "local_attention": 12,
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
 }
+GTE = BERT | {"type_vocab_size": 1}
 ELECTRA = BERT | {"embedding_size": 16}
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
 
 
 def fine_tuned(
-    prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS
+    prefix: str,
+    config: Mapping[str, Any],
+    write: Writer,
+    *,
+    segments: int,
+    labels: Mapping[str, Any] = LABELS,
+    heads: tuple[str, ...] = ("labels", "tags", "spans", "choices"),
 ) -> dict[str, Checkpoint]:
     """The fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
     same = {"write_tokenizer": made_fast(write), "segments": segments}
@@ -81,7 +88,7 @@ def fine_tuned(
     }
     kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
     kinds |= {"spans": f"{prefix}ForQuestionAnswering", "choices": f"{prefix}ForMultipleChoice"}
-    return {
+    made = {
         "labels": Checkpoint(
             kind=kinds["labels"],
             config=shallow | dict(labels),
@@ -115,6 +122,7 @@ def fine_tuned(
             **same,
         ),
     }
+    return {head: made[head] for head in heads}
 
 
 def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
@@ -174,6 +182,14 @@ FAMILIES = {
     "modernbert": (
         masked("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
         fine_tuned("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
+    ),
+    "nomic_bert": (
+        masked("NomicBert", BERT, word_piece, segments=2),
+        fine_tuned("NomicBert", BERT, word_piece, segments=2, heads=("labels", "tags")),
+    ),
+    "gte": (
+        masked("Gte", GTE, XLM_ROBERTA, segments=1),
+        fine_tuned("Gte", GTE, XLM_ROBERTA, segments=1, heads=("labels", "tags")),
     ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
