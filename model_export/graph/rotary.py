@@ -25,8 +25,7 @@ from packbert.model_export.graph.positions import PositionedRows, differences, p
 
 QUERIES = 256  # in a block: with it, the scores of 8,192 tokens in 12 heads take 100 MB
 BAND = 64  # slots of a band of queries, whose keys are in it, in the one before and in the one after it
-NARROW = 64  # channels: attention products of a narrower head add up at least 256 keys at once, of a wider one 128
-K_BLOCK = 128
+NARROW = 64  # channels: attention products of such heads add up 256 keys at once, so that a band may begin anywhere
 
 
 @dataclass(slots=True)
@@ -127,8 +126,8 @@ class _Bands:
 class BlockedRotaryRows(RotaryRows):
     """As RotaryRows, with memory that grows with the tokens and not with their square.
 
-    A layer with a window computes the scores of each band of queries with three bands of keys. Another one computes
-    those of QUERIES queries of each row at a time.
+    A layer with a window of at most BAND computes the scores of each band of queries with three bands of keys. Another
+    one, and the last one, computes those of QUERIES queries of each row at a time.
     """
 
     _slots: Slots = field(init=False)
@@ -144,11 +143,12 @@ class BlockedRotaryRows(RotaryRows):
                 (slots.queries, slots.of_queries, slots.query_segments),
             )
         )
-        windows = {one.window for one in self.parts.architecture.rotary[:-1]} - {0}
-        self._bands = {window: self._cut(slots, window) for window in sorted(windows)}
+        windows = {one.window for one in self.parts.architecture.rotary[:-1]}
+        narrow = self.parts.architecture.head_size <= NARROW
+        self._bands = {window: self._cut(slots, window) for window in sorted(windows) if narrow and 0 < window <= BAND}
 
     def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
-        if last or not window:
+        if last or window not in self._bands:
             return self._in_blocks(query, key, value, window, last=last)
         bands = self._bands[window]
         heads = (
@@ -181,14 +181,9 @@ class BlockedRotaryRows(RotaryRows):
         return self._join_heads(context, index.output)
 
     def _cut(self, slots: Slots, window: int) -> _Bands:
-        """Bands of the width of a row, at most of as many slots as the window has to a side, in whole steps.
-
-        Their keys begin at a multiple of the keys that the attention products add up at once, or are fewer.
-        """
+        """Bands of the width of a row, at most of BAND slots."""
         g = self.g
-        step = BAND if window <= BAND and self.parts.architecture.head_size <= NARROW else K_BLOCK
-        widest = g.constant(np.array([-(-window // step) * step], np.int64))
-        width = g.op("Min", g.op("Shape", slots.tokens, start=1), widest)
+        width = g.op("Min", g.op("Shape", slots.tokens, start=1), g.constant(np.array([BAND], np.int64)))
         count = g.op("Shape", g.op("Reshape", slots.tokens, g.constant(np.array([-1], np.int64))))
         rest = g.op("Mod", g.op("Neg", count), width)
         ends = g.op("Concat", width, g.op("Add", width, rest), axis=0)

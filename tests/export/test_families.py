@@ -196,8 +196,10 @@ def test_the_readmes_table_of_families_matches_the_artifacts(exported: Callable)
     assert families.written(readme, made) == readme, "run `python -m tests.readme_families`"
 
 
-@pytest.mark.parametrize("head", ["spans", "choices"])
-@pytest.mark.parametrize("family", sorted(families.FAMILIES))
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [(family, head) for family in families.FAMILIES for head in ("spans", "choices") if f"{family}-{head}" in NAMES],
+)
 def test_the_artifact_of_a_fine_tuned_checkpoint_has_its_head_verified_and_no_other(
     family: str, head: str, exported: Callable
 ) -> None:
