@@ -20,7 +20,8 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
     """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
     hidden = parts.architecture.hidden
     dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
-    return Projections(*(shift.compensate_dense(one, 2 * layer) for one in dense), layer=layer)
+    query, key, value = (shift.compensate_dense(one, 2 * layer) for one in dense)
+    return Projections(query=query, key=key, value=value, layer=layer)
 
 
 def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: int, states: Value) -> Value:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packbert.model_export.graph.attention import (
     MASKED_SCORES,
@@ -48,12 +49,12 @@ class RelativeRows(PositionedRows):
         return self.g.constant(np.pad(biases, ((0, 0), (0, 1)), constant_values=MASKED_SCORES[self.g.dtype]))
 
 
-def bucket_of(distances: np.ndarray) -> np.ndarray:
+def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
     """The buckets of keys at `distances`: as many for near keys as for those whose distance grows exponentially."""
     size = np.abs(distances)
     growth = np.log2(np.maximum(size, 1) / EXACT) / np.log2(FARTHEST / EXACT)
     far = np.minimum(EXACT + np.trunc(growth * EXACT).astype(np.int64), 2 * EXACT - 1)
-    return np.where(size < EXACT, size, far) + np.where(distances > 0, BUCKETS // 2, 0)
+    return np.asarray(np.where(size < EXACT, size, far) + np.where(distances > 0, BUCKETS // 2, 0))
 
 
 class FusedRelativeRows(RelativeRows, FusedPackedRows):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packbert.model_export.families import Rotary
 from packbert.model_export.graph.attention import (
@@ -76,15 +77,16 @@ class RotaryRows(PositionedRows):
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
         g, rotary = self.g, self.parts.architecture.rotary[projections.layer]
-        positions, turned = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"])), []
-        for name, (weight, bias) in (("query", projections.query), ("key", projections.key)):
-            with g.scope(name):
-                turned.append(self._turn(linear.affine(g, states, weight, bias), rotary, turns(g, positions)))
+        positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
+        with g.scope("query"):
+            query = self._turn(linear.affine(g, states, *projections.query), rotary, turns(g, positions))
+        with g.scope("key"):
+            key = self._turn(linear.affine(g, states, *projections.key), rotary, turns(g, positions))
         bias = None
         if rotary.window:
             none = g.constant(np.zeros((1, 1), g.dtype))
             bias = within(g, rotary.window, differences(g, positions, positions), none)
-        return attention_probabilities(g, *turned, self.heads, self.hidden, bias)
+        return attention_probabilities(g, query, key, self.heads, self.hidden, bias)
 
     def _turn(self, x: Value, rotary: Rotary, positions: Value) -> Value:
         """The rows of `x` [tokens, hidden] turned by `positions` [tokens, 1]; [tokens, 1, hidden]."""
@@ -94,7 +96,7 @@ class RotaryRows(PositionedRows):
         return g.contrib("RotaryEmbedding", g.op("Unsqueeze", x, g.constant(np.array([1]))), positions, *tables)
 
 
-def angles(rotary: Rotary, positions: int, size: int) -> np.ndarray:
+def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:
     """[positions, size / 2] in float64; computed in float32, in which the models were trained."""
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     powers = np.power(rotary.theta, exponents.astype(np.float64)).astype(np.float32)
@@ -151,11 +153,9 @@ class BlockedRotaryRows(RotaryRows):
         if last or window not in self._bands:
             return self._in_blocks(query, key, value, window, last=last)
         bands = self._bands[window]
-        heads = (
-            self._gather_heads(x, index)
-            for x, index in ((query, bands.queries.heads), (key, bands.keys), (value, bands.keys))
-        )
-        return self._join_heads(self._attend(*heads, bands.queries.bias), bands.queries.output)
+        query = self._gather_heads(query, bands.queries.heads)
+        key, value = self._gather_heads(key, bands.keys), self._gather_heads(value, bands.keys)
+        return self._join_heads(self._attend(query, key, value, bands.queries.bias), bands.queries.output)
 
     def _in_blocks(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
         g, index = self.g, self._selected if last else self._all
