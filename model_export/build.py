@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import ModelBounds
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
-from packbert.model_export.errors import ExportError
+from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.families import Architecture
 from packbert.model_export.graph.attention import (
     Attention,
@@ -22,6 +22,8 @@ from packbert.model_export.graph.encoder import Encoder
 from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
 from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
 from packbert.model_export.graph.pooling import build_sentence
+from packbert.model_export.graph.relative import RELATIVE
+from packbert.model_export.graph.rotary import ROTARY
 from packbert.model_export.graph.states import build_attention, declare_states, name_states
 from packbert.model_export.labels import Classifier, classifier_of
 from packbert.model_export.lazy_weight import LazyWeight
@@ -31,6 +33,10 @@ from packbert.model_export.tokenizer_check import why_unusable
 from packbert.model_export.verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
+POSITIONAL = {
+    "relative": RELATIVE,
+    "rotary": ROTARY,
+}  # `Architecture.positional` -> what replaces each kind of attention
 # of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
 PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 
@@ -112,15 +118,16 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
-    states = Encoder(graph, parts, linear, kind(graph, sizes.heads, sizes.hidden), shift).build()
+    states = Encoder(graph, parts, linear, kind(graph, parts), shift).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
-    offsets = taken_offsets(shift, sizes.layers, sizes.hidden)
+    in_states = NoShift(reference.channel_offsets, 2 * sizes.layers) if sizes.is_prenorm else shift
+    offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:
         add_heads(cut, declare_states(cut, parts, offsets))
     maps = GraphBuilder(selected.dtype)
-    build_attention(maps, parts, linear, kind(maps, sizes.heads, sizes.hidden), shift)
+    build_attention(maps, parts, linear, kind(maps, parts), shift)
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)
@@ -141,7 +148,12 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
 def attention_for(precision: str, device: str, sizes: Architecture) -> type[Attention]:
     """The attention of a graph: on CUDA packed where its kernels take the size of the heads, else in rows."""
     fits = sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
-    return PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
+    kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
+    if not sizes.positional:
+        return kind
+    if kind not in POSITIONAL[sizes.positional]:
+        raise PrecisionError(f"precision {precision} is not built for family {sizes.family}: choose fp32 or int8")
+    return POSITIONAL[sizes.positional][kind]
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:

@@ -216,19 +216,31 @@ class NamedWeights:
         self.family = family_of(checkpoint.config)
         self.architecture = architecture_of(checkpoint.config)
         self._checkpoint = checkpoint
-        prefix = self.family.prefix
-        self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
+        prefixes = self.family.prefix.split("|")
+        self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
+        if part in self.family.slices:
+            stored, place, count = self.family.slices[part]
+            whole = self.weight(stored, (count * shape[0], *shape[1:]), layer=layer)
+            return whole.rows(place * shape[0], (place + 1) * shape[0])
         return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)
 
     def bias(self, part: str, size: int, *, layer: int = 0) -> LazyWeight:
+        """Zeros where the family or the config says that there is none."""
+        if part in self.family.slices:
+            stored, place, count = self.family.slices[part]
+            return self.bias(stored, count * size, layer=layer).rows(place * size, (place + 1) * size)
+        if part in self.family.biases and not self._checkpoint.config.get(self.family.biases[part]):
+            return LazyWeight((size,), lambda: np.zeros(size, np.float32))
         return self._checkpoint.weight(self._name(part, "bias", layer), shape=(size,))
 
     def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
         return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
 
     def has(self, part: str, kind: str = "weight") -> bool:
+        if part == "mlm_dense" and self.knows("classifier_norm"):  # a classifier has this dense layer too
+            return self.has("mlm_decoder", "bias")
         return self.knows(part) and self._name(part, kind, 0) in self._checkpoint.names
 
     def knows(self, part: str) -> bool:
@@ -244,6 +256,11 @@ class NamedWeights:
     def is_untied(self) -> bool:
         """Whether the masked-LM decoder has its own weights instead of those of the word embeddings."""
         return self._checkpoint.config.get("tie_word_embeddings", True) is False
+
+    @property
+    def classifies_mean(self) -> bool:
+        """Whether a classifier of texts reads the mean of the states instead of that of [CLS]."""
+        return self.knows("classifier_norm") and self._checkpoint.config.get("classifier_pooling") == "mean"
 
     def ignore_known(self) -> None:
         """Marks weights as read that change no answer: stored position numbers, the duplicate of the decoder's bias."""

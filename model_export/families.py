@@ -1,15 +1,44 @@
-"""The model families in one table: numbers, weight names, tokens."""
+"""The model families in one table: numbers, weight names (of part_names), tokens."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packbert.model_export.errors import ExportError
+from packbert.model_export.part_names import (
+    ALBERT_HEADS,
+    ALBERT_PARTS,
+    BERT_HEADS,
+    BERT_PARTS,
+    DISTILBERT_HEADS,
+    DISTILBERT_PARTS,
+    ELECTRA_HEADS,
+    ELECTRA_PARTS,
+    ERNIE_PARTS,
+    GTE_HEADS,
+    GTE_PARTS,
+    MODERNBERT_HEADS,
+    MODERNBERT_PARTS,
+    MPNET_PARTS,
+    NOMIC_HEADS,
+    NOMIC_PARTS,
+    PROJECTIONS,
+    ROBERTA_HEADS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """How the attention of a layer knows positions (Su et al. 2021), and how far it sees."""
+
+    theta: float
+    divisor: float  # of all frequencies; 1 but where they are scaled
+    window: int  # tokens to each side that a query attends to; 0: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The sizes of a post-norm BERT encoder (Devlin et al. 2018)."""
+    """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
 
     family: str
     vocabulary: int
@@ -24,111 +53,14 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
+    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias by distance), "rotary"
+    rotary: tuple[Rotary, ...]  # of each layer; empty without
+    is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
+    is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
 
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
-
-
-BERT_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "segment": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-    "query": "encoder.layer.{i}.attention.self.query",
-    "key": "encoder.layer.{i}.attention.self.key",
-    "value": "encoder.layer.{i}.attention.self.value",
-    "attention": "encoder.layer.{i}.attention.output.dense",
-    "attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-    "intermediate": "encoder.layer.{i}.intermediate.dense",
-    "output": "encoder.layer.{i}.output.dense",
-    "output_norm": "encoder.layer.{i}.output.LayerNorm",
-    "pooler": "pooler.dense",
-}
-BERT_HEADS = {
-    "mlm_dense": "cls.predictions.transform.dense",
-    "mlm_norm": "cls.predictions.transform.LayerNorm",
-    "mlm_decoder": "cls.predictions.decoder",
-    "mlm_bias": "cls.predictions",
-    "pair": "cls.seq_relationship",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
-}
-ROBERTA_HEADS = {
-    "mlm_dense": "lm_head.dense",
-    "mlm_norm": "lm_head.layer_norm",
-    "mlm_decoder": "lm_head.decoder",
-    "mlm_bias": "lm_head",
-    "labels_dense": "classifier.dense",
-    "labels": "classifier.out_proj",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
-}
-ALBERT_PARTS = BERT_PARTS | {
-    "projection": "encoder.embedding_hidden_mapping_in",
-    "query": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.query",
-    "key": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.key",
-    "value": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.value",
-    "attention": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.dense",
-    "attention_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.LayerNorm",
-    "intermediate": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn",
-    "output": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn_output",
-    "output_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.full_layer_layer_norm",
-    "pooler": "pooler",
-}
-ALBERT_HEADS = {
-    "mlm_dense": "predictions.dense",
-    "mlm_norm": "predictions.LayerNorm",
-    "mlm_decoder": "predictions.decoder",
-    "mlm_bias": "predictions",
-    "pair": "sop_classifier.classifier",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
-}
-DISTILBERT_PARTS = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-    "query": "transformer.layer.{i}.attention.q_lin",
-    "key": "transformer.layer.{i}.attention.k_lin",
-    "value": "transformer.layer.{i}.attention.v_lin",
-    "attention": "transformer.layer.{i}.attention.out_lin",
-    "attention_norm": "transformer.layer.{i}.sa_layer_norm",
-    "intermediate": "transformer.layer.{i}.ffn.lin1",
-    "output": "transformer.layer.{i}.ffn.lin2",
-    "output_norm": "transformer.layer.{i}.output_layer_norm",
-}
-DISTILBERT_HEADS = {
-    "mlm_dense": "vocab_transform",
-    "mlm_norm": "vocab_layer_norm",
-    "mlm_decoder": "vocab_projector",
-    "labels_dense": "pre_classifier",
-    "choices_dense": "pre_classifier",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
-}
-ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
-ELECTRA_PARTS = {part: name for part, name in BERT_PARTS.items() if part != "pooler"} | {
-    "projection": "embeddings_project"
-}
-ELECTRA_HEADS = {
-    "mlm_dense": "generator_predictions.dense",
-    "mlm_norm": "generator_predictions.LayerNorm",
-    "mlm_decoder": "generator_lm_head",
-    "labels_dense": "classifier.dense",
-    "labels": "classifier.out_proj",
-    "tags": "classifier",
-    "choices_dense": "sequence_summary.summary",
-    "choices": "classifier",
-    "spans": "qa_outputs",
-}
 
 
 Config = Mapping[str, Any]
@@ -139,6 +71,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
@@ -147,9 +81,11 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "quantization_config": (None,),
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
+    "relative_attention_num_buckets": (32, None),
 }
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
+MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
 BERT_KEYS = {
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -173,20 +109,67 @@ DISTILBERT_KEYS = {
     "activation": "activation",
     "positions": "max_position_embeddings",
 }
+KEYS_WITHOUT_SEGMENTS = {ours: key for ours, key in BERT_KEYS.items() if ours != "segments"}
+MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {
+    "activation": "hidden_activation",
+    "norm_epsilon": "norm_eps",
+}
+MODERNBERT_BIASES = {
+    **dict.fromkeys(("projections", "attention"), "attention_bias"),
+    **dict.fromkeys(("gated", "output"), "mlp_bias"),
+    **dict.fromkeys(("embedding_norm", "attention_norm", "output_norm", "final_norm"), "norm_bias"),
+    **dict.fromkeys(("mlm_norm", "classifier_norm"), "norm_bias"),
+    **dict.fromkeys(("mlm_dense", "labels_dense", "choices_dense"), "classifier_bias"),
+}
+NOMIC_KEYS = {  # as transformers names them, or as they were published
+    "vocabulary": "vocab_size",
+    "hidden": "hidden_size|n_embd",
+    "embedding": "hidden_size|n_embd",
+    "layers": "num_hidden_layers|n_layer",
+    "heads": "num_attention_heads|n_head",
+    "intermediate": "intermediate_size|n_inner",
+    "activation": "hidden_act|activation_function",
+    "norm_epsilon": "layer_norm_eps|layer_norm_epsilon",
+    "positions": "max_position_embeddings|n_positions",
+    "segments": "type_vocab_size",
+}
+NOMIC_BIASES = {
+    **dict.fromkeys(("projections", "attention"), "qkv_proj_bias"),
+    **dict.fromkeys(("intermediate", "gate"), "mlp_fc1_bias"),
+    "output": "mlp_fc2_bias",
+}
+NOMIC_SUPPORTED: Config = {
+    **dict.fromkeys(("prenorm", "causal", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), (False, None)),
+    **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), (None,)),
+    "rotary_emb_fraction": (1.0, None),
+}
+GTE_SUPPORTED: Config = {
+    "position_embedding_type": ("rope", None),
+    "layer_norm_type": ("layer_norm", None),
+    "pack_qkv": (True, None),
+    "logn_attention_scale": (False, None),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What distinguishes a family's checkpoints from BERT's."""
 
-    prefix: str  # of `parts`, in a checkpoint that also has heads
+    prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
     parts: Mapping[str, str]
     heads: Mapping[str, str]
-    keys: Mapping[str, str]  # our number -> the config's key
+    keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
     defaults: Config  # transformers' defaults for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
+    positional: str = ""  # those of Architecture
+    rotary: Callable[[Config, int], tuple[Rotary, ...]] = lambda config, layers: ()
+    is_prenorm: bool = False
+    is_gated: bool = False
+    slices: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)  # part -> stored part, which of how many
+    biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
+    supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
@@ -197,6 +180,48 @@ class Family:
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """By layer_types or global_attn_every_n_layers, and by rope_parameters (transformers 5) or the older keys."""
+    every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
+    kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
+    window = int_setting(config, "local_attention", 128, least=2) // 2
+    stated = config.get("rope_parameters") or {}
+    older = {GLOBAL: config.get("global_rope_theta", 160_000.0), LOCAL: config.get("local_rope_theta", 10_000.0)}
+    thetas = {kind: rope_theta(stated.get(kind) or {}, theta) for kind, theta in older.items()}
+    if len(kinds) != layers or not set(kinds) <= set(thetas):
+        raise ExportError(f"config.json has layer_types {kinds}; it must name {GLOBAL} or {LOCAL} for {layers} layers")
+    return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
+
+
+def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rotary_emb_base", 1000.0))
+    return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
+
+
+def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """With the fixed NTK scaling that the published models have, in rope_scaling."""
+    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rope_theta", 160_000.0))
+    scaling = config.get("rope_scaling") or {"type": "ntk", "factor": 1.0}
+    factor = scaling.get("factor")
+    if scaling.get("type") != "ntk" or scaling.get("mixed_b") is not None or not isinstance(factor, float | int):
+        raise ExportError(f"config.json sets rope_scaling to {scaling}, which is not supported: only ntk with a factor")
+    size = config["hidden_size"] // config["num_attention_heads"]
+    return (Rotary(theta=theta * factor, divisor=factor ** (2 / size), window=0),) * layers
+
+
+def rope_theta(parameters: Config, default: Any) -> float:
+    """The rope_theta of `parameters`. Raises ExportError where it is no positive number, or where it is scaled."""
+    theta, kind = parameters.get("rope_theta", default), parameters.get("rope_type", "default")
+    if kind != "default":
+        raise ExportError(f"config.json sets rope_type to {kind!r}, which is not supported (only 'default' is)")
+    if not isinstance(theta, float | int) or not theta > 0:
+        raise ExportError(f"config.json sets rope_theta to {theta!r}; it must be a positive number")
+    return float(theta)
 
 
 BERT = Family(
@@ -217,6 +242,20 @@ ROBERTA = Family(
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
     mlm_activation="gelu",
     labels_activation="tanh",
+    tokens=ROBERTA_TOKENS,
+)
+GTE = Family(
+    prefix="gte.",
+    parts=GTE_PARTS,
+    heads=GTE_HEADS,
+    keys=BERT_KEYS,
+    defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
+    positional="rotary",
+    rotary=gte_rotary,
+    is_gated=True,
+    slices=PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
+    biases={"gated": ""},
+    supported=GTE_SUPPORTED,
     tokens=ROBERTA_TOKENS,
 )
 FAMILIES = {
@@ -268,6 +307,56 @@ FAMILIES = {
         choices_activation="gelu",
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
+    "mpnet": Family(
+        prefix="mpnet.",
+        parts=MPNET_PARTS,
+        heads=ROBERTA_HEADS,
+        keys=KEYS_WITHOUT_SEGMENTS,
+        defaults=BERT_DEFAULTS,
+        fixed={"segments": 0},
+        position_offset=lambda config: 2,  # the row of padding is 1, whatever config.json says
+        positional="relative",
+        mlm_activation="gelu",
+        labels_activation="tanh",
+        tokens=MPNET_TOKENS,
+    ),
+    "modernbert": Family(
+        prefix="model.",
+        parts=MODERNBERT_PARTS,
+        heads=MODERNBERT_HEADS,
+        keys=MODERNBERT_KEYS,
+        defaults={"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
+        fixed={"segments": 0},
+        positional="rotary",
+        rotary=modernbert_rotary,
+        is_prenorm=True,
+        is_gated=True,
+        slices=PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
+        biases=MODERNBERT_BIASES,
+        supported={
+            "rope_scaling": (None,),
+            "classifier_activation": ("gelu", None),
+            "classifier_pooling": ("cls", "mean", None),
+        },
+        mlm_activation="gelu",
+        labels_activation="gelu",
+        choices_activation="gelu",
+    ),
+    "nomic_bert": Family(
+        prefix="nomic_bert.|bert.",
+        parts=NOMIC_PARTS,
+        heads=NOMIC_HEADS,
+        keys=NOMIC_KEYS,
+        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
+        positional="rotary",
+        rotary=nomic_rotary,
+        is_gated=True,
+        slices=PROJECTIONS,
+        biases=NOMIC_BIASES,
+        supported=NOMIC_SUPPORTED,
+    ),
+    "gte": GTE,
+    "new": replace(GTE, prefix="new."),
 }
 
 
@@ -290,7 +379,7 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 def architecture_of(config: Config) -> Architecture:
     """The architecture that a config describes. Raises ExportError where it is damaged or not supported."""
     family = family_of(config)
-    for key, accepted in SUPPORTED.items():
+    for key, accepted in (SUPPORTED | dict(family.supported)).items():
         if config.get(key) not in accepted:
             raise ExportError(
                 f"config.json sets {key} to {config[key]!r}, which is not supported (only {accepted[0]!r} is)"
@@ -315,11 +404,17 @@ def architecture_of(config: Config) -> Architecture:
         activation=ACTIVATIONS[activation],
         position_offset=offset,
         task_types=family.task_types(config),
+        positional=family.positional,
+        rotary=family.rotary(config, values["layers"]),
+        is_prenorm=family.is_prenorm,
+        is_gated=family.is_gated,
         **values,
     )
 
 
 def _value(config: Config, family: Family, ours: str, key: str) -> Any:
+    known = key.split("|")
+    key = next((one for one in known if config.get(one) is not None), known[0])
     value = config.get(key, family.defaults.get(key))
     if value is None:
         raise ExportError(f"config.json has no {key}, which family {config['model_type']!r} needs")

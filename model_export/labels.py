@@ -12,6 +12,7 @@ TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",
     "ForTokenClassification": "tags",
     "ForMultipleChoice": "choices",
+    "ForQuestionAnswering": "spans",  # only where its head is named as a classifier
 }
 SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; also transformers' defaults
     "summary_type": "first",
@@ -28,7 +29,7 @@ SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "" without a classifier
+    output: str  # "labels" (of a text), "tags" (of each token), "choices" (of a choice), "spans", "" without one
     names: tuple[str, ...]  # of the logits, in order; none of "choices"
     scores: str  # how a text's logits become scores: "softmax", "sigmoid", "none" (a regression)
 
@@ -46,9 +47,9 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     if len(outputs) != 1:
         expected = f"it must name one class that ends in {' or '.join(TASKS)}"
         raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
-    if outputs == {"choices"}:
+    if outputs <= {"choices", "spans"}:
         _check_summary(config)
-        return Classifier(output="choices", names=(), scores="none")
+        return Classifier(output=outputs.pop(), names=(), scores="none")
     names = _label_names(config)
     problem = config.get("problem_type")
     if problem is not None and str(problem) not in SCORE_FUNCTIONS:

@@ -15,6 +15,10 @@ FAMILIES = {  # model_type -> its name; a new family is a row here, in model_exp
     "distilbert": "DistilBERT",
     "ernie": "ERNIE",
     "electra": "ELECTRA; words for masks from a generator",
+    "mpnet": "MPNet (all-mpnet, multi-qa-mpnet, paraphrase-mpnet)",
+    "modernbert": "ModernBERT (gte-modernbert, modernbert-embed)",
+    "nomic_bert": "NomicBERT (nomic-embed-text)",
+    "gte": "GTE (gte-multilingual, gte-en-v1.5; as published: `new`)",
 }
 COLUMNS = (
     "family (`model_type`)",
@@ -37,11 +41,14 @@ def families_table(manifest_of: Callable[[str], Manifest]) -> str:
 
 def _row(family: str, manifest_of: Callable[[str], Manifest]) -> tuple[str, ...]:
     pretrained = manifest_of(family)
-    tuned = {head: manifest_of(f"{family}-{head}") for head in ("labels", "tags", "spans", "choices")}
+    tuned = [
+        _yes(head, manifest_of(f"{family}-{head}")) if (GOLDEN / f"{family}-{head}").is_dir() else "501"
+        for head in ("labels", "tags", "spans", "choices")
+    ]
     pooling = ", ".join(head for head in ("cls", "mean", "pooler") if head in pretrained.heads)
     pair = f"`{'`, `'.join(pretrained.pair_labels)}`" if "pair" in pretrained.heads else "501"
     files = ["tokenizer.json", *(shown for name, shown in TOKENIZERS.items() if (GOLDEN / family / name).is_file())]
-    found = [_yes("fill_mask", pretrained), pair, *(_yes(head, manifest) for head, manifest in tuned.items())]
+    found = [_yes("fill_mask", pretrained), pair, *tuned]
     return (
         f"{FAMILIES[family]} (`{family}`)",
         pooling,

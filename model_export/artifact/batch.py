@@ -1,13 +1,13 @@
 """Sequences packed into the inputs of the graph, and its outputs split into rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.manifest import BF16_ROWS, PACKED_ROWS
+from packbert.model_export.artifact.manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS
 from packbert.model_export.artifact.pooling import (
     ENDS,
     NOTHING,
@@ -93,6 +93,7 @@ OUTPUTS = {  # output -> what each of its rows belongs to
     "sparse_places": SPARSE,
     "sparse_logits": SPARSE,
     **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
+    **dict.fromkeys(sorted(OF_MEANS), POOLED),
 }
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())
@@ -136,13 +137,19 @@ class Batch:
     owners: Sequence[Tokens] = field(repr=False)
 
 
-def pack(sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence[str] = ()) -> Batch:
+def pack(
+    sequences: Sequence[Tokens], layout: str = PACKED_ROWS, modes: Sequence[str] = (), *, of_means: bool = False
+) -> Batch:
     """Concatenates `sequences` into one batch of `layout`. Raises ValueError on an empty list.
 
-    `modes` are those of MODES that the model's `sentence` output pools by; empty without that output.
+    `modes` are those of MODES that the model's `sentence` output pools by; empty without that output. `of_means`: its
+    classifier of texts reads the mean.
     """
     if not sequences:
         raise ValueError("a batch needs at least one sequence")
+    if of_means:
+        names = {_asked_as(name): name for name in OF_MEANS}
+        sequences = [replace(s, outputs=frozenset(names.get(name, name) for name in s.outputs)) for s in sequences]
     lengths = np.array([len(s.ids) for s in sequences], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     feeds: Feeds = {
@@ -182,14 +189,19 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
     if LAYER in spans:
         return [_row_with_layers(tokens, i, spans, outputs) for i, tokens in enumerate(batch.owners)]
     return [
-        {name: outputs[name][spans[OUTPUTS[name]][i]] for name in tokens.outputs}
+        {_asked_as(name): outputs[name][spans[OUTPUTS[name]][i]] for name in tokens.outputs}
         for i, tokens in enumerate(batch.owners)
     ]
 
 
+def _asked_as(name: str) -> str:
+    """The output that a request names, for that of a graph."""
+    return name.removeprefix("mean_") if name in OF_MEANS else name
+
+
 def _row_with_layers(tokens: Tokens, i: int, spans: Mapping[str, Sequence[slice]], outputs: Arrays) -> Row:
     return {
-        name: layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+        _asked_as(name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
         if name in LAYER_OUTPUTS
         else outputs[name][spans[OUTPUTS[name]][i]]
         for name in tokens.outputs

@@ -74,6 +74,7 @@ MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
+OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
@@ -166,6 +167,11 @@ class Manifest:
             max_tokens=self.max_tokens,
             layers=sizes["layers"],
         )
+
+    @property
+    def classifies_mean(self) -> bool:
+        """Whether the classifier of texts reads the mean of a text."""
+        return not OF_MEANS.isdisjoint(self.outputs)
 
     def write(self, folder: Path) -> None:
         fields = dataclasses.asdict(self)

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from packbert.model_export.artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
+from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
 from packbert.model_export.graph.linear import Linear
 from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
@@ -22,6 +23,7 @@ class Projections:
     query: Dense
     key: Dense
     value: Dense
+    layer: int
 
     def fold_value_bias(self, weight: LazyWeight, bias: LazyWeight) -> LazyWeight:
         """The bias of the output layer (`weight` [hidden, hidden], `bias`) plus the contribution of the values' bias.
@@ -40,8 +42,8 @@ class Attention(Protocol):
     layout: ClassVar[str]  # of the batch that it reads
     opset: ClassVar[int]  # that its operators need
 
-    def __init__(self, g: GraphBuilder, heads: int, hidden: int) -> None:
-        """For a model of so many heads and channels."""
+    def __init__(self, g: GraphBuilder, parts: NamedWeights) -> None:
+        """For the model that has these weights."""
 
     def declare(self, selected: Value) -> None:
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
@@ -61,17 +63,43 @@ class Attention(Protocol):
         """
 
 
+@dataclass(slots=True)
+class _OfModel:
+    g: GraphBuilder
+    parts: NamedWeights
+
+    @property
+    def heads(self) -> int:
+        return self.parts.architecture.heads
+
+    @property
+    def hidden(self) -> int:
+        return self.parts.architecture.hidden
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RowIndex:
+class Slots:
+    """The inputs of the packed rows."""
+
+    tokens: Value  # [rows, width]: the flat token of each slot
+    of_tokens: Value  # [tokens]: the slot of each flat token
+    segments: Value  # [rows, width]: the sequence of each slot
+    queries: Value  # [rows, queries]: the selected token of each query slot of the last layer
+    query_segments: Value  # [rows, queries]
+    of_queries: Value  # [chosen]: the query slot of each selected token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIndex:
     """Where the query states are in the packed attention rows, and the bias that separates sequences."""
 
     heads: Value  # [rows, heads, queries]: index of each query slot's head among the heads of the projections
     output: Value  # [queries, heads]: index of each query's head among the heads of the rows; on CUDA see PlainRows
-    bias: Value  # [rows, 1, queries, width]
+    bias: Value  # [rows, 1 or heads, queries, width]
 
 
 @dataclass(slots=True)
-class PackedRows:
+class PackedRows(_OfModel):
     """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
     Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
@@ -80,26 +108,30 @@ class PackedRows:
 
     layout: ClassVar[str] = PACKED_ROWS
     opset: ClassVar[int] = OPSET
-    g: GraphBuilder
-    heads: int
-    hidden: int
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
-    _all: _RowIndex = field(init=False)
-    _selected: _RowIndex = field(init=False)
+    _all: RowIndex = field(init=False)
+    _selected: RowIndex = field(init=False)
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
-        slot_tokens = self.g.input("slot_tokens", "int32", ["rows", "width"])
-        token_slots = self.g.input("token_slots", "int32", ["tokens"])
-        segments = self.g.input("segments", "int32", ["rows", "width"])
-        query_chosen = self.g.input("query_chosen", "int32", ["rows", "queries"])
-        query_segments = self.g.input("query_segments", "int32", ["rows", "queries"])
-        chosen_slots = self.g.input("chosen_slots", "int32", ["chosen"])
-        with self.g.scope("places"):
-            self._keys = self._head_indices(slot_tokens, products=2, product=0)
-            self._values = self._head_indices(slot_tokens, products=2, product=1)
-            self._all = self._row_index(slot_tokens, token_slots, segments, segments)
-            self._selected = self._row_index(query_chosen, chosen_slots, query_segments, segments)
+        g = self.g
+        slots = Slots(
+            tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
+            of_tokens=g.input("token_slots", "int32", ["tokens"]),
+            segments=g.input("segments", "int32", ["rows", "width"]),
+            queries=g.input("query_chosen", "int32", ["rows", "queries"]),
+            query_segments=g.input("query_segments", "int32", ["rows", "queries"]),
+            of_queries=g.input("chosen_slots", "int32", ["chosen"]),
+        )
+        with g.scope("places"):
+            self._place(slots)
+
+    def _place(self, slots: Slots) -> None:
+        """Prepares what all layers share."""
+        self._keys = self._head_indices(slots.tokens, products=2, product=0)
+        self._values = self._head_indices(slots.tokens, products=2, product=1)
+        self._all = self._row_index(slots.tokens, slots.of_tokens, slots.segments, slots.segments)
+        self._selected = self._row_index(slots.queries, slots.of_queries, slots.query_segments, slots.segments)
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
@@ -113,7 +145,7 @@ class PackedRows:
         return self._join_heads(self._attend(query, key, value, index.bias), index.output)
 
     def _join_heads(self, context: Value, index: Value) -> Value:
-        """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of _RowIndex."""
+        """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of RowIndex."""
         flat = self.g.constant(np.array([-1, self.hidden], np.int64))
         return self.g.op("Reshape", self._gather_heads(context, index), flat)
 
@@ -131,14 +163,24 @@ class PackedRows:
         with g.scope("key_value"):
             both = linear.product(g, states, _concat_rows(projections.key[0], projections.value[0]))
         ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
-        return attention_probabilities(g, query, g.op("Slice", both, *ends), self.heads, self.hidden)
+        return attention_probabilities(
+            g, query, g.op("Slice", both, *ends), self.heads, self.hidden, self._bias_of_one(states)
+        )
 
-    def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> _RowIndex:
-        return _RowIndex(
+    def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
+        """What is added to the scores of the one sequence `states` [tokens, hidden]."""
+        return None
+
+    def _row_index(self, tokens: Value, slots: Value, query_segments: Value, key_segments: Value) -> RowIndex:
+        return RowIndex(
             heads=self._head_indices(tokens),
             output=self._output_indices(slots, tokens),
-            bias=separating_bias(self.g, query_segments, key_segments),
+            bias=self._bias(tokens, query_segments, key_segments),
         )
+
+    def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:  # noqa: ARG002 - for a bias by position
+        """What is added to the scores of the query states `tokens` [rows, queries], which belong to `queries`."""
+        return separating_bias(self.g, queries, keys)
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
         """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
@@ -211,12 +253,14 @@ class PlainRows(PackedRows):
         return self.g.op("Gather", flat, index, axis=0)
 
 
-def attention_probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
-    """softmax(Q K^T / sqrt(head size)) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
+def attention_probabilities(
+    g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int, bias: Value | None = None
+) -> Value:
+    """softmax(Q K^T / sqrt(head size) + bias) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
     shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
     by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
     scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)
-    return g.op("Softmax", scores, axis=-1)
+    return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
 
 
 def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
@@ -227,7 +271,7 @@ def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
 
 
 @dataclass(slots=True)
-class CumulativeLengths:
+class CumulativeLengths(_OfModel):
     """Separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
 
     With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
@@ -236,9 +280,6 @@ class CumulativeLengths:
 
     layout: ClassVar[str] = CUMULATIVE_LENGTHS
     opset: ClassVar[int] = OPSET
-    g: GraphBuilder
-    heads: int
-    hidden: int
     _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)

@@ -98,6 +98,9 @@ class GraphBuilder:
         self._contents: dict[Value, LazyWeight | NDArray[np.generic]] = {}  # of weights and constants
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
+        """An input of the graph: the same value where it was declared before."""
+        if known := [one for one in self._graph.inputs if one.name == name]:
+            return known[0]
         value = Value(name, TYPES[dtype], tuple(shape))
         self._graph.inputs.append(value)
         return value

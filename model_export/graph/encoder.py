@@ -20,7 +20,27 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
     """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
     hidden = parts.architecture.hidden
     dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
-    return Projections(*(shift.compensate_dense(one, 2 * layer) for one in dense))
+    query, key, value = (shift.compensate_dense(one, 2 * layer) for one in dense)
+    return Projections(query=query, key=key, value=value, layer=layer)
+
+
+def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: int, states: Value) -> Value:
+    """What the attention of `layer` reads of the `states` before it: their norm in a pre-norm layer but the first."""
+    a = parts.architecture
+    if not a.is_prenorm or layer == 0:
+        return states
+    norm = norm_weights(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer)
+    return g.op("LayerNormalization", states, *norm, axis=-1, epsilon=a.norm_epsilon)
+
+
+def norm_weights(
+    g: GraphBuilder, parts: NamedWeights, shift: Shift, part: str, size: int, layer: int, index: int | None
+) -> tuple[Value, Value]:
+    """Gamma and beta [size] of the norm that produces activation `index`; None is not shifted."""
+    bias = parts.bias(part, size, layer=layer)
+    with g.scope(part):
+        weight = g.weight("weight", parts.weight(part, (size,), layer=layer))
+        return weight, g.weight("bias", bias if index is None else shift.lower(bias, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +62,17 @@ class Encoder:
         for i in range(layers - 1):
             states.append(self._layer(i, states[i], states[i]))
         asked = self.g.op("Gather", states[-1], selected, axis=0)
-        return [*states, self._layer(layers - 1, asked, states[-1])]
+        last = self._layer(layers - 1, asked, states[-1])
+        return [
+            *states,
+            self._normed("final_norm", 0, last, 2 * layers) if self.parts.architecture.is_prenorm else last,
+        ]
 
     def _embeddings(self) -> Value:
         """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""
         g, parts, a = self.g, self.parts, self.parts.architecture
+        if not parts.knows("position"):
+            return self._embeddings_without_positions()
         ids, types, positions = (
             self._indices(name) for name in ("ids", "types" if a.segments > 1 else "", "positions")
         )
@@ -64,6 +90,18 @@ class Encoder:
             inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
             return self._project(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
+
+    def _embeddings_without_positions(self) -> Value:
+        """LayerNorm(word + segment)."""
+        g, parts, a = self.g, self.parts, self.parts.architecture
+        with g.scope("embeddings"):
+            word = g.weight("word", parts.weight("word", (a.vocabulary, a.hidden)))
+            total = g.op("Gather", word, g.input("ids", "int32", ["tokens"]))
+            if a.segments:
+                table = g.weight("segment", parts.weight("segment", (a.segments, a.hidden)))
+                types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
+                total = g.op("Add", total, g.op("Gather", table, types))
+            return self._normed("embedding_norm", 0, total, 0)
 
     def _indices(self, name: str) -> Value | None:
         """The input `name` as [1, tokens]; None without a name."""
@@ -88,18 +126,40 @@ class Encoder:
             with g.scope("attention"):
                 projections = read_projections(self.parts, shift, i)
                 last = i == a.layers - 1
-                context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
-                bias = shift.compensate_sum(projections.fold_value_bias(weight, bias), before)
-                norm = self._norm("attention_norm", i, between)
-                attended = linear.add_and_norm(g, context, weight, bias, query_states, norm)
+                bias = projections.fold_value_bias(weight, bias)
+                if a.is_prenorm:
+                    normed = attention_input(g, self.parts, shift, i, key_value_states)
+                    asked = attention_input(g, self.parts, shift, i, query_states) if last else normed
+                    context = self.attention.context(linear, projections, asked, normed, last=last)
+                    attended = g.op("Add", linear.affine(g, context, weight, bias), query_states)
+                else:
+                    context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
+                    bias, norm = shift.compensate_sum(bias, before), self._norm("attention_norm", i, between)
+                    attended = linear.add_and_norm(g, context, weight, bias, query_states, norm)
             with g.scope("feed_forward"):
-                dense_in = self.parts.dense("intermediate", a.intermediate, a.hidden, layer=i)
-                weight, bias = shift.compensate_dense(dense_in, between)
-                inner = linear.linear_activation(g, attended, weight, bias, a.activation)
                 weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
+                if a.is_prenorm:
+                    inner = self._inner(i, self._normed("output_norm", i, attended, between), between)
+                    return g.op("Add", linear.affine(g, inner, weight, bias), attended)
+                inner = self._inner(i, attended, between)
                 bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, after)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
+
+    def _inner(self, layer: int, x: Value, index: int) -> Value:
+        """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""
+        g, a = self.g, self.parts.architecture
+        dense = self.parts.dense("intermediate", a.intermediate, a.hidden, layer=layer)
+        inner = self.linear.linear_activation(g, x, *self.shift.compensate_dense(dense, index), a.activation)
+        if not a.is_gated:
+            return inner
+        with g.scope("gate"):
+            dense = self.parts.dense("gate", a.intermediate, a.hidden, layer=layer)
+            return g.op("Mul", inner, self.linear.affine(g, x, *self.shift.compensate_dense(dense, index)))
+
+    def _normed(self, part: str, layer: int, x: Value, index: int) -> Value:
+        norm = self._norm(part, layer, index)
+        return self.g.op("LayerNormalization", x, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
     def _norm(self, part: str, layer: int, index: int) -> Norm:
         a = self.parts.architecture
@@ -107,8 +167,4 @@ class Encoder:
         return Norm(gamma=gamma, beta=beta, epsilon=a.norm_epsilon)
 
     def _norm_weights(self, part: str, size: int, layer: int, index: int | None) -> tuple[Value, Value]:
-        """Gamma and beta [size] of the norm that produces activation `index`; None is not shifted."""
-        bias = self.parts.bias(part, size, layer=layer)
-        with self.g.scope(part):
-            weight = self.g.weight("weight", self.parts.weight(part, (size,), layer=layer))
-            return weight, self.g.weight("bias", bias if index is None else self.shift.lower(bias, index))
+        return norm_weights(self.g, self.parts, self.shift, part, size, layer, index)

@@ -86,18 +86,19 @@ class Heads:
             cls = self.g.op("Gather", self.hidden, self.g.input("cls_index", "int32", ["sequences"]), axis=0)
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
             self.present += ["cls", "mean", "tokens", "layers"]
-            self._build_mean()
+            means = self._build_mean()
             tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)
-            self._build_labels(cls, pooled)
-            self._build_choices(cls, pooled)
+            classified = means if self.parts.classifies_mean else cls
+            self._build_labels(classified, pooled)
+            self._build_choices(classified, pooled)
             self._build_tags(tokens)
             self._build_spans(tokens)
         self.missing |= dict.fromkeys(self.parts.ignored_heads(), "the checkpoint has this head, but no task uses it")
 
-    def _build_mean(self) -> None:
+    def _build_mean(self) -> Value:
         """The mean over all tokens of a sequence, special tokens included: 1 / length times the packed rows."""
         g, hidden = self.g, self.parts.architecture.hidden
         slots = g.input("mean_slots", "int32", ["rows_of_means", "width_of_means"])
@@ -106,6 +107,7 @@ class Heads:
         with g.scope("mean"):
             means = weighted_sums(g, self.hidden, slots, weights, back, hidden)
             g.output("mean", means, "float32", ["pooled", hidden])
+            return means
 
     def _build_tokens(self) -> Value:
         """The hidden state of each token, [asked tokens, hidden]."""
@@ -163,30 +165,34 @@ class Heads:
         if self._classifies("labels", "classifier of texts"):
             with self.g.scope("labels"):
                 inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
-                self._output_logits("labels", inner, "sequences", len(self.classifier.names))
+                self._output_logits("labels", inner, "sequences", len(self.classifier.names), of_texts=True)
 
     def _build_choices(self, cls: Value, pooled: Value | None) -> None:
         """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
         if self._classifies("choices", "multiple-choice head"):
             with self.g.scope("choices"):
                 inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
-                self._output_logits("choices", inner, "sequences", 1)
+                self._output_logits("choices", inner, "sequences", 1, of_texts=True)
 
     def _build_tags(self, tokens: Value) -> None:
         """The logits of each token."""
         if self._classifies("tags", "classifier of tokens"):
             with self.g.scope("tags"):
-                self._output_logits("tags", tokens, "asked_tokens", len(self.classifier.names))
+                self._output_logits("tags", self._prepared(tokens), "asked_tokens", len(self.classifier.names))
 
     def _build_spans(self, tokens: Value) -> None:
         """For each token the logit that an answer starts with it, and the logit that one ends with it."""
-        if self._has("spans", "spans", "question-answering head"):
+        heads, name = self.parts.family.heads, "question-answering head"
+        is_classifier = heads.get("spans") == heads.get("labels")  # by its name
+        if self._classifies("spans", name) if is_classifier else self._has("spans", "spans", name):
             with self.g.scope("spans"):
-                self._output_logits("spans", tokens, "asked_tokens", 2)
+                self._output_logits("spans", self._prepared(tokens), "asked_tokens", 2)
 
-    def _output_logits(self, name: str, states: Value, rows: str, count: int) -> None:
+    def _output_logits(self, name: str, states: Value, rows: str, count: int, *, of_texts: bool = False) -> None:
         """The output `name` [rows, count]: the dense layer of this name over `states` [rows, hidden]."""
         logits = self._dense(name, states, self.parts.architecture.hidden, count)
+        if of_texts and self.parts.classifies_mean:
+            name, rows = f"mean_{name}", "pooled"
         self.g.output(name, logits, "float32", [rows, count])
 
     def _classifies(self, output: str, name: str) -> bool:
@@ -203,10 +209,17 @@ class Heads:
             hidden = self.parts.architecture.hidden
             weight, bias = self.parts.dense(part, hidden, hidden)
             product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
-            return add_and_activate(self.g, product, bias, activation)
+            inner = add_and_activate(self.g, product, bias, activation)
+            return self._norm("classifier_norm", inner, hidden) if self.parts.knows("classifier_norm") else inner
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
+
+    def _prepared(self, tokens: Value) -> Value:
+        """What a classifier of tokens reads of their states: in some families as a classifier of texts."""
+        if not self.parts.knows("classifier_norm"):
+            return tokens
+        return self._classified(tokens, None, "labels_dense", self.parts.family.labels_activation)
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""
@@ -226,9 +239,15 @@ class Heads:
         weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
         product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
         inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
-        gamma = g.weight("norm.weight", parts.weight("mlm_norm", (a.embedding,)))
-        beta = g.weight("norm.bias", parts.bias("mlm_norm", a.embedding))
-        return g.op("LayerNormalization", inner, gamma, beta, axis=-1, epsilon=a.norm_epsilon)
+        return self._norm("mlm_norm", inner, a.embedding)
+
+    def _norm(self, part: str, x: Value, width: int) -> Value:
+        g, parts = self.g, self.parts
+        gamma, beta = (
+            g.weight("norm.weight", parts.weight(part, (width,))),
+            g.weight("norm.bias", parts.bias(part, width)),
+        )
+        return g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=parts.architecture.norm_epsilon)
 
     def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
         """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""

@@ -182,6 +182,8 @@ def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
             return g.contrib("FastGelu", x)
         case "tanh":
             return g.op("Tanh", x)
+        case "silu":
+            return g.op("Mul", x, g.op("Sigmoid", x))
         case _:
             return g.op("Relu", x)
 

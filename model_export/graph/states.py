@@ -12,7 +12,7 @@ from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import Attention
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
-from packbert.model_export.graph.encoder import read_projections
+from packbert.model_export.graph.encoder import attention_input, read_projections
 from packbert.model_export.graph.linear import Linear
 from packbert.model_export.lazy_weight import Array, LazyWeight
 
@@ -23,6 +23,7 @@ def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attent
     for i in range(a.layers):
         states = g.input(hidden_name(i), dtype, [f"tokens.{i}", a.hidden])
         with g.scope(f"layers.{i}"), g.scope("attention"):
+            states = attention_input(g, parts, shift, i, states)
             found = attention.probabilities(linear, read_projections(parts, shift, i), states)
         with g.using_dtype("float32"):
             g.expose(attention_name(i), g.cast(found, dtype), "float32", [a.heads, f"tokens.{i}", f"tokens.{i}"])

@@ -50,6 +50,7 @@ ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
+    "silu": lambda x: x * sigmoid(x),
     "tanh": np.tanh,
 }
 
@@ -58,6 +59,16 @@ def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
     """Sequences of random ids, the same in every export; each [length], at most `longest`."""
     random = np.random.default_rng(20181011)
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
+
+
+def turned(x: Doubles, theta: float, divisor: float) -> Doubles:
+    """`x` [heads, length, size] turned by its positions (Su et al. 2021), with angles in float32, as trained."""
+    _, length, size = x.shape
+    base = np.float64(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
+    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(divisor)
+    turn = np.exp(1j * (np.arange(length, dtype=np.float32)[:, None] * steps).astype(np.float64))
+    pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
+    return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
 
 def midrange(x: Doubles) -> Doubles:
@@ -71,6 +82,7 @@ class Reference:
     def __init__(self, parts: NamedWeights) -> None:
         self.architecture = parts.architecture
         self._parts = parts
+        self.classifies_mean = parts.classifies_mean
         self.states: list[Doubles] = []  # after the embeddings and each layer, [tokens of all sequences, hidden]
         # of each layer and each sequence of at most ATTENTION_TOKENS, [heads, length, length]
         self.attention: list[list[Doubles]] = []
@@ -85,9 +97,13 @@ class Reference:
         ends = np.cumsum([len(ids) for ids in sequences])[:-1]
         self._offsets, self.states, self.attention = [midrange(states)], [states], []
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
-            attended, states = self._layer(states, ends, self._layer_weights(layer))
-            self._offsets += [attended.mean(axis=0), midrange(states)]
+            step = self._prenorm_layer if self.architecture.is_prenorm else self._layer
+            states = step(layer, states, ends, self._layer_weights(layer))
             self.states.append(states)
+        if self.architecture.is_prenorm:
+            size = self.architecture.hidden
+            states = self._norm(states, *(self._vector("final_norm", kind, size) for kind in ("weight", "bias")))
+            self.states[-1] = states
         return np.split(states, ends)
 
     def channel_offsets(self) -> Sequence[Doubles]:
@@ -121,11 +137,11 @@ class Reference:
 
     def spans(self, hidden: Doubles) -> Doubles:
         """The logits of the start and the end of an answer at each token, [length, 2]."""
-        return self._dense("spans", hidden, self.architecture.hidden, 2)
+        return self._dense("spans", self._prepared(hidden), self.architecture.hidden, 2)
 
     def tags(self, hidden: Doubles, count: int) -> Doubles:
         """The logits of each token, [length, count]."""
-        return self._dense("tags", hidden, self.architecture.hidden, count)
+        return self._dense("tags", self._prepared(hidden), self.architecture.hidden, count)
 
     def vocabulary(self, rows: Doubles) -> Doubles:
         """Log-probabilities over the vocabulary: [rows, hidden] -> [rows, vocabulary]."""
@@ -139,8 +155,20 @@ class Reference:
 
     def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
         """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
+        first = hidden.mean(axis=0) if self.classifies_mean else hidden[0]
+        return self._inner(first, part, activation) if activation else self.pooler(hidden)
+
+    def _prepared(self, hidden: Doubles) -> Doubles:
+        """What a classifier of tokens reads, [length, hidden]."""
+        known, activation = self._parts.knows("classifier_norm"), self._parts.family.labels_activation
+        return self._inner(hidden, "labels_dense", activation) if known else hidden
+
+    def _inner(self, x: Doubles, part: str, activation: str) -> Doubles:
         size = self.architecture.hidden
-        return ACTIVATIONS[activation](self._dense(part, hidden[0], size, size)) if activation else self.pooler(hidden)
+        inner = ACTIVATIONS[activation](self._dense(part, x, size, size))
+        if not self._parts.knows("classifier_norm"):
+            return inner
+        return self._norm(inner, *(self._vector("classifier_norm", kind, size) for kind in ("weight", "bias")))
 
     def _logits(self, rows: Doubles) -> Doubles:
         """[rows, hidden] -> [rows, vocabulary]."""
@@ -157,9 +185,10 @@ class Reference:
     def _embed(self, ids: NDArray[np.int32]) -> Doubles:
         """[length] -> [length, hidden]."""
         a = self.architecture
-        word = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids]
-        position = self._parts.weight("position", (a.position_offset + a.positions, a.embedding)).load()
-        total = word.astype(np.float64) + position[a.position_offset : a.position_offset + len(ids)]
+        total = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids].astype(np.float64)
+        if self._parts.knows("position"):
+            position = self._parts.weight("position", (a.position_offset + a.positions, a.embedding)).load()
+            total += position[a.position_offset : a.position_offset + len(ids)]
         for part, rows in (("segment", a.segments), ("task_type", a.task_types)):
             if rows:
                 total += self._parts.weight(part, (rows, a.embedding)).load()[0]
@@ -170,35 +199,68 @@ class Reference:
         a = self.architecture
         shapes = dict.fromkeys(("query", "key", "value", "attention"), (a.hidden, a.hidden))
         shapes |= {"intermediate": (a.intermediate, a.hidden), "output": (a.hidden, a.intermediate)}
+        shapes |= {"gate": shapes["intermediate"]} if a.is_gated else {}
         weights = {part: self._matrix(part, *shape, layer=layer) for part, shape in shapes.items()}
         weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
-        for norm in ("attention_norm", "output_norm"):
+        for norm in ("output_norm",) if a.is_prenorm and not layer else ("attention_norm", "output_norm"):
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         return weights
 
-    def _layer(self, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> tuple[Doubles, Doubles]:
-        """The states after attention and after the feed-forward block, both [tokens, hidden].
+    def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+        """The states after a layer, both [tokens, hidden]: a norm after attention, another after feed-forward.
 
         `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
-        projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        contexts, probabilities = zip(*(self._attention(*one) for one in zip(*projected, strict=True)), strict=True)
-        self.attention.append([one for one in probabilities if one.shape[-1] <= ATTENTION_TOKENS])
-        context = np.concatenate(contexts) @ w["attention"].T + w["attention.bias"]
-        x = self._norm(x + context, w["attention_norm.weight"], w["attention_norm.bias"])
-        inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
-        total = x + inner @ w["output"].T + w["output.bias"]
-        return x, self._norm(total, w["output_norm.weight"], w["output_norm.bias"])
+        x = self._norm(x + self._attended(layer, x, ends, w), w["attention_norm.weight"], w["attention_norm.bias"])
+        total = self._norm(x + self._feed_forward(x, w), w["output_norm.weight"], w["output_norm.bias"])
+        self._offsets += [x.mean(axis=0), midrange(total)]
+        return total
 
-    def _attention(self, query: Doubles, key: Doubles, value: Doubles) -> tuple[Doubles, Doubles]:
+    def _prenorm_layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+        """As `_layer`, with a norm before attention, but not in the first layer, and another before feed-forward."""
+        read = self._norm(x, w["attention_norm.weight"], w["attention_norm.bias"]) if layer else x
+        x = x + self._attended(layer, read, ends, w)
+        inner = self._norm(x, w["output_norm.weight"], w["output_norm.bias"])
+        self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
+        self._offsets += [inner.mean(axis=0), np.zeros_like(x[0])]
+        return np.asarray(x + self._feed_forward(inner, w))
+
+    def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
+        projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
+        both = [self._attention(layer, *one) for one in zip(*projected, strict=True)]
+        self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
+        return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])
+
+    def _feed_forward(self, x: Doubles, w: dict[str, Doubles]) -> Doubles:
+        inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
+        if self.architecture.is_gated:
+            inner = inner * (x @ w["gate"].T + w["gate.bias"])
+        return np.asarray(inner @ w["output"].T + w["output.bias"])
+
+    def _attention(self, layer: int, query: Doubles, key: Doubles, value: Doubles) -> tuple[Doubles, Doubles]:
         """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size))."""
-        q, k, v = (self._heads(x) for x in (query, key, value))
+        a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
+        if a.rotary:
+            q, k = (turned(x, a.rotary[layer].theta, a.rotary[layer].divisor) for x in (q, k))
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
-        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(self.architecture.head_size)
+        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(a.head_size)
+        if a.positional == "relative":
+            scores += self._relative_bias(len(query))
+        if a.rotary and a.rotary[layer].window:
+            at = np.arange(len(query))
+            scores[:, np.abs(at[:, None] - at) > a.rotary[layer].window] = -np.inf
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
         return np.asarray(context).reshape(query.shape), probabilities
+
+    def _relative_bias(self, length: int) -> Doubles:
+        """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""
+        behind = np.subtract.outer(np.arange(length), np.arange(length))  # how far the key is before the query
+        size = np.abs(behind)
+        logarithmic = 8 + np.floor(2 * np.log2(np.maximum(size, 8) / 8))
+        bucket = np.where(size < 8, size, np.minimum(logarithmic, 15)).astype(np.int64) + 16 * (behind < 0)
+        return self._matrix("relative", 32, self.architecture.heads)[bucket].transpose(2, 0, 1)
 
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""
@@ -230,7 +292,6 @@ OF_VECTORS: dict[str, Callable[[Doubles], Doubles]] = {
     **ACTIVATIONS,
     "": lambda x: x,
     "sigmoid": sigmoid,
-    "silu": lambda x: x * sigmoid(x),
 }
 
 

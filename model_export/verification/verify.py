@@ -50,6 +50,7 @@ class Expected:
     attention: Sequence[Doubles]  # of the first sequences, [layers, heads, length, length]
     layers: int
     modes: Sequence[str]  # that the output `sentence` pools by
+    of_means: bool  # whether a classifier of texts reads the mean
     vocabulary: Sequence[Doubles]  # log-probabilities at the second token, [vocabulary]; empty without masked-LM head
     sparse: Sequence[Doubles]  # of the texts of at most SPARSE_TOKENS, [vocabulary]; empty without masked-LM head
 
@@ -86,6 +87,7 @@ def reference_outputs(
         attention=[np.stack(layers) for layers in zip(*reference.attention, strict=True)],
         layers=reference.architecture.layers,
         modes=sentence.modes if "sentence" in heads else (),
+        of_means=reference.classifies_mean,
         vocabulary=vocabulary,
         sparse=[reference.sparse(h) for h in short],
     )
@@ -135,15 +137,15 @@ def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) ->
     outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
     layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
     asked = {"outputs": outputs, "masks": (1,) if fills else (), "top_k": TOP_K, "layers": layers}
-    return _rows(graph, expected.sequences, layout, expected.modes, **asked)
+    return _rows(graph, expected, expected.sequences, layout, **asked)
 
 
 def _rows(
-    graph: Graph, sequences: Sequence[NDArray[np.int32]], layout: str, modes: Sequence[str], **asked: Any
+    graph: Graph, expected: Expected, sequences: Sequence[NDArray[np.int32]], layout: str, **asked: Any
 ) -> list[Row]:
     """The answers of one batch of `sequences`, of each of which `asked` are the fields of Tokens."""
     tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
-    batch = pack(tokens, layout, modes)
+    batch = pack(tokens, layout, expected.modes, of_means=expected.of_means)
     names = sorted(batch.outputs)
     return split(batch, dict(zip(names, graph.run(names, batch.feeds), strict=True)))
 
@@ -153,7 +155,7 @@ def _attention_error(encoder: Graph, attention: Graph, expected: Expected, preci
     layers, sequences = tuple(range(len(expected.attention[0]))), expected.sequences[: len(expected.attention)]
     asked = {"outputs": frozenset({"attention"}), "layers": layers}
     largest = distance = 0.0
-    for row, want in zip(_rows(encoder, sequences, layout, expected.modes, **asked), expected.attention, strict=True):
+    for row, want in zip(_rows(encoder, expected, sequences, layout, **asked), expected.attention, strict=True):
         feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}
         got = np.stack(attention.run([attention_name(layer) for layer in layers], feeds))
         errors = np.abs(got.astype(np.float64) - want)
@@ -171,7 +173,7 @@ def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], la
     """The largest difference between [CLS] alone and beside the other sequences: 0 where answers do not change."""
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):
-        (alone,) = _rows(graph, [ids], layout, expected.modes, outputs=frozenset({"cls"}))
+        (alone,) = _rows(graph, expected, [ids], layout, outputs=frozenset({"cls"}))
         changes.append(np.abs(alone["cls"].astype(np.float64) - row["cls"].astype(np.float64)).max())
     return float(np.max(changes))
 

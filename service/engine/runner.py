@@ -172,7 +172,7 @@ class ModelRunner:
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
-        batch = pack(sequences, manifest.layout, manifest.embedding.modes)
+        batch = pack(sequences, manifest.layout, manifest.embedding.modes, of_means=manifest.classifies_mean)
         vocabulary = manifest.sizes["vocabulary"]
         limits = {"types": max(1, manifest.sizes["segments"]), "positions": manifest.max_tokens}
         read: list[str] = [name for name in ("ids", "types", "positions") if name in self._session.inputs]

@@ -35,7 +35,7 @@ class Artifact:
 
     def run(self, sequences: Sequence[Tokens]) -> list[Row]:
         """All of `sequences` in one batch."""
-        return run(self.folder / MODEL, sequences, open_once)
+        return run(self.folder / MODEL, sequences, open_once, of_means=self.manifest.classifies_mean)
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
@@ -80,10 +80,14 @@ open_once = lru_cache(maxsize=4)(open_session)  # of a file that does not change
 
 
 def run(
-    model: Path, sequences: Sequence[Tokens], opened: Callable[[Path], ort.InferenceSession] = open_session
+    model: Path,
+    sequences: Sequence[Tokens],
+    opened: Callable[[Path], ort.InferenceSession] = open_session,
+    *,
+    of_means: bool = False,
 ) -> list[Row]:
     session = opened(model)
-    batch = pack(sequences)
+    batch = pack(sequences, of_means=of_means)
     names = sorted(batch.outputs)
     feeds = {name: array for name, array in batch.feeds.items() if name in {i.name for i in session.get_inputs()}}
     return split(batch, dict(zip(names, session.run(names, feeds), strict=True)))

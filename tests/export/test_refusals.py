@@ -119,7 +119,7 @@ DAMAGES = {
         "config.json cannot be read",
     ),
     "another family": (config(model_type="t5"), "model_type 't5'; supported are albert, bert, camembert"),
-    "another activation": (config(hidden_act="silu"), "hidden_act to 'silu'"),
+    "another activation": (config(hidden_act="mish"), "hidden_act to 'mish'"),
     "a decoder": (config(is_decoder=True), "is_decoder to True"),
     "an index of missing shards": (
         indexed('{"weight_map": {"a": "model-1.safetensors"}}'),

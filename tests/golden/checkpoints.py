@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers_of_families import ALBERT, CAMEMBERT, XLM_ROBERTA, Writer, byte_pairs, made_fast, word_piece
+from tokenizers_of_families import (
+    ALBERT,
+    CAMEMBERT,
+    XLM_ROBERTA,
+    Writer,
+    byte_pairs,
+    byte_pairs_of_modernbert,
+    made_fast,
+    word_piece,
+    word_piece_of_mpnet,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +55,31 @@ ROBERTA = SIZES | {
 ALBERT_SIZES = BERT | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "hidden_act": "gelu_new"}
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 144}
 ERNIE = BERT | {"use_task_id": True, "task_type_vocab_size": 3}
+MPNET = {key: value for key, value in ROBERTA.items() if key != "type_vocab_size"}
+MODERNBERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "norm_eps": 3e-3,
+    "max_position_embeddings": 144,
+    "local_attention": 12,
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+}
+GTE = BERT | {"type_vocab_size": 1}
 ELECTRA = BERT | {"embedding_size": 16}
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
 
 
 def fine_tuned(
-    prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int, labels: Mapping[str, Any] = LABELS
+    prefix: str,
+    config: Mapping[str, Any],
+    write: Writer,
+    *,
+    segments: int,
+    labels: Mapping[str, Any] = LABELS,
+    heads: tuple[str, ...] = ("labels", "tags", "spans", "choices"),
 ) -> dict[str, Checkpoint]:
     """The fine-tuned checkpoints of a family, with half-precision weights and a tokenizer.json."""
     same = {"write_tokenizer": made_fast(write), "segments": segments}
@@ -60,7 +88,7 @@ def fine_tuned(
     }
     kinds = {"labels": f"{prefix}ForSequenceClassification", "tags": f"{prefix}ForTokenClassification"}
     kinds |= {"spans": f"{prefix}ForQuestionAnswering", "choices": f"{prefix}ForMultipleChoice"}
-    return {
+    made = {
         "labels": Checkpoint(
             kind=kinds["labels"],
             config=shallow | dict(labels),
@@ -94,6 +122,7 @@ def fine_tuned(
             **same,
         ),
     }
+    return {head: made[head] for head in heads}
 
 
 def masked(prefix: str, config: Mapping[str, Any], write: Writer, *, segments: int) -> Checkpoint:
@@ -146,9 +175,28 @@ FAMILIES = {
         masked("Electra", ELECTRA, word_piece, segments=2),
         fine_tuned("Electra", ELECTRA, word_piece, segments=2),
     ),
+    "mpnet": (
+        masked("MPNet", MPNET, word_piece_of_mpnet, segments=0),
+        fine_tuned("MPNet", MPNET, word_piece_of_mpnet, segments=0),
+    ),
+    "modernbert": (
+        masked("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
+        fine_tuned("ModernBert", MODERNBERT, byte_pairs_of_modernbert, segments=0),
+    ),
+    "nomic_bert": (
+        masked("NomicBert", BERT, word_piece, segments=2),
+        fine_tuned("NomicBert", BERT, word_piece, segments=2, heads=("labels", "tags")),
+    ),
+    "gte": (
+        masked("Gte", GTE, XLM_ROBERTA, segments=1),
+        fine_tuned("Gte", GTE, XLM_ROBERTA, segments=1, heads=("labels", "tags")),
+    ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
 CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}
+CHECKPOINTS["modernbert-mean"] = fine_tuned(
+    "ModernBert", MODERNBERT | {"classifier_pooling": "mean"}, byte_pairs_of_modernbert, segments=0
+)["labels"]
 CHECKPOINTS["electra-discriminator"] = Checkpoint(
     kind="ElectraForPreTraining", config=BERT | {"embedding_size": 32}, write_tokenizer=word_piece, logits="replaced"
 )

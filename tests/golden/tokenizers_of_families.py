@@ -29,6 +29,16 @@ def word_piece(folder: Path) -> int:
     return len(word_pieces())
 
 
+def _word_piece_of_mpnet(folder: Path) -> int:
+    """vocab.txt with RoBERTa's special tokens, but [UNK]."""
+    names = {"[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>", "[PAD]": "<pad>"}
+    first = ("<s>", "<pad>", "</s>")  # the model's position offset is that of a padding token of id 1
+    pieces = [*first, *(one for piece in word_pieces() if (one := names.get(piece, piece)) not in first)]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", "utf-8")
+    settings(folder, do_lower_case=True)
+    return len(pieces)
+
+
 def byte_pairs(folder: Path) -> int:
     """vocab.json and merges.txt; `<mask>` includes the space to its left, as in the published RoBERTa."""
     trained = tokenizers.ByteLevelBPETokenizer()
@@ -51,6 +61,24 @@ def byte_pairs(folder: Path) -> int:
     }
     settings(folder, mask_token=mask)
     return len(vocabulary)
+
+
+def byte_pairs_of_modernbert(folder: Path) -> int:
+    """tokenizer.json of a byte-level BPE with BERT's special tokens, as the published ModernBERT."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [*CORPUS, *(f" {word}" for word in WORDS.split())], vocab_size=290, min_frequency=1, special_tokens=special
+    )
+    trained.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    mask = tokenizers.AddedToken("[MASK]", lstrip=True, special=True)
+    trained.add_special_tokens([*special[:-1], mask])
+    trained.save(str(folder / "tokenizer.json"))
+    names = {f"{token[1:-1].lower()}_token": token for token in special}
+    settings(folder, tokenizer_class="PreTrainedTokenizerFast", **names)
+    return trained.get_vocab_size()
 
 
 def unigrams(name: str, *, extra: int, **options: object) -> Writer:
@@ -115,5 +143,6 @@ ALBERT = unigrams(
     control_symbols="[CLS],[SEP],[MASK]",
     user_defined_symbols="(,)",
 )
+word_piece_of_mpnet = made_fast(_word_piece_of_mpnet)
 XLM_ROBERTA = unigrams("sentencepiece.bpe.model", extra=2)  # <pad> and <mask>
 CAMEMBERT = unigrams("sentencepiece.bpe.model", extra=5)  # four in front, <mask> at the end

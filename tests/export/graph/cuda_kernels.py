@@ -88,5 +88,6 @@ KERNELS = (
         f"{BERT}/packed_multihead_attention.cc",
         domain=CONTRIB,
     ),
+    Kernel("RotaryEmbedding", (FLOATS, INT64, FLOATS, FLOATS), f"{BERT}/rotary_embedding.cc", domain=CONTRIB),
     Kernel("SkipLayerNormalization", (FLOATS,), f"{BERT}/skip_layer_norm.cc", domain=CONTRIB),
 )

@@ -37,6 +37,7 @@ def own_outputs(artifact: Path) -> Expected:
         attention=attention,
         layers=0,
         modes=(),
+        of_means=False,
         vocabulary=[],
         sparse=[],
     )

@@ -1,0 +1,42 @@
+"""Attention in rows that knows the positions of its tokens."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from packbert.model_export.graph.attention import PackedRows
+from packbert.model_export.graph.builder import GraphBuilder, Value
+
+
+@dataclass(slots=True)
+class PositionedRows(PackedRows):
+    """As PackedRows, for a subclass that reads positions."""
+
+    def _positions(self, *, selected: bool = False) -> Value:
+        """The position of each flat token, or of each of the `selected` ones; in int32."""
+        positions = self.g.input("positions", "int32", ["tokens"])
+        return self.g.op("Gather", positions, self.g.input("chosen", "int32", ["chosen"])) if selected else positions
+
+    def _distances(self, tokens: Value) -> Value:
+        """How far behind each query of `tokens` [rows, queries] a key is, [rows, queries, width]; across sequences too.
+
+        `tokens` are the slots' tokens of all layers or the selected tokens of the last one.
+        """
+        g = self.g
+        slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
+        of_queries = g.op("Gather", self._positions(selected=tokens is not slot_tokens), tokens)
+        return differences(g, of_queries, g.op("Gather", self._positions(), slot_tokens))
+
+
+def differences(g: GraphBuilder, queries: Value, keys: Value) -> Value:
+    """keys - queries: from [..., queries] and [..., keys] to [..., queries, keys]."""
+    rows = g.op("Unsqueeze", keys, g.constant(np.array([-2])))
+    return g.op("Sub", rows, g.op("Unsqueeze", queries, g.constant(np.array([-1]))))
+
+
+def positions_of(g: GraphBuilder, states: Value) -> Value:
+    """0 to n - 1, [n] in int64, for `states` [n, hidden]: without a Shape, whose result is in the host's memory."""
+    column = g.op("Gather", states, g.constant(np.int64(0)), axis=1)
+    one = g.constant(np.int64(1))
+    ones = g.op("Where", g.op("Equal", column, column), one, one)
+    return g.op("Squeeze", g.op("NonZero", ones), g.constant(np.array([0])))

@@ -1,0 +1,173 @@
+"""The names of weights in the checkpoints of the families, by part of the model; {i} is the number of a layer."""
+
+BERT_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "position": "embeddings.position_embeddings",
+    "segment": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "query": "encoder.layer.{i}.attention.self.query",
+    "key": "encoder.layer.{i}.attention.self.key",
+    "value": "encoder.layer.{i}.attention.self.value",
+    "attention": "encoder.layer.{i}.attention.output.dense",
+    "attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "intermediate": "encoder.layer.{i}.intermediate.dense",
+    "output": "encoder.layer.{i}.output.dense",
+    "output_norm": "encoder.layer.{i}.output.LayerNorm",
+    "pooler": "pooler.dense",
+}
+BERT_HEADS = {
+    "mlm_dense": "cls.predictions.transform.dense",
+    "mlm_norm": "cls.predictions.transform.LayerNorm",
+    "mlm_decoder": "cls.predictions.decoder",
+    "mlm_bias": "cls.predictions",
+    "pair": "cls.seq_relationship",
+    "labels": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+ROBERTA_HEADS = {
+    "mlm_dense": "lm_head.dense",
+    "mlm_norm": "lm_head.layer_norm",
+    "mlm_decoder": "lm_head.decoder",
+    "mlm_bias": "lm_head",
+    "labels_dense": "classifier.dense",
+    "labels": "classifier.out_proj",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+ALBERT_PARTS = BERT_PARTS | {
+    "projection": "encoder.embedding_hidden_mapping_in",
+    "query": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.query",
+    "key": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.key",
+    "value": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.value",
+    "attention": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.dense",
+    "attention_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.attention.LayerNorm",
+    "intermediate": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn",
+    "output": "encoder.albert_layer_groups.{i}.albert_layers.0.ffn_output",
+    "output_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.full_layer_layer_norm",
+    "pooler": "pooler",
+}
+ALBERT_HEADS = {
+    "mlm_dense": "predictions.dense",
+    "mlm_norm": "predictions.LayerNorm",
+    "mlm_decoder": "predictions.decoder",
+    "mlm_bias": "predictions",
+    "pair": "sop_classifier.classifier",
+    "labels": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+DISTILBERT_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "position": "embeddings.position_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "query": "transformer.layer.{i}.attention.q_lin",
+    "key": "transformer.layer.{i}.attention.k_lin",
+    "value": "transformer.layer.{i}.attention.v_lin",
+    "attention": "transformer.layer.{i}.attention.out_lin",
+    "attention_norm": "transformer.layer.{i}.sa_layer_norm",
+    "intermediate": "transformer.layer.{i}.ffn.lin1",
+    "output": "transformer.layer.{i}.ffn.lin2",
+    "output_norm": "transformer.layer.{i}.output_layer_norm",
+}
+DISTILBERT_HEADS = {
+    "mlm_dense": "vocab_transform",
+    "mlm_norm": "vocab_layer_norm",
+    "mlm_decoder": "vocab_projector",
+    "labels_dense": "pre_classifier",
+    "choices_dense": "pre_classifier",
+    "labels": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
+ELECTRA_PARTS = {part: name for part, name in BERT_PARTS.items() if part != "pooler"} | {
+    "projection": "embeddings_project"
+}
+ELECTRA_HEADS = {
+    "mlm_dense": "generator_predictions.dense",
+    "mlm_norm": "generator_predictions.LayerNorm",
+    "mlm_decoder": "generator_lm_head",
+    "labels_dense": "classifier.dense",
+    "labels": "classifier.out_proj",
+    "tags": "classifier",
+    "choices_dense": "sequence_summary.summary",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+MPNET_PARTS = BERT_PARTS | {
+    "query": "encoder.layer.{i}.attention.attn.q",
+    "key": "encoder.layer.{i}.attention.attn.k",
+    "value": "encoder.layer.{i}.attention.attn.v",
+    "attention": "encoder.layer.{i}.attention.attn.o",
+    "attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+    "relative": "encoder.relative_attention_bias",
+}
+MODERNBERT_PARTS = {
+    "word": "embeddings.tok_embeddings",
+    "embedding_norm": "embeddings.norm",
+    "projections": "layers.{i}.attn.Wqkv",
+    "attention": "layers.{i}.attn.Wo",
+    "attention_norm": "layers.{i}.attn_norm",  # not in the first layer
+    "gated": "layers.{i}.mlp.Wi",
+    "output": "layers.{i}.mlp.Wo",
+    "output_norm": "layers.{i}.mlp_norm",
+    "final_norm": "final_norm",
+}
+MODERNBERT_HEADS = {
+    "mlm_dense": "head.dense",
+    "mlm_norm": "head.norm",
+    "mlm_decoder": "decoder",
+    "labels_dense": "head.dense",
+    "choices_dense": "head.dense",
+    "classifier_norm": "head.norm",
+    "labels": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "classifier",
+}
+NOMIC_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "segment": "embeddings.token_type_embeddings",
+    "embedding_norm": "emb_ln",
+    "projections": "encoder.layers.{i}.attn.Wqkv",
+    "attention": "encoder.layers.{i}.attn.out_proj",
+    "attention_norm": "encoder.layers.{i}.norm1",
+    "intermediate": "encoder.layers.{i}.mlp.fc12",
+    "gate": "encoder.layers.{i}.mlp.fc11",
+    "output": "encoder.layers.{i}.mlp.fc2",
+    "output_norm": "encoder.layers.{i}.norm2",
+    "pooler": "pooler.dense",
+}
+NOMIC_HEADS = {
+    "mlm_dense": "cls.predictions.transform.dense",
+    "mlm_norm": "cls.predictions.transform.layer_norm",
+    "mlm_decoder": "cls.predictions.decoder",
+    "mlm_bias": "cls.predictions",
+    "labels": "classifier",
+    "tags": "classifier",
+}
+GTE_PARTS = {
+    "word": "embeddings.word_embeddings",
+    "segment": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "projections": "encoder.layer.{i}.attention.qkv_proj",
+    "attention": "encoder.layer.{i}.attention.o_proj",
+    "attention_norm": "encoder.layer.{i}.attn_ln",
+    "gated": "encoder.layer.{i}.mlp.up_gate_proj",
+    "output": "encoder.layer.{i}.mlp.down_proj",
+    "output_norm": "encoder.layer.{i}.mlp_ln",
+    "pooler": "pooler.dense",
+}
+GTE_HEADS = {
+    "mlm_dense": "lm_head.dense",
+    "mlm_norm": "lm_head.norm",
+    "mlm_decoder": "lm_head.decoder",
+    "labels": "classifier",
+    "tags": "classifier",
+}
+PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
