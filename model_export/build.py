@@ -7,6 +7,7 @@ from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import ModelBounds
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
+from packbert.model_export.families import Architecture
 from packbert.model_export.graph.attention import (
     PLAIN_ATTENTION,
     Attention,
@@ -17,6 +18,7 @@ from packbert.model_export.graph.attention import (
 )
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
+from packbert.model_export.graph.disentangled import DISENTANGLED
 from packbert.model_export.graph.encoder import Encoder
 from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
 from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
@@ -94,8 +96,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    kind = selected.attention[device]
     architecture, reference = parts.architecture, Reference(parts)
+    kind = attention_for(precision, device, architecture)
     shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
@@ -139,7 +141,7 @@ class _Graphs:
     def model(self, kind: type[Attention]) -> tuple[GraphBuilder, Heads]:
         """The encoder, with attention of a `kind`, and its heads."""
         graph, sizes = GraphBuilder(self.selected.dtype, kind.opset), self.parts.architecture
-        attention = kind(graph, sizes.heads, sizes.hidden)
+        attention = kind.of(graph, sizes)
         states = Encoder(graph, self.parts, self.linear, attention, self.shift).build()
         name_states(states)
         return graph, self.heads(graph, states[-1])
@@ -156,8 +158,13 @@ class _Graphs:
     def attention(self, kind: type[Attention]) -> GraphBuilder:
         """The attention probabilities."""
         graph, sizes = GraphBuilder(self.selected.dtype), self.parts.architecture
-        build_attention(graph, self.parts, self.linear, kind(graph, sizes.heads, sizes.hidden), self.shift)
+        build_attention(graph, self.parts, self.linear, kind.of(graph, sizes), self.shift)
         return graph
+
+
+def attention_for(precision: str, device: str, sizes: Architecture) -> type[Attention]:
+    kind = PRECISIONS[precision].attention[device]
+    return kind if sizes.relative is None else DISENTANGLED[kind]
 
 
 def _check_all_used(checkpoint: Checkpoint) -> None:

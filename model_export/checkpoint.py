@@ -218,6 +218,9 @@ class NamedWeights:
         self._checkpoint = checkpoint
         prefix = self.family.prefix
         self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
+        others = self.family.other_heads
+        stored = any(f"{name}.weight" in checkpoint.names for name in others.values())
+        self._heads = self.family.heads | (others if stored else {})
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)
@@ -228,12 +231,16 @@ class NamedWeights:
     def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
         return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
 
+    def norm(self, part: str, size: int) -> Dense:
+        """The weight and the bias of a LayerNorm, [size]."""
+        return self.weight(part, (size,)), self.bias(part, size)
+
     def has(self, part: str, kind: str = "weight") -> bool:
         return self.knows(part) and self._name(part, kind, 0) in self._checkpoint.names
 
     def knows(self, part: str) -> bool:
         """Whether the family has such a part at all."""
-        return part in self.family.parts or part in self.family.heads
+        return part in self.family.parts or part in self._heads
 
     @property
     def has_projection(self) -> bool:
@@ -260,7 +267,7 @@ class NamedWeights:
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
 
     def _name(self, part: str, kind: str, layer: int) -> str:
-        if part in self.family.heads:
-            return f"{self.family.heads[part]}.{kind}"
+        if part in self._heads:
+            return f"{self._heads[part]}.{kind}"
         stored = self.family.layer(self._checkpoint.config, layer)
         return f"{self._prefix}{self.family.parts[part].format(i=stored)}.{kind}"

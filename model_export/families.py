@@ -8,6 +8,23 @@ from packbert.model_export.errors import ExportError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RelativePositions:
+    """What DeBERTa-v2 and v3 set of disentangled attention (He et al. 2021) and of the convolution beside layer 0."""
+
+    terms: frozenset[str]  # "c2p" (content to position), "p2c" (position to content)
+    shares_projections: bool  # positions are projected by the weights of the contents
+    is_normed: bool  # the table of positions has a LayerNorm
+    buckets: int  # of distances to one side; 0: a bucket for each distance
+    longest: int  # the distance from which on all are one bucket
+    convolution: str  # its activation; "" without one
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of positions to one side."""
+        return self.buckets or self.longest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The sizes of a post-norm BERT encoder (Devlin et al. 2018)."""
 
@@ -24,6 +41,7 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
+    relative: RelativePositions | None  # of the attention; None where it reads absolute positions alone
 
     @property
     def head_size(self) -> int:
@@ -129,6 +147,26 @@ ELECTRA_HEADS = {
     "choices": "classifier",
     "spans": "qa_outputs",
 }
+DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "segment", "pooler")} | {
+    "query": "encoder.layer.{i}.attention.self.query_proj",
+    "key": "encoder.layer.{i}.attention.self.key_proj",
+    "value": "encoder.layer.{i}.attention.self.value_proj",
+    "distances": "encoder.rel_embeddings",
+    "distances_norm": "encoder.LayerNorm",
+    "distance_query": "encoder.layer.{i}.attention.self.pos_query_proj",
+    "distance_key": "encoder.layer.{i}.attention.self.pos_key_proj",
+    "convolution": "encoder.conv.conv",
+    "convolution_norm": "encoder.conv.LayerNorm",
+}
+DEBERTA_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
+    "labels_dense": "pooler.dense",
+    "choices_dense": "pooler.dense",
+}
+DEBERTA_LM_HEAD = {  # the masked-LM head of the authors' code
+    "mlm_dense": "lm_predictions.lm_head.dense",
+    "mlm_norm": "lm_predictions.lm_head.LayerNorm",
+    "mlm_bias": "lm_predictions.lm_head",
+}
 
 
 Config = Mapping[str, Any]
@@ -140,6 +178,7 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
 }
+CONVOLUTION_WIDTH = 3  # tokens that DeBERTa's convolution reads
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
@@ -147,6 +186,14 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "quantization_config": (None,),
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
+}
+DEBERTA_SUPPORTED = {
+    "relative_attention": (True,),
+    "position_biased_input": (False,),
+    "type_vocab_size": (0, None),
+    "pooler_hidden_act": ("gelu", None),
+    "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
+    "conv_groups": (1, None),
 }
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
@@ -188,6 +235,10 @@ class Family:
     position_offset: Callable[[Config], int] = lambda config: 0
     task_types: Callable[[Config], int] = lambda config: 0  # rows of the task type table; its first is always added
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
+    relative: Callable[[Config], RelativePositions | None] = lambda config: None
+    supported: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # as SUPPORTED, for this family alone
+    # other names of `heads`, which count where the checkpoint has one of them
+    other_heads: Mapping[str, str] = field(default_factory=dict)
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
@@ -219,6 +270,32 @@ ROBERTA = Family(
     labels_activation="tanh",
     tokens=ROBERTA_TOKENS,
 )
+
+
+def _relative_positions(config: Config) -> RelativePositions:
+    """DeBERTa's, by its config. Raises ExportError where it sets something that is not computed."""
+    stated = config.get("pos_att_type") or ()
+    terms = frozenset(one.strip() for one in (stated.lower().split("|") if isinstance(stated, str) else stated))
+    if unknown := terms - {"c2p", "p2c"}:
+        raise ExportError(f"config.json sets pos_att_type to {stated!r}; {sorted(unknown)[0]!r} is not one of c2p, p2c")
+    hidden = config.get("hidden_size")
+    for key in ("embedding_size", "pooler_hidden_size"):
+        if config.get(key, hidden) != hidden:
+            raise ExportError(f"config.json sets {key} to {config[key]!r}; only that of hidden_size is supported")
+    longest, buckets = (int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets"))
+    activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
+    if activation not in ("", "tanh", *ACTIVATIONS):
+        raise ExportError(f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}")
+    return RelativePositions(
+        terms=terms,
+        shares_projections=config.get("share_att_key") is True,
+        is_normed="layer_norm" in str(config.get("norm_rel_ebd", "none")).lower(),
+        buckets=max(buckets, 0),
+        longest=longest if longest > 0 else int_setting(config, "max_position_embeddings", 512),
+        convolution=ACTIVATIONS.get(activation, activation),
+    )
+
+
 FAMILIES = {
     "bert": BERT,
     "roberta": ROBERTA,
@@ -268,6 +345,21 @@ FAMILIES = {
         choices_activation="gelu",
         ignored_heads={"discriminator_predictions.": "replaced_tokens"},
     ),
+    "deberta-v2": Family(
+        prefix="deberta.",
+        parts=DEBERTA_PARTS,
+        heads=DEBERTA_HEADS,
+        other_heads=DEBERTA_LM_HEAD,
+        keys={ours: theirs for ours, theirs in BERT_KEYS.items() if ours != "segments"},
+        defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
+        fixed={"segments": 0},
+        relative=_relative_positions,
+        supported=DEBERTA_SUPPORTED,
+        labels_activation="gelu",
+        choices_activation="gelu",
+        ignored=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
+        ignored_heads={"mask_predictions.": "replaced_tokens"},
+    ),
 }
 
 
@@ -290,10 +382,10 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 def architecture_of(config: Config) -> Architecture:
     """The architecture that a config describes. Raises ExportError where it is damaged or not supported."""
     family = family_of(config)
-    for key, accepted in SUPPORTED.items():
+    for key, accepted in (SUPPORTED | family.supported).items():
         if config.get(key) not in accepted:
             raise ExportError(
-                f"config.json sets {key} to {config[key]!r}, which is not supported (only {accepted[0]!r} is)"
+                f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is)"
             )
     values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
     activation = values.pop("activation")
@@ -315,6 +407,7 @@ def architecture_of(config: Config) -> Architecture:
         activation=ACTIVATIONS[activation],
         position_offset=offset,
         task_types=family.task_types(config),
+        relative=family.relative(config),
         **values,
     )
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from packbert.model_export.artifact.manifest import BF16_ROWS, CUMULATIVE_LENGTHS, PACKED_ROWS
+from packbert.model_export.families import Architecture
 from packbert.model_export.graph.builder import OPSET, TYPES, GraphBuilder, Value
 from packbert.model_export.graph.linear import Linear
 from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
@@ -40,8 +41,9 @@ class Attention(Protocol):
     layout: ClassVar[str]  # of the batch that it reads
     opset: ClassVar[int]  # that its operators need
 
-    def __init__(self, g: GraphBuilder, heads: int, hidden: int) -> None:
-        """For a model of so many heads and channels."""
+    @classmethod
+    def of(cls, g: GraphBuilder, sizes: Architecture) -> "Attention":
+        """For a model of these sizes."""
 
     def declare(self, selected: Value) -> None:
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
@@ -87,6 +89,10 @@ class PackedRows:
     _values: Value = field(init=False)
     _all: _RowIndex = field(init=False)
     _selected: _RowIndex = field(init=False)
+
+    @classmethod
+    def of(cls, g: GraphBuilder, sizes: Architecture) -> "PackedRows":
+        return cls(g, sizes.heads, sizes.hidden)
 
     def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
         slot_tokens = self.g.input("slot_tokens", "int32", ["rows", "width"])
@@ -222,6 +228,10 @@ class CumulativeLengths:
     _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
+
+    @classmethod
+    def of(cls, g: GraphBuilder, sizes: Architecture) -> "CumulativeLengths":
+        return cls(g, sizes.heads, sizes.hidden)
 
     def declare(self, selected: Value) -> None:
         self._selected = selected

@@ -43,6 +43,9 @@ class GraphBuilder:
         self._weights: dict[tuple[str, ir.DataType], Value] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
+        """An input of the model; the same value where one of this name is declared already."""
+        if declared := [value for value in self._graph.inputs if value.name == name]:
+            return declared[0]
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(TYPES[dtype]))
         self._graph.inputs.append(value)
         return value

@@ -13,6 +13,7 @@ from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import Attention, Projections
 from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
 
 
@@ -20,7 +21,8 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
     """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
     hidden = parts.architecture.hidden
     dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
-    return Projections(*(shift.compensate_dense(one, 2 * layer) for one in dense))
+    found = Projections(*(shift.compensate_dense(one, 2 * layer) for one in dense))
+    return found if parts.architecture.relative is None else disentangle(parts, found, layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ class Encoder:
         states = [self._embeddings()]
         for i in range(layers - 1):
             states.append(self._layer(i, states[i], states[i]))
+            if i == 0 and self._is_convolved:
+                states[-1] = self._convolve(*states)
         asked = self.g.op("Gather", states[-1], selected, axis=0)
         return [*states, self._layer(layers - 1, asked, states[-1])]
 
     def _embeddings(self) -> Value:
         """LayerNorm(word + position + segment), and the projection where the tables are narrower than the encoder."""
         g, parts, a = self.g, self.parts, self.parts.architecture
+        if not parts.knows("position"):
+            return self._embed_words()
         ids, types, positions = (
             self._indices(name) for name in ("ids", "types" if a.segments > 1 else "", "positions")
         )
@@ -64,6 +70,15 @@ class Encoder:
             inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
             return self._project(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
+
+    def _embed_words(self) -> Value:
+        """LayerNorm(word), for attention that reads distances."""
+        g, parts, a = self.g, self.parts, self.parts.architecture
+        ids = g.input("ids", "int32", ["tokens"])
+        with g.scope("embeddings"):
+            words = g.op("Gather", g.weight("word", parts.weight("word", (a.vocabulary, a.embedding))), ids, axis=0)
+            weights = self._norm_weights("embedding_norm", a.embedding, 0, 0)
+            return g.op("LayerNormalization", words, *weights, axis=-1, epsilon=a.norm_epsilon)
 
     def _indices(self, name: str) -> Value | None:
         """The input `name` as [1, tokens]; None without a name."""
@@ -98,10 +113,22 @@ class Encoder:
                 weight, bias = shift.compensate_dense(dense_in, between)
                 inner = linear.linear_activation(g, attended, weight, bias, a.activation)
                 weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
-                bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, after)
+                index = None if i == 0 and self._is_convolved else after
+                bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
 
-    def _norm(self, part: str, layer: int, index: int) -> Norm:
+    @property
+    def _is_convolved(self) -> bool:
+        """Whether a convolution of the embeddings is added to the first layer."""
+        relative = self.parts.architecture.relative
+        return relative is not None and bool(relative.convolution)
+
+    def _convolve(self, embedded: Value, states: Value) -> Value:
+        with self.g.scope("layers.0"):
+            norm = self._norm("convolution_norm", 0, 2)
+            return add_convolution(self.g, self.parts, self.linear, self.shift, embedded, states, norm)
+
+    def _norm(self, part: str, layer: int, index: int | None) -> Norm:
         a = self.parts.architecture
         gamma, beta = self._norm_weights(part, a.hidden, layer, index)
         return Norm(gamma=gamma, beta=beta, epsilon=a.norm_epsilon)

@@ -31,7 +31,7 @@ def test_channel_shift_changes_no_answer_in_fp32(name: str, tmp_path: Path) -> N
     parts, graph = NamedWeights(Checkpoint(GOLDEN / name)), GraphBuilder()
     architecture = parts.architecture
     shift = ChannelShift(Reference(parts).channel_offsets, 2 * architecture.layers)
-    attention = PackedRows(graph, architecture.heads, architecture.hidden)
+    attention = PackedRows.of(graph, architecture)
     states = Encoder(graph, parts, CpuLinear(), attention, shift).build()
     graph.output("hidden", states[-1], "float32", ["chosen", architecture.hidden])
     graph.save(tmp_path / "model.onnx")
