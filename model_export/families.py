@@ -178,6 +178,7 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
 }
+MAX_POSITIONS = 2**16  # where no table of positions bounds them
 CONVOLUTION_WIDTH = 3  # tokens that DeBERTa's convolution reads
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
@@ -274,15 +275,20 @@ ROBERTA = Family(
 
 def _relative_positions(config: Config) -> RelativePositions:
     """DeBERTa's, by its config. Raises ExportError where it sets something that is not computed."""
-    stated = config.get("pos_att_type") or ()
-    terms = frozenset(one.strip() for one in (stated.lower().split("|") if isinstance(stated, str) else stated))
-    if unknown := terms - {"c2p", "p2c"}:
-        raise ExportError(f"config.json sets pos_att_type to {stated!r}; {sorted(unknown)[0]!r} is not one of c2p, p2c")
+    stated = config.get("pos_att_type") or []
+    terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
+    if not terms <= {"c2p", "p2c"}:
+        raise ExportError(f"config.json sets pos_att_type to {stated!r}; it must be a list of c2p and p2c")
     hidden = config.get("hidden_size")
     for key in ("embedding_size", "pooler_hidden_size"):
         if config.get(key, hidden) != hidden:
             raise ExportError(f"config.json sets {key} to {config[key]!r}; only that of hidden_size is supported")
     longest, buckets = (int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets"))
+    longest = longest if longest > 0 else int_setting(config, "max_position_embeddings", 512)
+    if buckets > 0 and not 0 < buckets // 2 < longest - 1:
+        raise ExportError(f"config.json sets position_buckets to {buckets}, for distances of up to {longest}")
+    if (positions := int_setting(config, "max_position_embeddings", 512)) > MAX_POSITIONS:
+        raise ExportError(f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported")
     activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
     if activation not in ("", "tanh", *ACTIVATIONS):
         raise ExportError(f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}")
@@ -291,7 +297,7 @@ def _relative_positions(config: Config) -> RelativePositions:
         shares_projections=config.get("share_att_key") is True,
         is_normed="layer_norm" in str(config.get("norm_rel_ebd", "none")).lower(),
         buckets=max(buckets, 0),
-        longest=longest if longest > 0 else int_setting(config, "max_position_embeddings", 512),
+        longest=longest,
         convolution=ACTIVATIONS.get(activation, activation),
     )
 

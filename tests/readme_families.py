@@ -25,6 +25,7 @@ FAMILIES = {
     "distilbert": "DistilBERT",
     "ernie": "ERNIE",
     "electra": "ELECTRA; words for masks from a generator",
+    "deberta-v2": "DeBERTa v2 and v3, mDeBERTa",
 }
 PROOF = """
 The tests prove every cell with a checkpoint that `transformers` wrote and answers that `transformers` gave.
