@@ -9,12 +9,12 @@ from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Architecture
 from packbert.model_export.graph.attention import (
-    PLAIN_ATTENTION,
     Attention,
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
     PackedRows,
+    PlainRows,
 )
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
@@ -32,13 +32,15 @@ from packbert.model_export.tokenizer_check import why_unusable
 from packbert.model_export.verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
+# of both kernels of PackedMultiHeadAttention, flash (fp16) and memory-efficient (fp32), which read heads in place
+PACKED_HEAD_STEP, PACKED_HEAD_LIMIT = 8, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     linear: Mapping[str, Callable[[], Linear]]  # by device: only those that have the kernels
-    lm_head: type[ExactLogits] | type[Int8Shortlist]
-    shift: type[ChannelShift] | type[NoShift]
+    lm_head: type[ExactLogits]
+    shift: type[NoShift]
     dtype: str  # of weights and activations, but for int8 products
     attention: Mapping[str, type[Attention]] = field(default_factory=lambda: ATTENTION)  # by device
 
@@ -78,7 +80,6 @@ class BuiltModel:
     """A graph that is not written yet, and what is known about it."""
 
     graph: GraphBuilder
-    plain: GraphBuilder | None  # the same model in standard operators, for CUDA; shares the weights of `graph`
     attention: GraphBuilder  # the graph of the attention probabilities, which shares the weights of `graph`
     cut_heads: GraphBuilder | None  # the heads alone, which share the weights of `graph`; only in bf16
     offsets: LazyWeight  # [layers + 1, hidden]: what the channel shift took from the hidden states
@@ -96,25 +97,36 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     Also where a module of sentence-transformers is not computed, unless `without_modules` leaves it out.
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
-    architecture, reference = parts.architecture, Reference(parts)
-    kind = attention_for(precision, device, architecture)
-    shift = selected.shift(reference.channel_offsets, 2 * architecture.layers)
+    sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
+    kind = attention_for(precision, device, sizes)
+    shift = selected.shift(reference.channel_offsets, 2 * sizes.layers)
     classifier = classifier_of(checkpoint.config, parts)
-    sentence = sentence_model(checkpoint, architecture.hidden, without_modules=without_modules)
-    graphs = _Graphs(selected, selected.linear[device](), parts, shift, classifier, sentence)
-    graph, heads = graphs.model(kind)
-    plain = graphs.model(PLAIN_ATTENTION[device])[0] if device in PLAIN_ATTENTION else None
-    offsets = taken_offsets(shift, architecture.layers, architecture.hidden)
+    sentence = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules)
+
+    def add_heads(graph: GraphBuilder, states: Value) -> Heads:
+        """Adds the heads that read `states`, those after the last layer."""
+        heads = Heads(graph, parts, classifier, selected.lm_head(), states, sentence.sparse)
+        heads.build()
+        if sentence.pooling == "sentence":
+            build_sentence(graph, heads.hidden, sizes.hidden, sentence)
+            heads.present.append("sentence")
+        return heads
+
+    graph = GraphBuilder(selected.dtype, kind.opset)
+    states = Encoder(graph, parts, linear, kind.of(graph, sizes), shift).build()
+    name_states(states)
+    heads = add_heads(graph, states[-1])
+    offsets = taken_offsets(shift, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:
-        graphs.heads(cut, declare_states(cut, parts, offsets))
-    maps = graphs.attention(kind)
+        add_heads(cut, declare_states(cut, parts, offsets))
+    maps = GraphBuilder(selected.dtype)
+    build_attention(maps, parts, linear, kind.of(maps, sizes), shift)
     heads.present.append("attention")
     parts.ignore_known()
     _check_all_used(checkpoint)
     return BuiltModel(
         graph=graph,
-        plain=plain,
         attention=maps,
         cut_heads=cut,
         offsets=offsets,
@@ -127,43 +139,10 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Graphs:
-    """Builds graphs of one model over the same weights."""
-
-    selected: Precision
-    linear: Linear
-    parts: NamedWeights
-    shift: ChannelShift | NoShift
-    classifier: Classifier
-    sentence: SentenceModel
-
-    def model(self, kind: type[Attention]) -> tuple[GraphBuilder, Heads]:
-        """The encoder, with attention of a `kind`, and its heads."""
-        graph, sizes = GraphBuilder(self.selected.dtype, kind.opset), self.parts.architecture
-        attention = kind.of(graph, sizes)
-        states = Encoder(graph, self.parts, self.linear, attention, self.shift).build()
-        name_states(states)
-        return graph, self.heads(graph, states[-1])
-
-    def heads(self, graph: GraphBuilder, states: Value) -> Heads:
-        """Adds the heads that read `states`, those after the last layer."""
-        heads = Heads(graph, self.parts, self.classifier, self.selected.lm_head(), states, self.sentence.sparse)
-        heads.build()
-        if self.sentence.pooling == "sentence":
-            build_sentence(graph, heads.hidden, self.parts.architecture.hidden, self.sentence)
-            heads.present.append("sentence")
-        return heads
-
-    def attention(self, kind: type[Attention]) -> GraphBuilder:
-        """The attention probabilities."""
-        graph, sizes = GraphBuilder(self.selected.dtype), self.parts.architecture
-        build_attention(graph, self.parts, self.linear, kind.of(graph, sizes), self.shift)
-        return graph
-
-
 def attention_for(precision: str, device: str, sizes: Architecture) -> type[Attention]:
-    kind = PRECISIONS[precision].attention[device]
+    """The attention of a graph: on CUDA packed where its kernels take the heads and there are no distances."""
+    packs = sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT and sizes.relative is None
+    kind = PRECISIONS[precision].attention[device] if device == "cpu" or packs else PlainRows
     return kind if sizes.relative is None else DISENTANGLED[kind]
 
 

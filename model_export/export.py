@@ -24,8 +24,6 @@ from packbert.model_export.artifact.manifest import (
     HEADS,
     LAYERS,
     MODEL,
-    PLAIN,
-    PLAIN_LAYERS,
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
@@ -45,7 +43,7 @@ from packbert.model_export.graph.states import write_layers
 from packbert.model_export.labels import pair_labels
 from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
-from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify, verify_plain
+from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
 
 
 def prepacked_for() -> str:
@@ -113,7 +111,7 @@ def make_manifest(
         assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in files_for(device, precision)},
+        files={name: sha256(folder / name) for name in files_for(precision)},
     )
 
 
@@ -223,8 +221,6 @@ def _export(
         _write_graphs(folder, built, PRECISIONS[precision].dtype, prepacked=prepacked)
         trim_heap()
         errors = verify(folder, expected, heads, precision, built.layout)
-        if built.plain is not None:
-            errors |= verify_plain(folder, expected, heads, precision)
         if auto is not None:
             checkpoint.assumed["precision"] = auto or _check_exact(precision, errors)
         manifest = make_manifest(
@@ -239,13 +235,9 @@ def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: boo
     built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else {})
     if prepacked:
         prepack(folder / MODEL)
-    offsets = built.offsets.load()
-    write_layers(folder / LAYERS, folder / MODEL, offsets, dtype)
+    write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
     if built.cut_heads is not None:
         built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
-    if built.plain is not None:
-        built.plain.save_sharing(folder / PLAIN, folder / MODEL)
-        write_layers(folder / PLAIN_LAYERS, folder / PLAIN, offsets, dtype)
     built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 
 

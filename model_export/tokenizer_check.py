@@ -1,8 +1,8 @@
 """The check of a tokenizer: it encodes a few texts in a process of its own, under limits of time and memory.
 
 Some of these texts repeat characters that nearly match a pattern, and so show whether it takes exponential time. They
-are made from the escapes and properties of Oniguruma's syntax (Ruby). A search, no proof: a pattern that needs
-characters in an order that it does not spell out is not found.
+are made from the characters and escapes of the patterns (Oniguruma's syntax, Ruby) and from all of Unicode's scripts
+and categories. A search, no proof: a pattern that needs characters in an order that it does not spell out is not found.
 """
 
 import json
@@ -25,31 +25,14 @@ from tokenizers import Encoding, Tokenizer
 from packbert.model_export.artifact.manifest import TOKENIZER, ModelBounds
 
 RUN_CHARACTERS = 64  # a pattern with exponential backtracking takes 2^64 steps
-MAX_CHARACTERS, MAX_RUNS = 300, 1500  # of all patterns; the check stays under a second
+MAX_CHARACTERS, MAX_RUNS = 500, 2500  # of all patterns; the check stays under a second
 ALWAYS = "a0é中 "
 ENDS = ("!", "\ue000")  # one of them matches no pattern that is written for words
-LAST = 0x20000  # code points above are looked up by no property
+FIRST_SURROGATE, LAST = 0xD800, 0x20000  # code points above LAST have no other script or category
 ESCAPES = re.compile(
     r"\\x\{([0-9A-Fa-f ]+)\}|((?:\\x[0-9A-Fa-f]{2})+)|\\u([0-9A-Fa-f]{4})|\\([0-7]{2,3})|\\([abefnrtv])"
 )
 CONTROLS = {"a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-PROPERTIES = re.compile(r"\\[pP]\{\^?(\w+)\}|\[:\^?(\w+):\]")
-CATEGORIES = {  # long names of a property -> general category
-    "alpha": "L",
-    "letter": "L",
-    "upper": "Lu",
-    "lower": "Ll",
-    "mark": "M",
-    "digit": "Nd",
-    "number": "N",
-    "punct": "P",
-    "punctuation": "P",
-    "symbol": "S",
-    "space": "Z",
-    "separator": "Z",
-    "cntrl": "Cc",
-}
-SCRIPTS = {"HAN": "CJK UNIFIED"}  # property -> how Unicode's names of its characters begin, where it is not the same
 
 
 def read_patterns(path: Path) -> list[str]:
@@ -71,8 +54,7 @@ def read_patterns(path: Path) -> list[str]:
 def repeated(patterns: list[str]) -> list[str]:
     """Each character of the patterns many times, then another; also two neighbours, and each word of a pattern."""
     stated = "".join(patterns)[: 10 * MAX_CHARACTERS]
-    of_properties = (one for names in PROPERTIES.findall(stated) for one in _members(names[0] or names[1]))
-    alphabet = list(islice(dict.fromkeys([*ALWAYS, *stated, *of_properties]), MAX_CHARACTERS))
+    alphabet = list(islice(dict.fromkeys([*ALWAYS, *_of_each_property(), *stated]), MAX_CHARACTERS))
     words = [*map("".join, pairwise(stated[:MAX_CHARACTERS])), *re.findall(r"\w{3,16}", stated)]
     runs = [(one * RUN_CHARACTERS)[:RUN_CHARACTERS] + end for one in [*alphabet, *words] for end in ENDS]
     return list(islice(dict.fromkeys(runs + ["a" * RUN_CHARACTERS + one for one in alphabet]), MAX_RUNS))
@@ -88,15 +70,13 @@ def _unescape(match: re.Match[str]) -> str:
     return "".join(chr(one) for one in numbers if one < 0x110000 and not 0xD800 <= one < 0xE000)
 
 
-def _members(name: str) -> Iterator[str]:
-    """A few characters with the property `name`: a general category, a script or a block."""
-    category = CATEGORIES.get(name.lower(), name if len(name) <= 2 else "")
-    begin = name.upper().removeprefix("IN").replace("_", " ")
-    begin = SCRIPTS.get(begin, begin)
-    every = map(chr, range(LAST))
-    if category:
-        return islice((one for one in every if unicodedata.category(one).startswith(category)), 3)
-    return islice((one for one in every if unicodedata.name(one, "").startswith(begin)), 3)
+def _of_each_property() -> Iterable[str]:
+    """A letter of each script and a character of each other general category: patterns name sets of characters so."""
+    found: dict[str, str] = {}
+    for one in map(chr, [*range(FIRST_SURROGATE), *range(FIRST_SURROGATE + 2048, LAST)]):
+        category = unicodedata.category(one)
+        found.setdefault(unicodedata.name(one, category).split()[0] if category[0] == "L" else category, one)
+    return found.values()
 
 
 MODULE = __name__

@@ -66,11 +66,9 @@ def _report(error: Exception, given: Collection[str]) -> None:
 
 
 def _warn_of_device(choice: ArtifactChoice) -> None:
-    device, log = choice.artifact.manifest.device, logging.getLogger("service")
-    if choice.degraded and device == "cpu":
-        log.warning("DEGRADED: serving on the CPU, because the GPU cannot be used: %s", choice.degraded)
-    elif choice.degraded:
-        log.warning("DEGRADED: %s", choice.degraded)
+    if choice.degraded:
+        fault = "DEGRADED: serving on the CPU, because the GPU cannot be used: %s"
+        logging.getLogger("service").warning(fault, choice.degraded)
 
 
 def _select(settings: Settings) -> ArtifactChoice:

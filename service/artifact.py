@@ -8,9 +8,6 @@ from packbert.model_export.artifact.manifest import (
     LAYERS,
     MANIFEST,
     MODEL,
-    PACKED_ROWS,
-    PLAIN,
-    PLAIN_LAYERS,
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
@@ -27,16 +24,10 @@ CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model
 class Artifact:
     folder: Path
     manifest: Manifest
-    plain: bool = False  # for CUDA: whether PLAIN runs, and not MODEL
 
     @property
     def model(self) -> Path:
-        return self.folder / (PLAIN if self.plain else MODEL)
-
-    @property
-    def layout(self) -> str:
-        """Of the batches that `model` reads."""
-        return PACKED_ROWS if self.plain else self.manifest.layout
+        return self.folder / MODEL
 
     @property
     def attention(self) -> Path:
@@ -44,7 +35,7 @@ class Artifact:
 
     @property
     def layers(self) -> Path:
-        return self.folder / (PLAIN_LAYERS if self.plain else LAYERS)
+        return self.folder / LAYERS
 
     @property
     def weights(self) -> Path:
@@ -83,9 +74,9 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     return Artifact(folder / device, manifest)
 
 
-def read_artifact(folder: Path, device: str, *, plain: bool = False) -> Artifact:
+def read_artifact(folder: Path, device: str) -> Artifact:
     """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
-    return Artifact(folder / device, Manifest.read(folder / device), plain)
+    return Artifact(folder / device, Manifest.read(folder / device))
 
 
 def _refuse_checkpoint(folder: Path, device: str) -> None:

@@ -39,7 +39,7 @@ class Backend(ABC):
 
     def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics, *, degraded: str = "") -> None:
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
-        self.degraded = degraded  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
+        self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
         self.tracing = start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests

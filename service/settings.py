@@ -59,7 +59,7 @@ PREFIX = "BERT_"
 ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
     "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
-    "BERT_CUDA_ATTENTION": "packed attention is used, and plain attention where packed attention fails its self-test",
+    "BERT_CUDA_ATTENTION": "the export chooses the attention of an artifact for CUDA by the size of its heads",
     "BERT_MAX_ATTENTION": "/attention takes 128 tokens",
     "BERT_MAX_BUFFERED_BYTES": "a process holds 8 bodies of BERT_MAX_BODY_BYTES: set that",
     "BERT_MAX_HEADER_BYTES": "a request's first line and headers have at most 16384 bytes",

@@ -33,7 +33,7 @@ EVERY = 5
 TEN_THOUSAND = 1e4
 
 
-class Mixed:
+class Mixed(Linear):
     """Puts those of the encoder's products in int8 whose numbers, counted from 0 in their order, are in `selected`."""
 
     def __init__(self, selected: Container[int]) -> None:

@@ -1,14 +1,13 @@
-"""`benchmarks/gpu.sh`: measures both graphs on a GPU, packed attention and plain. Of each, in this order: self-test,
-parity and repeatability, the attention kernel that runs, tokens per second of the engine, what other options are worth
-(packed), and the whole server by the number of API processes.
+"""`benchmarks/gpu.sh`: measures a model on a GPU, in this order: self-test, parity and repeatability, the attention
+kernel that runs, tokens per second of the engine, what other options are worth, and the whole server by the number of
+API processes.
 
-Refuses to start without a GPU. Each graph of each size has a process of its own, since a fault of CUDA ends it. A part
-that fails leaves its error in the results, and the next part is measured; a graph without self-test or parity has no
-further part. `--device cpu` rehearses the same code on a tiny model.
+Refuses to start without a GPU. Each size has a process of its own, since a fault of CUDA ends it. A part that fails
+leaves its error in the results, and the next part is measured; without self-test or parity there is no further part.
+`--device cpu` rehearses the same code on a tiny model.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import traceback
@@ -23,8 +22,9 @@ from benchmarks.gpu.card import IDLE, query_card
 from benchmarks.gpu.plan import LENGTHS, PLANS, GpuPlan
 from benchmarks.gpu.server import measure_server, print_server
 from benchmarks.harness.checkpoints import SIZES, artifact, artifact_folder
-from benchmarks.harness.machine import RESULTS, table, update
+from benchmarks.harness.machine import table, update
 from packbert.model_export.artifact.batch import pack
+from packbert.service.artifact import open_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.session import why_cuda_unavailable
 
@@ -39,49 +39,32 @@ def main() -> int:
         print(f"no GPU to measure on: {fault}", file=sys.stderr)
         return 2
     if arguments.kernels:
-        engine.run_one_batch(arguments.kernels, arguments.device, arguments.graph)
+        engine.run_one_batch(arguments.kernels, arguments.device)
         return 0
     plan = PLANS[arguments.device]
     plan = replace(plan, sizes=tuple(arguments.size or plan.sizes), precision=arguments.precision or plan.precision)
-    return measure_graph(plan, arguments.graph) if arguments.graph else measure_all(plan)
+    return measure_size(plan) if arguments.alone else measure_all(plan)
 
 
 def measure_all(plan: GpuPlan) -> int:
-    """Measures each graph of each size in a process of its own; the exit code."""
+    """Measures each size in a process of its own; the exit code."""
     failed = []
     for size in plan.sizes:
         for precision, device in ((plan.precision, plan.device), ("fp32", "cpu")):
             artifact(size, precision, device)
-        for graph in plan.graphs:
-            options = {"device": plan.device, "precision": plan.precision, "size": size, "graph": graph}
-            words = [word for name, value in options.items() for word in (f"--{name}", value)]
-            if code := subprocess.run([sys.executable, "-m", "benchmarks.gpu", *words], check=False).returncode:
-                failed.append(f"{graph} of {size} (exit code {code})")
-        print_graphs(plan, size)
+        options = ["--device", plan.device, "--precision", plan.precision, "--size", size, "--alone"]
+        if code := subprocess.run([sys.executable, "-m", "benchmarks.gpu", *options], check=False).returncode:
+            failed.append(f"{size} (exit code {code})")
     print(f"\nfailed: {', '.join(failed) or 'nothing'}", flush=True)
     return 1 if failed else 0
 
 
-def measure_graph(plan: GpuPlan, graph: str) -> int:
-    """Measures one graph of the only size of `plan`, whose artifacts were exported; the exit code."""
+def measure_size(plan: GpuPlan) -> int:
+    """Measures the only size of `plan`, whose artifacts were exported; the exit code."""
     (size,) = plan.sizes
-    failed = measure_parts(list_parts(plan, size, graph), partial(keep, plan, f"{size} {graph}"))
-    print(f"\n{size}, {graph} attention: failed: {', '.join(failed) or 'nothing'}", flush=True)
+    failed = measure_parts(list_parts(plan, size), partial(keep, plan, size))
+    print(f"\n{size}: failed: {', '.join(failed) or 'nothing'}", flush=True)
     return 1 if failed else 0
-
-
-def print_graphs(plan: GpuPlan, size: str) -> None:
-    """The tokens per second of all graphs side by side, where they were measured."""
-    found = json.loads((RESULTS / f"{plan.output}.json").read_text("utf-8"))["result"]
-    rates = [found.get(f"{size} {graph}", {}).get("rates") for graph in plan.graphs]
-    if all(isinstance(one, dict) for one in rates):
-        mixes = [one["by mix and tokens"] for one in rates]
-        rows = [
-            [f"{mix} in {tokens}", *(one[mix][tokens]["tokens_per_second"] for one in mixes)]
-            for mix, by_tokens in mixes[0].items()
-            for tokens in by_tokens
-        ]
-        print("\n" + table([f"{size}: tokens per second", *plan.graphs], rows), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -94,16 +77,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kernels", metavar="ARTIFACT", type=Path, help="only runs one batch, so that the attention kernel is logged"
     )
-    parser.add_argument(
-        "--graph",
-        choices=["packed", "plain"],
-        help="only this graph, in this process; its artifact was exported before",
-    )
+    parser.add_argument("--alone", action="store_true", help="one size in this process; it was exported before")
     return parser.parse_args()
 
 
 def keep(plan: GpuPlan, name: str, found: dict[str, Any]) -> None:
-    """Writes what has been measured of one graph of a size so far."""
+    """Writes what has been measured of a size so far."""
     details = {"card": query_card(plan.device, IDLE), "precision": plan.precision}
     update(plan.output, {name: found}, details=details)
 
@@ -130,20 +109,20 @@ def measure_parts(parts: Iterable[Part], keep: Callable[[dict[str, Any]], None])
     return failed
 
 
-def list_parts(plan: GpuPlan, size: str, graph: str) -> Iterator[Part]:
-    """The parts that are measured of one graph of a size, in their order; each prints what it finds."""
+def list_parts(plan: GpuPlan, size: str) -> Iterator[Part]:
+    """The parts that are measured of a size, in their order; each prints what it finds."""
     folder, reference = artifact_folder(size, plan.precision), artifact_folder(size, "fp32")
-    chosen, name = engine.read_graph(folder, plan.device, graph), f"{size} {plan.precision}, {graph} attention"
+    chosen, name = open_artifact(folder, plan.device), f"{size} {plan.precision}"
     yield SELF_TEST, lambda: print_finding(f"{name}, self-test", engine.measure_self_test(chosen))
     with engine.open_runner(chosen) as runner:
         title = f"{name}, parity with fp32 on the CPU"
         yield PARITY, lambda: print_finding(title, engine.measure_parity(runner, reference))
-        yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device, graph))
+        yield "kernels", lambda: print_finding("attention", engine.find_kernels(folder, plan.device))
         yield "rates", lambda: engine.measure_rates(plan, size, runner)
         yield "under load", lambda: print_finding("under load", engine.query_busy_card(plan, runner))
-        if size == plan.main_size and graph == plan.graphs[0]:
+        if size == plan.main_size:
             yield from list_variants(plan, runner)
-    if size == plan.main_size and graph == plan.graphs[0]:  # the one that a server takes first
+    if size == plan.main_size:
         yield "server", lambda: print_server(measure_server(folder, plan.device, plan.server))
 
 
@@ -155,7 +134,7 @@ def list_variants(plan: GpuPlan, runner: ModelRunner) -> Iterator[Part]:
         for mix in ("STS-B", "128")
         for tokens in plan.tokens[:3]
     }
-    batches = {title: pack(sequences, artifact.layout) for title, sequences in work.items()}
+    batches = {title: pack(sequences, artifact.manifest.layout) for title, sequences in work.items()}
     make = partial(engine.random_tokens, runner)
     yield "options", lambda: print_ratios("options", variants.compare_options(artifact, batches, plan.rounds))
     yield "ahead", lambda: print_ratios("ahead", variants.compare_two_in_flight(artifact, work, plan.rounds))

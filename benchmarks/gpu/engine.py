@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,6 @@ def open_runner(artifact: Artifact) -> Iterator[ModelRunner]:
     runner.open()
     yield runner
     runner.close()
-
-
-def read_graph(folder: Path, device: str, graph: str) -> Artifact:
-    """The artifact with its packed or its plain graph; one for the CPU has a single graph."""
-    return replace(open_artifact(folder, device), plain=device == "cuda" and graph == "plain")
 
 
 def measure_self_test(artifact: Artifact) -> dict[str, Any]:
@@ -108,7 +102,7 @@ def measure_rates(plan: GpuPlan, size: str, runner: ModelRunner) -> dict[str, An
 def measure_rate(runner: ModelRunner, lengths: list[int], rounds: int) -> dict[str, float]:
     """The best run of the session alone, its inputs on the host, and of the runner with packing and splitting."""
     sequences = random_tokens(runner, lengths)
-    batch = pack(sequences, runner.artifact.layout)
+    batch = pack(sequences, runner.artifact.manifest.layout)
     run_session = partial(runner._session.run, sorted(batch.outputs), batch.feeds)
     session = min(timed(run_session) for _ in range(rounds + 1))
     with_packing = min(timed(partial(runner.run_sync, sequences)) for _ in range(rounds))
@@ -128,9 +122,9 @@ def compare_with_targets(plan: GpuPlan, size: str, rates: Rates) -> list[list[An
     ]
 
 
-def find_kernels(folder: Path, device: str, graph: str) -> list[str]:
+def find_kernels(folder: Path, device: str) -> list[str]:
     """The lines in which ONNX Runtime names its attention kernel, from one batch in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device, "--graph", graph]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--kernels", str(folder), "--device", device]
     finished = subprocess.run(
         command,
         env=os.environ | KERNEL_ENVIRONMENT,
@@ -145,9 +139,9 @@ def find_kernels(folder: Path, device: str, graph: str) -> list[str]:
     return sorted({line for line in lines if "attention" in line.lower() or "sdpa" in line.lower()})
 
 
-def run_one_batch(folder: Path, device: str, graph: str) -> None:
+def run_one_batch(folder: Path, device: str) -> None:
     """What `find_kernels` runs in its process."""
-    with open_runner(read_graph(folder, device, graph)) as runner:
+    with open_runner(open_artifact(folder, device)) as runner:
         runner.run_sync(random_tokens(runner, LENGTHS["128"](1024)))
 
 

@@ -29,7 +29,6 @@ class GpuPlan:
     precision: str
     sizes: tuple[str, ...]
     main_size: str  # the size whose variants and server are measured too
-    graphs: tuple[str, ...]  # of the artifact for CUDA, the first of them with variants; a CPU has one under all names
     tokens: tuple[int, ...]  # in one batch
     rounds: int
     server: ServerPlan
@@ -42,7 +41,6 @@ PLANS = {
         precision="fp16",
         sizes=("base", "large"),
         main_size="base",
-        graphs=("packed", "plain"),
         tokens=(1024, 4096, 16384, 65536),
         rounds=10,
         server=ServerPlan(processes=(8, 10, 12), texts=(1, 32), connections=512, clients=6, seconds=10.0),
@@ -53,7 +51,6 @@ PLANS = {
         precision="fp32",
         sizes=("tiny",),
         main_size="tiny",
-        graphs=("packed", "plain"),
         tokens=(64, 256),
         rounds=1,
         server=ServerPlan(processes=(1, 2), texts=(1, 32), connections=8, clients=2, seconds=0.5),

@@ -82,7 +82,7 @@ def compare_graphs(artifact: Artifact, make: Callable[[list[int]], list[Tokens]]
     """
     service, found = open_session(artifact, {}), Ratios({BOUND: {}, GRAPH: {}})
     for count, length in SMALL_BATCHES:
-        batch, title = pack(make([length] * count), artifact.layout), f"{count} x {length}"
+        batch, title = pack(make([length] * count), artifact.manifest.layout), f"{count} x {length}"
         runs: dict[str, Run] = {SERVICE: partial(service.run, ["cls"], batch.feeds)}
         known = runs[SERVICE]()[0]
         for name, options in ((BOUND, {}), (GRAPH, {"enable_cuda_graph": "1"})):

@@ -1,4 +1,4 @@
-"""Attention: in rows on a CPU, packed and plain on CUDA."""
+"""Attention: in rows on a CPU, packed or in rows on CUDA."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class _RowIndex:
     """Where the query states are in the packed attention rows, and the bias that separates sequences."""
 
     heads: Value  # [rows, heads, queries]: index of each query slot's head among the heads of the projections
-    output: Value  # [queries, heads]: index of each query's head among the heads of the rows
+    output: Value  # [queries, heads]: index of each query's head among the heads of the rows; on CUDA see PlainRows
     bias: Value  # [rows, 1, queries, width]
 
 
@@ -116,8 +116,12 @@ class PackedRows:
         with g.scope("key_value"):
             both = linear.product(g, key_value_states, _concat_rows(projections.key[0], projections.value[0]))
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
-        context = self._gather_heads(self._attend(query, key, value, index.bias), index.output)
-        return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+        return self._join_heads(self._attend(query, key, value, index.bias), index.output)
+
+    def _join_heads(self, context: Value, index: Value) -> Value:
+        """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of _RowIndex."""
+        flat = self.g.constant(np.array([-1, self.hidden], np.int64))
+        return self.g.op("Reshape", self._gather_heads(context, index), flat)
 
     def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
         """The context of each query slot, [rows, heads, queries, head size]."""
@@ -197,6 +201,22 @@ class Bf16PackedRows(PackedRows):
     layout: ClassVar[str] = BF16_ROWS
 
 
+@dataclass(slots=True)
+class PlainRows(PackedRows):
+    """As PackedRows, for heads on CUDA that PackedMultiHeadAttention has no kernel for.
+
+    A query's place is its slot: its head's index would need a Shape, whose result is in the host's memory.
+    """
+
+    def _output_indices(self, slots: Value, rows: Value) -> Value:  # noqa: ARG002
+        return slots
+
+    def _join_heads(self, context: Value, index: Value) -> Value:
+        together = self.g.op("Transpose", context, perm=[0, 2, 1, 3])
+        flat = self.g.op("Reshape", together, self.g.constant(np.array([-1, self.hidden], np.int64)))
+        return self.g.op("Gather", flat, index, axis=0)
+
+
 def attention_probabilities(g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int) -> Value:
     """softmax(Q K^T / sqrt(head size)) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
     shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
@@ -270,57 +290,3 @@ class CumulativeLengths:
     def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
         with self.g.scope("value"):
             return linear.product(self.g, states, projections.value[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Where the query states are in the rows, and the bias that separates sequences."""
-
-    tokens: Value  # [rows, queries]: the query states in each row
-    slots: Value  # [queries]: the slot of each query state
-    bias: Value  # [rows, 1, queries, width]
-
-
-@dataclass(slots=True)
-class PlainRows(CumulativeLengths):
-    """The projections and probabilities are those of the packed graph; the context is computed row by row."""
-
-    layout: ClassVar[str] = PACKED_ROWS
-    _keys: Value = field(init=False)
-    _all: _Rows = field(init=False)
-    _last: _Rows = field(init=False)
-
-    def declare(self, selected: Value) -> None:  # noqa: ARG002 - in this layout the query states are selected already
-        g = self.g
-        self._keys = g.input("slot_tokens", "int32", ["rows", "width"])
-        token_slots = g.input("token_slots", "int32", ["tokens"])
-        segments = g.input("segments", "int32", ["rows", "width"])
-        query_chosen = g.input("query_chosen", "int32", ["rows", "queries"])
-        query_segments = g.input("query_segments", "int32", ["rows", "queries"])
-        chosen_slots = g.input("chosen_slots", "int32", ["chosen"])
-        with g.scope("places"):
-            bias, last_bias = (separating_bias(g, queries, segments) for queries in (segments, query_segments))
-        self._all = _Rows(tokens=self._keys, slots=token_slots, bias=bias)
-        self._last = _Rows(tokens=query_chosen, slots=chosen_slots, bias=last_bias)
-
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
-        g, rows = self.g, self._last if last else self._all
-        query = self._split_heads(self._query(linear, projections, query_states), rows.tokens)
-        key = self._split_heads(self._key(linear, projections, key_value_states), self._keys)
-        value = self._split_heads(self._value(linear, projections, key_value_states), self._keys)
-        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
-        probabilities = g.op("Softmax", g.op("Add", scores, rows.bias), axis=-1)
-        context = g.op("Transpose", g.op("MatMul", probabilities, value), perm=[0, 2, 1, 3])
-        flat = g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
-        return g.op("Gather", flat, rows.slots, axis=0)
-
-    def _split_heads(self, x: Value, tokens: Value) -> Value:
-        """The rows `tokens` [rows, slots] of `x` [tokens, hidden]: [rows, heads, slots, head size]."""
-        shape = np.array([0, 0, self.heads, self.hidden // self.heads], np.int64)  # 0: as many rows, as many slots
-        rows = self.g.op("Reshape", self.g.op("Gather", x, tokens, axis=0), self.g.constant(shape))
-        return self.g.op("Transpose", rows, perm=[0, 2, 1, 3])
-
-
-PLAIN_ATTENTION: Mapping[str, type[PlainRows]] = {"cuda": PlainRows}  # the devices that have a second graph

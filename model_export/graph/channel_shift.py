@@ -6,8 +6,6 @@ is a product or a sum, is raised to compensate. That happens at export and costs
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,47 +15,37 @@ from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
 Offsets = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
 
 
-class Shift(Protocol):
-    """Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward."""
-
-    def lower(self, bias: LazyWeight, index: int) -> LazyWeight:
-        """The bias [hidden] of the norm or projection that produces activation `index`."""
-
-    def compensate_dense(self, dense: Dense, index: int) -> Dense:
-        """A layer that reads activation `index`."""
-
-    def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
-        """The bias [hidden] of a sum with activation `index`."""
-
-    def taken(self, index: int, hidden: int) -> LazyWeight:
-        """What was taken from each channel of activation `index`, [hidden]."""
-
-
 class NoShift:
-    """For fp32 and fp16, whose precision is relative to each number."""
+    """For fp32 and fp16, whose precision is relative to each number.
+
+    Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward.
+    """
 
     def __init__(self, offsets: Offsets, last: int) -> None:
         pass
 
     def lower(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
+        """The bias [hidden] of the norm or projection that produces activation `index`."""
         return bias
 
     def compensate_dense(self, dense: Dense, index: int) -> Dense:  # noqa: ARG002
+        """A layer that reads activation `index`."""
         return dense
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
+        """The bias [hidden] of a sum with activation `index`."""
         return bias
 
     def taken(self, index: int, hidden: int) -> LazyWeight:  # noqa: ARG002
+        """What was taken from each channel of activation `index`, [hidden]."""
         return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelShift:
+class ChannelShift(NoShift):
     """For int8. The `last` activation is the encoder's output and is not shifted."""
 
-    offsets: Offsets
-    last: int
+    def __init__(self, offsets: Offsets, last: int) -> None:
+        self.offsets, self.last = offsets, last
 
     def lower(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias if index == self.last else bias.plus(self._offset(bias.shape, index, -1))
@@ -70,12 +58,13 @@ class ChannelShift:
         return bias.plus(self._offset(bias.shape, index, 1))
 
     def taken(self, index: int, hidden: int) -> LazyWeight:
-        if index == self.last:
-            return LazyWeight((hidden,), lambda: np.zeros(hidden, np.float32))
-        return self._offset((hidden,), index, 1)
+        return super().taken(index, hidden) if index == self.last else self._offset((hidden,), index, 1)
 
     def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))
+
+
+Shift = NoShift | ChannelShift
 
 
 def taken_offsets(shift: Shift, layers: int, hidden: int) -> LazyWeight:

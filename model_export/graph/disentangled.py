@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.families import CONVOLUTION_WIDTH, Architecture, RelativePositions
-from packbert.model_export.graph.attention import Bf16PackedRows, FusedPackedRows, PackedRows, Projections
+from packbert.model_export.graph.attention import (
+    Attention,
+    Bf16PackedRows,
+    FusedPackedRows,
+    PackedRows,
+    PlainRows,
+    Projections,
+)
 from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.linear import Linear, Norm
@@ -124,8 +131,7 @@ class DisentangledRows(PackedRows):
             both = linear.affine(g, key_value_states, *projections.keys_and_values())
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
         bias = self._add_distances(index.bias, projections, query, key, self._rows[last])
-        context = self._gather_heads(self._attend(query, key, value, bias), index.output)
-        return g.op("Reshape", context, g.constant(np.array([-1, self.hidden], np.int64)))
+        return self._join_heads(self._attend(query, key, value, bias), index.output)
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
         assert isinstance(projections, DisentangledProjections)
@@ -201,10 +207,19 @@ class Bf16DisentangledRows(DisentangledRows, Bf16PackedRows):
     """As Bf16PackedRows."""
 
 
-DISENTANGLED: Mapping[type[PackedRows], type[DisentangledRows]] = {
+@dataclass(slots=True)
+class PlainDisentangledRows(DisentangledRows, PlainRows):
+    """As PlainRows, with whole tables: where to cut them would need a Shape."""
+
+    def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
+        return ()
+
+
+DISENTANGLED: Mapping[type[Attention], type[DisentangledRows]] = {
     PackedRows: DisentangledRows,
     FusedPackedRows: FusedDisentangledRows,
     Bf16PackedRows: Bf16DisentangledRows,
+    PlainRows: PlainDisentangledRows,
 }
 
 

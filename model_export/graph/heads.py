@@ -1,7 +1,6 @@
 """The outputs of the graph: heads over the chosen rows of the last layer."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -25,25 +24,19 @@ class Decoder:
     bias: Value  # [vocabulary]
 
 
-class LmHead(Protocol):
-    def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
-        """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
-
-    def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:
-        """The logits [targets] of the (mask, vocabulary id) `pairs` [targets, 2]."""
-
-
 class ExactLogits:
     """One product for all words, with the word embeddings if the decoder is tied to them."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
+        """The logits [masks, vocabulary] of the rows `x` [masks, width]."""
         return g.op("Gemm", x, decoder.rows, decoder.bias, transB=1)
 
     def target_logits(self, g: GraphBuilder, x: Value, decoder: Decoder, logits: Value, pairs: Value) -> Value:  # noqa: ARG002
+        """The logits [targets] of the (mask, vocabulary id) `pairs` [targets, 2]."""
         return g.op("GatherND", logits, pairs)
 
 
-class Int8Shortlist:
+class Int8Shortlist(ExactLogits):
     """int8 for all words, then fp32 for the SHORTLIST best of each mask."""
 
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
@@ -78,7 +71,7 @@ class Heads:
     g: GraphBuilder
     parts: NamedWeights
     classifier: Classifier
-    lm_head: LmHead
+    lm_head: ExactLogits
     hidden: Value  # [selected, hidden]
     sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
     present: list[str] = field(default_factory=list)
@@ -138,8 +131,7 @@ class Heads:
             self.missing["pair"] = self.missing["pooler"] if known else self._family_lacks("sentence-pair head")
         elif self._has("pair", "pair", "sentence-pair head"):
             with self.g.scope("pair"):
-                logits = self._dense("pair", pooled, self.parts.architecture.hidden, 2)
-                self.g.output("pair", logits, "float32", ["sequences", 2])
+                self._output_logits("pair", pooled, "sequences", 2)
 
     def _build_fill_mask(self, dtype: str) -> None:
         """At the masks: the k largest logits, the targets' logits, and log(sum(exp)) over the whole vocabulary."""
@@ -168,25 +160,42 @@ class Heads:
 
     def _build_labels(self, cls: Value, pooled: Value | None) -> None:
         """A text's logits: from [CLS] through their own dense layer if the family has one, else from the pooler."""
-        g, hidden, names = self.g, self.parts.architecture.hidden, self.classifier.names
-        if self.classifier.output != "labels":
-            self.missing["labels"] = "the checkpoint has no classifier of texts"
-            return
-        self.present.append("labels")
-        with g.scope("labels"):
-            inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
-            g.output("labels", self._dense("labels", inner, hidden, len(names)), "float32", ["sequences", len(names)])
+        if self._classifies("labels", "classifier of texts"):
+            with self.g.scope("labels"):
+                inner = self._classified(cls, pooled, "labels_dense", self.parts.family.labels_activation)
+                self._output_logits("labels", inner, "sequences", len(self.classifier.names))
 
     def _build_choices(self, cls: Value, pooled: Value | None) -> None:
         """The one logit of a prompt with a choice; the softmax over the choices of a prompt is not in the graph."""
-        if self.classifier.output != "choices":
-            self.missing["choices"] = "the checkpoint has no multiple-choice head"
-            return
-        self.present.append("choices")
-        with self.g.scope("choices"):
-            inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
-            logit = self._dense("choices", inner, self.parts.architecture.hidden, 1)
-            self.g.output("choices", logit, "float32", ["sequences", 1])
+        if self._classifies("choices", "multiple-choice head"):
+            with self.g.scope("choices"):
+                inner = self._classified(cls, pooled, "choices_dense", self.parts.family.choices_activation)
+                self._output_logits("choices", inner, "sequences", 1)
+
+    def _build_tags(self, tokens: Value) -> None:
+        """The logits of each token."""
+        if self._classifies("tags", "classifier of tokens"):
+            with self.g.scope("tags"):
+                self._output_logits("tags", tokens, "asked_tokens", len(self.classifier.names))
+
+    def _build_spans(self, tokens: Value) -> None:
+        """For each token the logit that an answer starts with it, and the logit that one ends with it."""
+        if self._has("spans", "spans", "question-answering head"):
+            with self.g.scope("spans"):
+                self._output_logits("spans", tokens, "asked_tokens", 2)
+
+    def _output_logits(self, name: str, states: Value, rows: str, count: int) -> None:
+        """The output `name` [rows, count]: the dense layer of this name over `states` [rows, hidden]."""
+        logits = self._dense(name, states, self.parts.architecture.hidden, count)
+        self.g.output(name, logits, "float32", [rows, count])
+
+    def _classifies(self, output: str, name: str) -> bool:
+        """Whether the checkpoint's classifier gives `output`; records it as present or missing."""
+        if self.classifier.output == output:
+            self.present.append(output)
+            return True
+        self.missing[output] = f"the checkpoint has no {name}"
+        return False
 
     def _classified(self, cls: Value, pooled: Value | None, part: str, activation: str) -> Value:
         """What a classifier of texts reads: the dense layer `part` over [CLS], or the pooler without an activation."""
@@ -198,24 +207,6 @@ class Heads:
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
-
-    def _build_tags(self, tokens: Value) -> None:
-        """The logits of each token."""
-        g, hidden, names = self.g, self.parts.architecture.hidden, self.classifier.names
-        if self.classifier.output != "tags":
-            self.missing["tags"] = "the checkpoint has no classifier of tokens"
-            return
-        self.present.append("tags")
-        with g.scope("tags"):
-            logits = self._dense("tags", tokens, hidden, len(names))
-            g.output("tags", logits, "float32", ["asked_tokens", len(names)])
-
-    def _build_spans(self, tokens: Value) -> None:
-        """For each token the logit that an answer starts with it, and the logit that one ends with it."""
-        if self._has("spans", "spans", "question-answering head"):
-            with self.g.scope("spans"):
-                logits = self._dense("spans", tokens, self.parts.architecture.hidden, 2)
-                self.g.output("spans", logits, "float32", ["asked_tokens", 2])
 
     def _has(self, head: str, part: str, name: str) -> bool:
         """Whether the checkpoint has `head`, whose first weight is `part`; records it as present or missing."""

@@ -6,7 +6,6 @@ weights).
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -31,34 +30,33 @@ class Norm:
     epsilon: float
 
 
-class Linear(Protocol):
+class Linear:
     """Products of `x` [rows, in] with a weight stored as [out, in] and a bias [out]; each returns [rows, out]."""
 
     def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
         """x W."""
+        return g.op("MatMul", x, g.weight("weight", weight.transposed()))
 
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         """x W + b."""
+        return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
 
     def linear_activation(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
     ) -> Value:
         """f(x W + b)."""
+        return activate(g, self.affine(g, x, weight, bias), activation)
 
     def add_and_norm(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         """LayerNorm(residual + x W + b)."""
+        total = g.op("Add", self.affine(g, x, weight, bias), residual)
+        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
 
-class CudaLinear:
+class CudaLinear(Linear):
     """For CUDA, in fp32 or fp16: ONNX Runtime's fused operators."""
-
-    def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
-        return g.op("MatMul", x, g.weight("weight", weight.transposed()))
-
-    def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
-        return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
 
     def linear_activation(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
@@ -72,29 +70,15 @@ class CudaLinear:
         return g.contrib("SkipLayerNormalization", *inputs, epsilon=norm.epsilon)
 
 
-class CpuLinear:
+class CpuLinear(Linear):
     """For the CPU in fp32: the bias is part of the product.
 
     Gelu and LayerNormalization are vectorized; BiasGelu is only partly, SkipLayerNormalization not at all (2.0 ms
     against 0.3 + 0.3 on 967 x 768 numbers, benchmarks/README.md).
     """
 
-    def product(self, g: GraphBuilder, x: Value, weight: LazyWeight) -> Value:
-        return g.op("MatMul", x, g.weight("weight", weight.transposed()))
-
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
         return g.op("Gemm", x, g.weight("weight", weight.transposed()), g.weight("bias", bias))
-
-    def linear_activation(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
-    ) -> Value:
-        return activate(g, self.affine(g, x, weight, bias), activation)
-
-    def add_and_norm(
-        self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
-    ) -> Value:
-        total = g.op("Add", self.affine(g, x, weight, bias), residual)
-        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +90,7 @@ class Quantized:
     zero_point: int
 
 
-class Int8PerTokenLinear:
+class Int8PerTokenLinear(Linear):
     """For the CPU in int8. Quantizes each value once, however many products read it."""
 
     def __init__(self) -> None:
@@ -118,13 +102,10 @@ class Int8PerTokenLinear:
             self._quantized[x] = self._quantize(g, x)
         return multiply(g, self._quantized[x], weight)
 
-    def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:
-        return g.op("Add", self.product(g, x, weight), g.weight("bias", bias))
-
     def linear_activation(
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, activation: str
     ) -> Value:
-        result = activate(g, self.affine(g, x, weight, bias), activation)  # see CpuLinear
+        result = super().linear_activation(g, x, weight, bias, activation)  # see CpuLinear
         self.note_activation(result, activation)
         return result
 

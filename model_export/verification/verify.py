@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,50 +20,13 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL, PACKED_ROWS, PLAIN, PLAIN_LAYERS
+from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.verification.on_cpu import Graph, OrtGraph, open_graph
 from packbert.model_export.verification.reference import Doubles, Reference, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
-
-
-def attention_error(
-    encoder: Graph,
-    attention: Graph,
-    sequences: Sequence[NDArray[np.int32]],
-    expected: Sequence[Doubles],
-    *,
-    layout: str,
-    modes: Sequence[str],
-    precision: str,
-) -> float:
-    """The largest error of a probability: `expected` is [layers, heads, length, length] of each sequence.
-
-    `layout` and `modes` are those of `pack`. Raises PrecisionError where the probabilities are not the checkpoint's.
-    """
-    layers = tuple(range(len(expected[0])))
-    tokens = [
-        Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=frozenset({"attention"}), layers=layers)
-        for ids in sequences
-    ]
-    batch = pack(tokens, layout, modes)
-    names = sorted(batch.outputs)
-    results = encoder.run(names, batch.feeds)
-    largest = distance = 0.0
-    for row, want in zip(split(batch, dict(zip(names, results, strict=True))), expected, strict=True):
-        feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}
-        got = np.stack(attention.run([attention_name(layer) for layer in layers], feeds))
-        errors = np.abs(got.astype(np.float64) - want)
-        largest = float(np.maximum(largest, errors.max()))  # NaN stays
-        distance = float(np.maximum(distance, errors.sum(axis=-1).mean() / 2))
-    if not distance <= MAX_DISTANCE[precision]:
-        raise PrecisionError(
-            f"the written {precision} artifact does not compute the checkpoint's attention: the distance of its "
-            f"probabilities to the float64 reference is {distance:.3g}, at most {MAX_DISTANCE[precision]} is expected"
-        )
-    return largest
 
 
 # absolute, of [CLS]; saturation or a wrong weight is far above
@@ -134,34 +97,19 @@ def verify(folder: Path, expected: Expected, heads: Sequence[str], precision: st
     Raises PrecisionError where the [CLS] vectors or the attention are not the checkpoint's.
     """
     model, encoder = (open_graph(folder / name, layout, precision) for name in (MODEL, LAYERS))
-    rows, errors = _compare(model, encoder, expected, heads, precision, layout)
+    rows = _run(model, expected, heads, layout)
+    states = _run(encoder, expected, ["layer_tokens"], layout)
+    errors = _errors([row | of_layers for row, of_layers in zip(rows, states, strict=True)], expected, precision)
     if precision == BF16:
         errors["company_max_abs_change"] = _change_by_company(model, expected, rows, layout)
-    errors["attention_max_abs_error"] = attention_error(
-        encoder,
-        OrtGraph(folder / ATTENTION),
-        expected.sequences[: len(expected.attention)],
-        expected.attention,
-        layout=layout,
-        modes=expected.modes,
-        precision=precision,
+    errors["attention_max_abs_error"] = _attention_error(
+        encoder, OrtGraph(folder / ATTENTION), expected, precision, layout
     )
     return errors
 
 
-def verify_plain(folder: Path, expected: Expected, heads: Sequence[str], precision: str) -> dict[str, float]:
-    """As `verify`, of PLAIN, whose states ATTENTION reads too; the names of the errors begin with "plain_"."""
-    model, encoder = (OrtGraph(folder / name) for name in (PLAIN, PLAIN_LAYERS))
-    _, errors = _compare(model, encoder, expected, heads, precision, PACKED_ROWS)
-    return {f"plain_{name}": error for name, error in errors.items()}
-
-
-def _compare(
-    model: Graph, encoder: Graph, expected: Expected, heads: Sequence[str], precision: str, layout: str
-) -> tuple[list[Row], dict[str, float]]:
-    """The rows and their errors, as `verify`, without the attention; `encoder` has the hidden states of all layers."""
-    rows = _run(model, expected, heads, layout)
-    rows = [row | states for row, states in zip(rows, _run(encoder, expected, ["layer_tokens"], layout), strict=True)]
+def _errors(rows: Sequence[Row], expected: Expected, precision: str) -> dict[str, float]:
+    """The errors of all outputs but the attention. Raises PrecisionError as `verify`."""
     pairs = {
         name: [(row[name], want) for row, want in zip(rows, wanted, strict=True)]
         for name, wanted in expected.outputs.items()
@@ -179,30 +127,52 @@ def _compare(
             f"the written {precision} artifact does not compute the checkpoint's vectors: [CLS] differs from the "
             f"float64 reference by up to {worst:.3g} (cosine {cosine:.5f}); use --precision fp32"
         )
-    return rows, errors | {
-        f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs
-    }
+    return errors | {f"{name}_smallest_cosine": _smallest_cosine(pairs[name]) for name in VECTORS if name in pairs}
 
 
 def _run(graph: Graph, expected: Expected, heads: Sequence[str], layout: str) -> list[Row]:
     fills = "fill_mask" in heads
     outputs = frozenset(OUTPUTS).intersection([*heads, *OF_MASKED_LM] if fills else heads) - ATTENTION_OUTPUTS
     layers = (*range(expected.layers), LAST) if "layer_tokens" in outputs else ()
-    asked = partial(Tokens, outputs=outputs, masks=(1,) if fills else (), top_k=TOP_K, layers=layers)
-    tokens = [asked(ids=ids, types=np.zeros(len(ids), np.int32)) for ids in expected.sequences]
-    batch = pack(tokens, layout, expected.modes)
+    asked = {"outputs": outputs, "masks": (1,) if fills else (), "top_k": TOP_K, "layers": layers}
+    return _rows(graph, expected.sequences, layout, expected.modes, **asked)
+
+
+def _rows(
+    graph: Graph, sequences: Sequence[NDArray[np.int32]], layout: str, modes: Sequence[str], **asked: Any
+) -> list[Row]:
+    """The answers of one batch of `sequences`, of each of which `asked` are the fields of Tokens."""
+    tokens = [Tokens(ids=ids, types=np.zeros(len(ids), np.int32), **asked) for ids in sequences]
+    batch = pack(tokens, layout, modes)
     names = sorted(batch.outputs)
-    results = graph.run(names, batch.feeds)
-    return split(batch, dict(zip(names, results, strict=True)))
+    return split(batch, dict(zip(names, graph.run(names, batch.feeds), strict=True)))
+
+
+def _attention_error(encoder: Graph, attention: Graph, expected: Expected, precision: str, layout: str) -> float:
+    """The largest error of a probability. Raises PrecisionError where they are not the checkpoint's."""
+    layers, sequences = tuple(range(len(expected.attention[0]))), expected.sequences[: len(expected.attention)]
+    asked = {"outputs": frozenset({"attention"}), "layers": layers}
+    largest = distance = 0.0
+    for row, want in zip(_rows(encoder, sequences, layout, expected.modes, **asked), expected.attention, strict=True):
+        feeds = {hidden_name(layer): states for layer, states in zip(layers, row["attention"], strict=True)}
+        got = np.stack(attention.run([attention_name(layer) for layer in layers], feeds))
+        errors = np.abs(got.astype(np.float64) - want)
+        largest = float(np.maximum(largest, errors.max()))  # NaN stays
+        distance = float(np.maximum(distance, errors.sum(axis=-1).mean() / 2))
+    if not distance <= MAX_DISTANCE[precision]:
+        raise PrecisionError(
+            f"the written {precision} artifact does not compute the checkpoint's attention: the distance of its "
+            f"probabilities to the float64 reference is {distance:.3g}, at most {MAX_DISTANCE[precision]} is expected"
+        )
+    return largest
 
 
 def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], layout: str) -> float:
     """The largest difference between [CLS] alone and beside the other sequences: 0 where answers do not change."""
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):
-        alone = Tokens(ids=ids, types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls"}))
-        (result,) = graph.run(["cls"], pack([alone], layout, expected.modes).feeds)
-        changes.append(np.abs(result[0] - row["cls"][0]).max())
+        (alone,) = _rows(graph, [ids], layout, expected.modes, outputs=frozenset({"cls"}))
+        changes.append(np.abs(alone["cls"] - row["cls"]).max())
     return float(np.max(changes))
 
 

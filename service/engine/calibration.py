@@ -24,7 +24,7 @@ PER_CORE_BUDGETS = BUDGETS[:2]  # one core gains nothing by larger ones
 NEAR_PEAK = 0.95  # the smallest budget that reaches this share of the best rate is taken
 NEAR_PEAK_PER_CORE = 0.9  # measurements vary by 10 % between starts, and a larger batch doubles every wait
 TEXT_TOKENS = 32  # of each text in a measured batch
-COMPANY = (37, 5, 90, 14)  # tokens of the texts beside the canary
+NEIGHBOURS = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
 ROUNDS = 6  # the first one warms up
 ROUNDS_OF_ONE = 3  # where there is nothing to choose, only tokens per second is measured
@@ -64,9 +64,9 @@ def measure(runner: Runner, *, token_budget: int) -> Calibration:
     Raises DeviceError where the self-test fails.
     """
     manifest, per_core = runner.artifact.manifest, runner.concurrency.per_core
-    canary, company = golden_tokens(manifest, 0), [_filler(manifest, length) for length in COMPANY]
+    canary, others = golden_tokens(manifest, 0), [_filler(manifest, length) for length in NEIGHBOURS]
     alone = _cls(runner, [canary], 0)
-    together = _cls(runner, [*company[:2], canary, *company[2:]], 2, all_cores=False)
+    together = _cls(runner, [*others[:2], canary, *others[2:]], 2, all_cores=False)
     tried = PER_CORE_BUDGETS if per_core else BUDGETS
     rates = _rates(runner, (min(token_budget, BUDGETS[-1]),) if token_budget else tried)
     near_peak = smallest_batch_near_peak(rates, NEAR_PEAK_PER_CORE if per_core else NEAR_PEAK)

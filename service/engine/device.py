@@ -3,19 +3,16 @@
 Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
 """
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.service.artifact import Artifact, available, open_artifact
 from packbert.service.errors import DeviceError
 
-PROBE = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
+CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
 TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
@@ -24,24 +21,21 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either ther
 @dataclass(frozen=True, slots=True)
 class ArtifactChoice:
     artifact: Artifact
-    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
+    degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.
 
-    On a GPU a graph is tried before it is chosen.
+    The graph for CUDA is tried before it is chosen.
     """
     devices = available(folder)
     if device == "cpu" or (device == "auto" and "cuda" not in devices):
         return ArtifactChoice(_open_for_cpu(folder))
     artifact = open_artifact(folder, "cuda")
-    fault = why_cuda_unavailable()
+    fault = why_cuda_unavailable() or why_graph_unusable(artifact)
     if not fault:
-        choice = _choose_graph(artifact)
-        if isinstance(choice, ArtifactChoice):
-            return choice
-        fault = choice
+        return ArtifactChoice(artifact)
     if device == "cuda":
         raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
     if "cpu" not in devices:
@@ -58,45 +52,20 @@ def _open_for_cpu(folder: Path) -> Artifact:
     return artifact
 
 
-def _choose_graph(artifact: Artifact) -> ArtifactChoice | str:
-    """The packed graph, or the plain one, or why neither can be used."""
-    fault = why_graph_unusable(artifact)
-    if not fault:
-        return ArtifactChoice(artifact)
-    plain = replace(artifact, plain=True)
-    if other := why_graph_unusable(plain):
-        return f"packed attention: {fault}; plain attention: {other}"
-    return ArtifactChoice(plain, f"plain attention is used, because packed attention cannot be: {fault}")
-
-
 def why_graph_unusable(artifact: Artifact) -> str:
-    """Why the graph that `artifact` would run cannot be used on the GPU; empty where its self-test passed.
+    """Why the graph of `artifact` cannot be used on the GPU; empty where its self-test passed.
 
     Found in a process of its own, which ends with this one: after a fault of CUDA a process cannot run anything else.
     """
-    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent), "plain" if artifact.plain else "packed"]
-    with _open_lifeline() as lifeline:
-        try:
-            trial = subprocess.run(
-                command, stdin=lifeline, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
+    command = [sys.executable, "-c", TRIAL, str(artifact.folder.parent)]
+    try:
+        trial = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"the self-test has not ended after {TRIAL_SECONDS:g} s"
     if trial.returncode:
         how = f"exit code {trial.returncode}" if trial.returncode > 0 else f"signal {-trial.returncode}"
         return f"the self-test ended with {how}: {trial.stderr.strip()[-200:]}"
     return trial.stdout.splitlines()[-1]
-
-
-@contextmanager
-def _open_lifeline() -> Iterator[int]:
-    """The read end of a pipe whose write end closes with this process, however it ends."""
-    read_end, write_end = os.pipe()
-    try:
-        yield read_end
-    finally:
-        os.close(read_end)
-        os.close(write_end)
 
 
 def export_device(device: str) -> str:
@@ -111,5 +80,5 @@ def export_device(device: str) -> str:
 
 def why_cuda_unavailable() -> str:
     """Why no GPU can be used here, empty where one can; found in a process of its own, which loads ONNX Runtime."""
-    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
-    return probe.stdout.strip() if probe.returncode == 0 else f"the probe failed: {probe.stderr.strip()[-200:]}"
+    check = subprocess.run([sys.executable, "-c", CUDA_CHECK], capture_output=True, text=True, check=False)
+    return check.stdout.strip() if check.returncode == 0 else f"the check failed: {check.stderr.strip()[-200:]}"

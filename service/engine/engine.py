@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packbert.service.artifact import Artifact
-from packbert.service.engine.calibration import Calibration
+from packbert.service.engine.calibration import Calibration, golden_tokens
 from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
@@ -41,7 +41,7 @@ class ModelEngine:
     artifact: Artifact
     settings: Settings
     metrics: Metrics
-    degraded: str = ""  # why the CPU, or plain attention on the GPU, is used although there is a faster graph
+    degraded: str = ""  # why the CPU is used although there is an artifact for CUDA
     on_fatal: Callable[[], None] = lambda: None  # the process should end, with an exit code of 1
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
     tracing: "Tracing | None" = None  # records the batches; None where traces are off
@@ -161,7 +161,7 @@ class ModelEngine:
         return Canary(
             batcher=self.batcher,
             health=self.health,
-            tokens=self.runner.canary(),
+            tokens=golden_tokens(self.artifact.manifest, 0),
             vector=np.array(self.artifact.manifest.canary.cls),
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,

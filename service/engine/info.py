@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from packbert.model_export.artifact.cpu import BF16
+from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.session import onnxruntime_version
@@ -12,6 +13,8 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.pairs import is_cross_encoder
+
+CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 
 
 def engine_info(
@@ -44,7 +47,7 @@ def engine_info(
         "precision": manifest.precision,
         "execution_provider": provider,
         "device": manifest.device,
-        "cuda_attention": _cuda_attention(artifact),
+        "cuda_attention": CUDA_ATTENTION[manifest.layout] if manifest.device == "cuda" else None,
         "degraded": degraded or None,
         "threads": threads,
         "measured": asdict(calibration) if calibration else None,
@@ -77,13 +80,6 @@ def _embedding(artifact: Artifact, settings: Settings) -> dict[str, Any]:
             "include_prompt": stated.include_prompt,
         },
     }
-
-
-def _cuda_attention(artifact: Artifact) -> str | None:
-    """None on the CPU."""
-    if artifact.manifest.device != "cuda":
-        return None
-    return "plain" if artifact.plain else "packed"
 
 
 def _limits(artifact: Artifact, settings: Settings) -> dict[str, int]:

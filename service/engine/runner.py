@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,15 +25,14 @@ from packbert.model_export.artifact.batch import (
     split,
 )
 from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
-from packbert.model_export.artifact.manifest import Manifest, sha256
+from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import Artifact
-from packbert.service.engine.calibration import Calibration, golden_tokens, measure
+from packbert.service.engine.calibration import Calibration, measure
 from packbert.service.engine.mapped_file import detach_from
 from packbert.service.engine.session import (
     Session,
     configure_inference_thread,
     onnxruntime_version,
-    open_attention_session,
     open_session,
 )
 from packbert.service.errors import InferenceFailed, OutOfMemory
@@ -47,7 +46,7 @@ class FurtherGraph:
     artifact: Artifact
     path: Path
     purpose: str  # of the requests that need it
-    open_session: Callable[[Path, Manifest], Session]
+    threads: int
     share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
     _session: Session | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -71,7 +70,7 @@ class FurtherGraph:
                 f"the artifact's files have changed since the service started, so it cannot read them for "
                 f"{self.purpose}: restart it ({', '.join(changed)})"
             )
-        session = self.open_session(self.path, self.artifact.manifest)
+        session = open_session(self.path, self.artifact.manifest, threads=self.threads)
         if not self.share_weights:
             detach_from(weights)
         return session
@@ -96,13 +95,9 @@ class ModelRunner:
     _device_slots: threading.Semaphore = field(init=False, repr=False)  # batches that run at once, of those in flight
 
     def __post_init__(self) -> None:
-        artifact, open_layers = self.artifact, partial(open_session, threads=self.threads)
-        self.attention = FurtherGraph(
-            artifact=artifact, path=artifact.attention, purpose="/attention", open_session=open_attention_session
-        )
-        self.layers = FurtherGraph(
-            artifact=artifact, path=artifact.layers, purpose="the hidden states of layers", open_session=open_layers
-        )
+        artifact, purpose = self.artifact, "the hidden states of layers"
+        self.attention = FurtherGraph(artifact=artifact, path=artifact.attention, purpose="/attention", threads=1)
+        self.layers = FurtherGraph(artifact=artifact, path=artifact.layers, purpose=purpose, threads=self.threads)
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
@@ -174,13 +169,10 @@ class ModelRunner:
         """As `calibration.measure`."""
         return measure(self, token_budget=token_budget)
 
-    def canary(self) -> Tokens:
-        return golden_tokens(self.artifact.manifest, 0)
-
     def _pack(self, sequences: Sequence[Tokens]) -> Batch:
         """Raises InferenceFailed where an index is outside its table: on a GPU that would be fatal for the process."""
         manifest = self.artifact.manifest
-        batch = pack(sequences, self.artifact.layout, manifest.embedding.modes)
+        batch = pack(sequences, manifest.layout, manifest.embedding.modes)
         vocabulary = manifest.sizes["vocabulary"]
         limits = {"types": max(1, manifest.sizes["segments"]), "positions": manifest.max_tokens}
         read: list[str] = [name for name in ("ids", "types", "positions") if name in self._session.inputs]

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from packbert.model_export.artifact.cpu import BF16, multiply_exactly
-from packbert.model_export.artifact.manifest import HEADS, LAYERS
+from packbert.model_export.artifact.manifest import ATTENTION, HEADS, LAYERS
 from packbert.service.artifact import PREPACKED_FOR, Manifest
 from packbert.service.engine.cpu import lower_thread_priority
 from packbert.service.errors import DeviceError
@@ -86,25 +86,33 @@ class CudaSession:
         return results
 
 
+class Bf16Session:
+    """OpenVINO computes the hidden states in bf16, and a second session in fp32 what the heads make of them."""
+
+    provider = "OpenVINO"
+    prepacked_for = ""
+
+    def __init__(self, model: Path, *, threads: int, streams: int) -> None:
+        """`streams` threads may call `run` at the same time, each on `threads` cores."""
+        from packbert.model_export.artifact.openvino import STATES, OpenVinoEncoder  # other precisions do without it
+
+        self._heads = CpuSession(model.with_name(HEADS), threads=threads)
+        layers, all_layers = model.with_name(LAYERS), model.name == LAYERS
+        self._encoder = OpenVinoEncoder(layers, all_layers=all_layers, threads=threads, streams=streams)
+        self.inputs = tuple({*self._encoder.inputs, *self._heads.inputs} - {STATES})
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        return self._encoder.run_with_heads(self._heads, names, feeds)
+
+
 def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side: int = 1) -> Session:
     """A session that `side_by_side` threads call at the same time, each with `threads` cores, on the device of the
     manifest. Raises DeviceError where it cannot be used, and what the runtime raises on loading the model."""
     if manifest.device == "cuda":
         return CudaSession(model)
-    if manifest.precision != BF16:
-        return CpuSession(model, threads=threads, precision=manifest.precision)
-    from packbert.service.engine.bf16 import Bf16Session  # other precisions do without OpenVINO
-
-    heads = CpuSession(model.with_name(HEADS), threads=threads)
-    layers, all_layers = model.with_name(LAYERS), model.name == LAYERS
-    return Bf16Session(layers, heads, all_layers=all_layers, threads=threads, streams=side_by_side)
-
-
-def open_attention_session(model: Path, manifest: Manifest) -> Session:
-    """A session of ONNX Runtime, also in bf16, on the calling thread alone. Raises as `open_session`."""
-    if manifest.device == "cuda":
-        return CudaSession(model)
-    return CpuSession(model, threads=1, precision=manifest.precision)
+    if manifest.precision == BF16 and model.name != ATTENTION:
+        return Bf16Session(model, threads=threads, streams=side_by_side)
+    return CpuSession(model, threads=threads, precision=manifest.precision)
 
 
 def configure_inference_thread() -> None:
@@ -154,7 +162,6 @@ def _nodes_not_on_gpu(session: Any) -> list[str]:
 
 
 CUDA = "CUDAExecutionProvider"
-CAPABILITY_ATTRIBUTES = (75, 76)  # cudaDevAttrComputeCapabilityMajor and Minor
 
 
 def why_cuda_unavailable() -> str:
@@ -192,29 +199,6 @@ def runtime_memory(provider: Any) -> tuple[int, int] | None:
     except AttributeError:
         return None
     return None if fault else (total.value - free.value, total.value)
-
-
-def compute_capability() -> tuple[int, int] | None:
-    """Major and minor version of the GPU on which ONNX Runtime runs, as (8, 0); None where CUDA cannot say."""
-    try:
-        return runtime_capability(_load_provider())
-    except OSError:
-        return None
-
-
-def runtime_capability(provider: Any) -> tuple[int, int] | None:
-    """As `compute_capability`, from the CUDA runtime that ONNX Runtime's `provider` library is linked with."""
-    numbers = []
-    for attribute in CAPABILITY_ATTRIBUTES:
-        number = ctypes.c_int()
-        try:
-            fault = provider.cudaDeviceGetAttribute(ctypes.byref(number), attribute, 0)
-        except AttributeError:
-            return None
-        if fault:
-            return None
-        numbers.append(number.value)
-    return numbers[0], numbers[1]
 
 
 def _load_provider() -> ctypes.CDLL:

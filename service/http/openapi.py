@@ -36,7 +36,7 @@ Timeout = Annotated[
 ]
 
 
-DEGRADED = "why the CPU, or plain attention on the GPU, is used although the artifact has a faster graph"
+DEGRADED = "why the CPU is used although there is an artifact for CUDA"
 
 
 class Readiness(Status):

@@ -67,9 +67,7 @@ class Metrics:
         self._wait = histogram("bert_queue_seconds", "Longest wait of a request in a batch", buckets=RUN_SECONDS)
         self._canary = histogram("bert_canary_seconds", "Duration of a self-check's run", buckets=RUN_SECONDS)
         self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
-        self._degraded = gauge(
-            "bert_degraded", "1 where the CPU, or plain attention on the GPU, is used instead of a faster graph"
-        )
+        self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for CUDA")
         # "sum": each API worker has its own; set here, because the file of an ended worker's values goes on
         tokenizing = partial(Gauge, registry=self._registry, multiprocess_mode="sum")
         self._tokenizing_requests = tokenizing("bert_tokenizing_requests", "Requests that are tokenized or wait for it")

@@ -31,8 +31,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str  # private to this service: the engine's socket and the metrics of all workers
     artifact: str  # its folder
     device: str  # selects the artifact in the folder
-    plain: bool  # of an artifact for CUDA: whether its plain graph runs
-    degraded: str  # why the CPU, or plain attention on the GPU, is used though there is a faster graph
+    degraded: str  # why the CPU is used although there is an artifact for CUDA
     listener: int  # file descriptor of the socket to accept connections on
     lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
     heartbeat: int  # file descriptor of the write end of the heartbeat pipe
@@ -74,7 +73,7 @@ def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn
     configure_logging(settings, process=spec.name)
     _store_metrics_in_files(spec.name)
     _write_pid(Path(spec.folder), spec.name)
-    code = work(spec, settings, read_artifact(Path(spec.artifact), spec.device, plain=spec.plain))
+    code = work(spec, settings, read_artifact(Path(spec.artifact), spec.device))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -186,7 +186,6 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
                 folder=str(folder),
                 artifact=str(artifact.folder.parent),
                 device=artifact.manifest.device,
-                plain=artifact.plain,
                 degraded=degraded,
                 **descriptors,
             )

@@ -1,9 +1,8 @@
 """`benchmarks/gpu.sh` gets one run on a rented machine: a part that fails must not stop the other parts."""
 
 import copy
-import json
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,35 +41,20 @@ def test_nothing_is_measured_without_self_test_and_parity(part: str, result: Cal
     assert [list(found) for found in kept] == [[part]]
 
 
-def test_both_graphs_are_measured_and_one_that_fails_does_not_stop_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_size_that_fails_does_not_stop_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started, codes = list[str](), {"packed": 139, "plain": 0}
-    (tmp_path / "gpu-rehearsal.json").write_text('{"result": {}}', "utf-8")
+    started, codes = list[str](), {"tiny": 139, "base": 0}
 
     def run(command: list[str], *, check: bool) -> SimpleNamespace:  # noqa: ARG001
-        started.append(command[-1])
-        return SimpleNamespace(returncode=codes[command[-1]])
+        started.append(command[command.index("--size") + 1])
+        return SimpleNamespace(returncode=codes[started[-1]])
 
     monkeypatch.setattr(gpu, "artifact", lambda *_: None)
-    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
     monkeypatch.setattr("subprocess.run", run)
-    assert gpu.measure_all(PLANS["cpu"]) == 1
-    assert started == ["packed", "plain"]
-    assert "failed: packed of tiny (exit code 139)" in capsys.readouterr().out
-
-
-def test_the_rates_of_both_graphs_are_printed_side_by_side(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def rates(tokens_per_second: float) -> dict[str, Any]:
-        return {"rates": {"by mix and tokens": {"128": {"1024": {"tokens_per_second": tokens_per_second}}}}}
-
-    result = {"tiny packed": rates(90000.0), "tiny plain": rates(40000.0)}
-    (tmp_path / "gpu-rehearsal.json").write_text(json.dumps({"result": result}), "utf-8")
-    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
-    gpu.print_graphs(PLANS["cpu"], "tiny")
-    assert capsys.readouterr().out.split()[-5:] == ["128", "in", "1024", "90,000", "40,000"]
+    assert gpu.measure_all(replace(PLANS["cpu"], sizes=("tiny", "base"))) == 1
+    assert started == ["tiny", "base"]
+    assert "failed: tiny (exit code 139)" in capsys.readouterr().out
 
 
 def test_without_nvidia_smi_the_card_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:

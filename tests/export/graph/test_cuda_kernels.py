@@ -1,5 +1,7 @@
-"""Every node of the CUDA graphs, packed and plain, has a kernel on the GPU and does not compute with shapes."""
+"""Every node of the CUDA graphs has a kernel on the GPU and does not compute with shapes."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,28 +24,43 @@ def without_kernel(kinds: set[NodeKind]) -> set[NodeKind]:
     return {kind for kind in kinds if not any(kernel.takes(kind) for kernel in KERNELS)}
 
 
-def kinds_of_all_graphs(checkpoint: Path) -> set[NodeKind]:
-    """Of the packed graph, the plain one and that of the attention, in both precisions."""
+def kinds_of_graphs(checkpoint: Path, *, packed: bool) -> set[NodeKind]:
+    """Of the model's graph, whose attention is `packed` or in rows, and that of the attention; in both precisions."""
     kinds: set[NodeKind] = set()
     for precision in ("fp32", "fp16"):
         built = build_graph(Checkpoint(checkpoint), precision, "cuda")
-        assert built.plain is not None
-        packed, plain, attention = (node_kinds(one._graph) for one in (built.graph, built.plain, built.attention))
-        operators = {kind.operator for kind in plain}
-        assert "PackedMultiHeadAttention" not in operators
-        assert "PackedMultiHeadAttention" in {kind.operator for kind in packed}
+        model, attention = (node_kinds(one._graph) for one in (built.graph, built.attention))
+        operators = {kind.operator for kind in model}
+        assert ("PackedMultiHeadAttention" in operators) == packed
         assert not operators & ON_HOST
-        kinds |= packed | plain | attention
+        kinds |= model | attention
     return kinds
+
+
+def with_narrow_heads(checkpoint: Path, folder: Path) -> Path:
+    """The checkpoint with heads of 4 channels, which the packed kernels do not take."""
+    shutil.copytree(checkpoint, folder)
+    for path in folder.rglob("config.json"):
+        config = json.loads(path.read_text("utf-8"))
+        heads = {key: config[key] * 2 for key in ("num_attention_heads", "n_heads") if key in config}
+        path.write_text(json.dumps(config | heads), "utf-8")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[NodeKind]]:
-    """By checkpoint: each family with each of its heads, and the modules of sentence-transformers over BERT."""
+    """By checkpoint: each family with each of its heads, and the modules of sentence-transformers over BERT.
+
+    The graphs are those with packed attention and those with attention in rows.
+    """
     root = tmp_path_factory.mktemp("checkpoints")
     folders = {name: GOLDEN / name for name in NAMES}
     folders |= {f"with {name}": sentence_transformers.checkpoint(name, root / name) for name in MODULES}
-    return {name: kinds_of_all_graphs(folder) for name, folder in folders.items()}
+    return {
+        name: kinds_of_graphs(folder, packed=not name.startswith("deberta"))
+        | kinds_of_graphs(with_narrow_heads(folder, root / f"{name} in rows"), packed=False)
+        for name, folder in folders.items()
+    }
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(f"with {name}" for name in MODULES)])

@@ -1,5 +1,7 @@
-"""The CUDA artifact without a GPU: inputs, refusals, and the results of its two graphs in plain operators."""
+"""The CUDA artifact without a GPU: its graph, its inputs, refusals, and its results in operators that a CPU has."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +11,19 @@ import pytest
 from onnx import TensorProto, load
 
 from packbert.model_export.artifact.batch import Tokens, pack, split
-from packbert.model_export.artifact.manifest import (
-    CUMULATIVE_LENGTHS,
-    LAYERS,
-    MODEL,
-    PACKED_ROWS,
-    PLAIN,
-    PLAIN_LAYERS,
-    Manifest,
-)
+from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, LAYERS, MODEL, PACKED_ROWS, Manifest
+from packbert.model_export.build import attention_for
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.export import export
+from packbert.model_export.families import architecture_of
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.verification.on_cpu import write_portable
 from tests.paths import GOLDEN
 
 BERT = GOLDEN / "bert"
 OUTPUTS = frozenset({"cls", "pooler", "pair", "mean", "tokens", "top_logits", "top_ids", "log_sum_exp"})
-PLAIN_INPUTS = ("slot_tokens", "token_slots", "segments", "query_chosen", "query_segments", "chosen_slots")
-LAYOUTS = {"packed": CUMULATIVE_LENGTHS, "plain": PACKED_ROWS}
+PACKED_INPUTS = {"token_offset", "cumulative_lengths"}
+ROWS_INPUTS = {"slot_tokens", "token_slots", "segments", "query_chosen", "query_segments", "chosen_slots"}
 SPARSE = frozenset({"sparse_places", "sparse_logits"})
 
 
@@ -45,11 +41,77 @@ def golden() -> list[dict[str, Any]]:
     return [{name.split(".")[1]: stored[name] for name in stored if name.startswith(f"{i}.")} for i in range(count)]
 
 
-def open_graph(artifact: Path, graph: str, *, layers: bool = False) -> ort.InferenceSession:
-    """The packed graph with its attention in plain operators, or the plain one as it is; or that of its `layers`."""
-    plain, packed = (PLAIN_LAYERS, LAYERS) if layers else (PLAIN, MODEL)
-    path = artifact / plain if graph == "plain" else write_portable(artifact / packed)
-    return ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+def open_graph(artifact: Path, name: str = MODEL) -> ort.InferenceSession:
+    """The graph with its packed attention, if it has one, in plain operators."""
+    return ort.InferenceSession(write_portable(artifact / name), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with eight heads of 4 channels, which the packed kernels do not take."""
+    folder: Path = tmp_path_factory.mktemp("narrow") / "checkpoint"
+    shutil.copytree(BERT, folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8}), "utf-8")
+    return folder
+
+
+def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict[str, Any]]:
+    """The rows of texts of these lengths, with the attention of the first one."""
+    texts = [np.arange(7, 7 + length, dtype=np.int32) for length in lengths]
+    asked = {"outputs": OUTPUTS | SPARSE, "masks": (1,), "top_k": 3}
+    tokens = [Tokens(ids=ids, types=np.zeros_like(ids), **asked) for ids in texts]
+    states = Tokens(ids=texts[0], types=np.zeros_like(texts[0]), outputs=frozenset({"attention"}), layers=(0, 1, 2))
+    layout = Manifest.read(artifact).layout
+    rows: list[dict[str, Any]] = []
+    for name, group in ((MODEL, tokens), (LAYERS, [states])):
+        batch, session = pack(group, layout), open_graph(artifact, name)
+        names = sorted(batch.outputs)
+        results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
+        rows += split(batch, dict(zip(names, results, strict=True)))
+    feeds = {f"hidden.{layer}": one for layer, one in enumerate(rows.pop()["attention"])}
+    model = ort.InferenceSession(artifact / "attention.onnx", providers=["CPUExecutionProvider"])
+    return [*rows, {"attention": np.stack(model.run([f"attention.{layer}" for layer in range(3)], feeds))}]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_heads_that_the_packed_kernels_do_not_take_are_computed_in_rows_with_the_answers_of_the_cpu(
+    narrow_heads: Path, tmp_path: Path, precision: str
+) -> None:
+    for device, of_device in (("cpu", "fp32"), ("cuda", precision)):
+        export(narrow_heads, tmp_path / "artifact", precision=of_device, device=device)
+    cpu, cuda = (tmp_path / "artifact" / device for device in ("cpu", "cuda"))
+    assert Manifest.read(cuda).layout == PACKED_ROWS
+    graph = load(cuda / MODEL, load_external_data=False).graph
+    assert "PackedMultiHeadAttention" not in {node.op_type for node in graph.node}
+    assert {value.name for value in graph.input} >= ROWS_INPUTS
+    close = 1e-5 if precision == "fp32" else 3e-2
+    for found, expected in zip(answers(cuda), answers(cpu), strict=True):
+        for name in expected.keys() - {"top_ids", "sparse_places", "sparse_logits"}:
+            np.testing.assert_allclose(found[name].astype(np.float64), expected[name], atol=close, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "packed"), [(768, 12, True), (512, 2, True), (312, 12, False), (1056, 4, False)]
+)
+def test_the_size_of_the_heads_decides_which_attention_an_artifact_for_cuda_has(
+    hidden: int, heads: int, packed: bool
+) -> None:
+    config = json.loads((BERT / "config.json").read_text("utf-8"))
+    sizes = architecture_of(config | {"hidden_size": hidden, "num_attention_heads": heads})
+    for precision in ("fp32", "fp16"):
+        chosen = attention_for(precision, "cuda", sizes)
+        assert chosen.layout == (CUMULATIVE_LENGTHS if packed else PACKED_ROWS)
+    assert attention_for("fp32", "cpu", sizes).layout == PACKED_ROWS
+
+
+@pytest.mark.parametrize(("precision", "close"), [("fp32", 1e-5), ("fp16", 2e-2)])
+def test_attention_that_reads_distances_is_computed_in_rows(tmp_path: Path, precision: str, close: float) -> None:
+    checkpoint = GOLDEN / "deberta-v2-convolution"
+    manifest = export(checkpoint, tmp_path / "artifact", precision=precision, device="cuda")
+    assert manifest.layout == PACKED_ROWS
+    for output in ("tokens", "layer_tokens", "fill_mask", "attention"):
+        assert manifest.verification[f"{output}_max_abs_error"] < close, output
 
 
 def test_attention_is_packed_as_the_flash_kernel_expects(artifact: Path) -> None:
@@ -60,36 +122,21 @@ def test_attention_is_packed_as_the_flash_kernel_expects(artifact: Path) -> None
         assert [bool(name) for name in node.input] == [True, True, True, False, True, True]
 
 
-def test_the_plain_graph_has_the_outputs_and_the_weights_of_the_packed_one(artifact: Path) -> None:
-    packed, plain = (load(artifact / name, load_external_data=False).graph for name in (MODEL, PLAIN))
-    assert list(plain.output) == list(packed.output)
-    stored = [
-        {one.name: [(entry.key, entry.value) for entry in one.external_data] for one in graph.initializer}
-        for graph in (packed, plain)
-    ]
-    assert any(stored[1].values())
-    assert {name: place for name, place in stored[1].items() if place} == {
-        name: place for name, place in stored[0].items() if place
-    }
-    layouts = [{value.name for value in graph.input} for graph in (packed, plain)]
-    assert layouts[0] - layouts[1] == {"token_offset", "cumulative_lengths"}
-    assert layouts[1] - layouts[0] == {*PLAIN_INPUTS}
+def test_a_packed_graph_reads_the_flat_tokens_without_rows(artifact: Path) -> None:
+    inputs = {value.name for value in load(artifact / MODEL, load_external_data=False).graph.input}
+    assert inputs >= PACKED_INPUTS
+    assert not inputs & ROWS_INPUTS
 
 
-def test_an_export_measures_the_errors_of_the_plain_graph(artifact: Path) -> None:
-    errors = Manifest.read(artifact).verification
-    packed = {name for name in errors if not name.startswith("plain_")} - {"attention_max_abs_error"}
-    assert {name for name in errors if name.startswith("plain_")} == {f"plain_{name}" for name in packed}
-    assert errors["plain_cls_smallest_cosine"] > 0.9999
-
-
-def test_a_plain_graph_that_mixes_sequences_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_mixes_sequences_is_not_written(
+    narrow_heads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def separate_nothing(g: GraphBuilder, queries: Value, keys: Value) -> Value:  # noqa: ARG001
         return g.constant(np.float32(0))
 
     monkeypatch.setattr("packbert.model_export.graph.attention.separating_bias", separate_nothing)
     with pytest.raises(PrecisionError, match="does not compute the checkpoint's vectors"):
-        export(BERT, tmp_path / "artifact", device="cuda")
+        export(narrow_heads, tmp_path / "artifact", device="cuda")
     assert not list(tmp_path.rglob("*.onnx"))
 
 
@@ -112,8 +159,7 @@ def test_weights_of_an_fp16_artifact_take_half_the_space(artifact: Path) -> None
     assert stored["pooler/weight"] == TensorProto.FLOAT  # heads stay in fp32
 
 
-@pytest.mark.parametrize("graph", LAYOUTS)
-def test_the_results_are_those_of_transformers(artifact: Path, graph: str) -> None:
+def test_the_results_are_those_of_transformers(artifact: Path) -> None:
     known = golden()
     tokens = [
         Tokens(
@@ -125,8 +171,8 @@ def test_the_results_are_those_of_transformers(artifact: Path, graph: str) -> No
         )
         for one in known
     ]
-    batch = pack(tokens, LAYOUTS[graph])
-    session = open_graph(artifact, graph)
+    batch = pack(tokens, CUMULATIVE_LENGTHS)
+    session = open_graph(artifact)
     names = sorted(batch.outputs)
     results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
     close = 1e-5 if artifact.parent.name == "fp32" else 3e-2
@@ -149,13 +195,12 @@ def test_the_results_are_those_of_transformers(artifact: Path, graph: str) -> No
             np.testing.assert_allclose(row["top_logits"][n], logits[mask][row["top_ids"][n]], atol=close * 2)
 
 
-@pytest.mark.parametrize("graph", LAYOUTS)
-def test_the_attention_is_that_of_transformers(artifact: Path, graph: str) -> None:
+def test_the_attention_is_that_of_transformers(artifact: Path) -> None:
     known = np.load(GOLDEN / "attention" / "bert.npz")
     ids, types, layers = known["3.ids"], known["3.types"], (2, 0)
     tokens = Tokens(ids=ids, types=types, outputs=frozenset({"attention"}), layers=layers)
-    batch = pack([tokens], LAYOUTS[graph])
-    session = open_graph(artifact, graph, layers=True)
+    batch = pack([tokens], CUMULATIVE_LENGTHS)
+    session = open_graph(artifact, LAYERS)
     names = sorted(batch.outputs)
     results = session.run(names, {one.name: batch.feeds[one.name] for one in session.get_inputs()})
     states = split(batch, dict(zip(names, results, strict=True)))[0]["attention"]

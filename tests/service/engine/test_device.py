@@ -203,11 +203,11 @@ def test_what_a_checkpoint_is_exported_for(
     if driver:
         file.touch()
     monkeypatch.setattr("packbert.service.engine.device.GPU_FILES", (str(file),))
-    monkeypatch.setattr("packbert.service.engine.device.PROBE", f"print({fault!r})")
+    monkeypatch.setattr("packbert.service.engine.device.CUDA_CHECK", f"print({fault!r})")
     assert export_device(device) == chosen
 
 
 def test_nothing_is_exported_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packbert.service.engine.device.PROBE", "print('no GPU')")
+    monkeypatch.setattr("packbert.service.engine.device.CUDA_CHECK", "print('no GPU')")
     with pytest.raises(DeviceError, match="BERT_DEVICE is cuda, but the GPU cannot be used: no GPU"):
         export_device("cuda")
