@@ -11,7 +11,7 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.errors import ExportError
 from packbert.model_export.folder import check_empty
-from packbert.model_export.hub import locate
+from packbert.model_export.hub import locate, locate_base
 from packbert.parser import Parser, one_of
 
 CHECKPOINT = (
@@ -47,7 +47,8 @@ def main(words: Sequence[str]) -> int:
         if command == "describe":
             from packbert.model_export.describe import describe_checkpoint
 
-            description = describe_checkpoint(*locate(arguments.checkpoint))
+            folder, name = locate(arguments.checkpoint)
+            description = describe_checkpoint(folder, name, base=locate_base(folder, ""))
             print(description)
             return 2 if description.refused else 0
         print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
@@ -75,6 +76,10 @@ def _parser(command: str) -> Parser:
         parser.add("model", "artifact", metavar="ARTIFACT", type=Path, help="the folder to write; must be new or empty")
         about = "the model's name (default: the hub id, or the folder's name)"
         parser.add("model", "--name", default="", metavar="NAME", help=about)
+        about = "the model that an adapter of peft is for (default: the one that its adapter_config.json names)"
+        parser.add("model", "--base", default="", metavar="CHECKPOINT", help=about)
+        about = "what a classifier classifies, texts or tokens, where config.json does not say it"
+        parser.add("model", "--head", metavar="labels|tags", type=one_of("labels", "tags"), help=about)
         about = "export a sentence-transformers checkpoint without its modules that are not computed"
         parser.add("model", "--without-modules", action="store_true", help=about)
         about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
@@ -101,6 +106,8 @@ def _export(arguments: argparse.Namespace) -> str:
         name=arguments.name or name,
         prepacked=arguments.prepacked,
         without_modules=arguments.without_modules,
+        base=locate_base(folder, arguments.base),
+        head=arguments.head or "",
     )
     return report(manifest, arguments.artifact / arguments.device)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
+from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, open_file, read_file
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of
@@ -23,15 +25,21 @@ TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
 class Checkpoint:
     """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
 
-    def __init__(self, folder: Path, name: str = "") -> None:
-        self.root = folder  # with the model card, and modules.json of sentence-transformers
-        self.folder = folder = transformer_folder(folder)
-        self.name = name or _name(self.root.resolve())
+    def __init__(self, folder: Path, name: str = "", *, base: Path | None = None, head: str = "") -> None:
+        """`base` is that of an adapter, if not the one its config names; `head` is what a classifier classifies."""
+        self.name = name or _name(folder.resolve())
+        adapter = read_adapter(folder)
+        # with the model card, and modules.json of sentence-transformers
+        self.root = folder if adapter is None else base or adapter.local_base()
+        self.folder = folder = transformer_folder(self.root)
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
         self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
         self._read: set[str] = set()
         self.config: Mapping[str, Any] = self._config()
+        self.head = head or (adapter.head if adapter is not None else "")
+        if adapter is not None:
+            self._weights = adapter.merge(self._weights, family_of(self.config).prefix)
 
     @property
     def names(self) -> frozenset[str]:
@@ -68,6 +76,9 @@ class Checkpoint:
         self._read.add(name)
         return LazyWeight(shape, lambda: self._load(name), name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._weights[name].shape
+
     def ignore(self, names: frozenset[str]) -> None:
         """Marks weights as known and not needed."""
         self._read |= names
@@ -100,6 +111,12 @@ def transformer_folder(root: Path) -> Path:
         return root
     path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
     return root / path
+
+
+def read_adapter(folder: Path) -> Adapter | None:
+    """The adapter of peft in `folder`; None where it holds none. Raises ExportError where it cannot be merged."""
+    path = folder / ADAPTER_CONFIG
+    return Adapter(folder=folder, config=read_json(path)) if path.is_file() else None
 
 
 def read_modules(root: Path) -> list[tuple[str, str]]:
@@ -151,9 +168,6 @@ def _format(folder: Path) -> str:
     if not folder.is_dir():
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
         raise ExportError(f"{folder} is missing: {expected}")
-    if (folder / "adapter_config.json").is_file():
-        solution = "merge it into its model (merge_and_unload) and export the result"
-        raise ExportError(f"{folder} holds an adapter of peft: {solution}")
     for name, one in FORMATS.items():
         if any(folder.glob(one.files)) or (folder / one.index).is_file():
             return name
@@ -215,6 +229,7 @@ class NamedWeights:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.family = family_of(checkpoint.config)
         self.architecture = architecture_of(checkpoint.config)
+        self.head = checkpoint.head
         self._checkpoint = checkpoint
         prefix = self.family.prefix
         self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
@@ -230,6 +245,10 @@ class NamedWeights:
 
     def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
         return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
+
+    def rows(self, part: str) -> int:
+        """The outputs of a stored dense layer."""
+        return self._checkpoint.shape(self._name(part, "weight", 0))[0]
 
     def norm(self, part: str, size: int) -> Dense:
         """The weight and the bias of a LayerNorm, [size]."""

@@ -29,9 +29,9 @@ class Description:
         return "\n".join(f"{name:{width}}  {what}" for name, what in lines)
 
 
-def describe_checkpoint(folder: Path, name: str = "") -> Description:
+def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = None) -> Description:
     """Looks at each part even if another one would be refused. Raises ExportError where the weights cannot be read."""
-    checkpoint, description = Checkpoint(folder, name), Description()
+    checkpoint, description = Checkpoint(folder, name, base=base), Description()
     found = description.found
     size = f"{len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters"
     found.append(("weights", f"{checkpoint.format}, {size}"))

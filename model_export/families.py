@@ -283,15 +283,21 @@ def _relative_positions(config: Config) -> RelativePositions:
     for key in ("embedding_size", "pooler_hidden_size"):
         if config.get(key, hidden) != hidden:
             raise ExportError(f"config.json sets {key} to {config[key]!r}; only that of hidden_size is supported")
-    longest, buckets = (int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets"))
+    longest, buckets = (
+        int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets")
+    )
     longest = longest if longest > 0 else int_setting(config, "max_position_embeddings", 512)
     if buckets > 0 and not 0 < buckets // 2 < longest - 1:
         raise ExportError(f"config.json sets position_buckets to {buckets}, for distances of up to {longest}")
     if (positions := int_setting(config, "max_position_embeddings", 512)) > MAX_POSITIONS:
-        raise ExportError(f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported")
+        raise ExportError(
+            f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported"
+        )
     activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
     if activation not in ("", "tanh", *ACTIVATIONS):
-        raise ExportError(f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}")
+        raise ExportError(
+            f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
+        )
     return RelativePositions(
         terms=terms,
         shares_projections=config.get("share_att_key") is True,

@@ -40,16 +40,17 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
     if not (parts.has("labels") or parts.has("tags")):
         return NO_CLASSIFIER
-    stated = config.get("architectures")
+    stated = [end for end, output in TASKS.items() if output == parts.head] or config.get("architectures")
     classes = [str(name) for name in stated] if isinstance(stated, list) else []
     outputs = {output for name in classes for end, output in TASKS.items() if name.endswith(end)}
     if len(outputs) != 1:
-        expected = f"it must name one class that ends in {' or '.join(TASKS)}"
-        raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
+        expected = f"it must name one class that ends in {' or '.join(TASKS)}; or say with --head labels or --head tags"
+        found = f"config.json's architectures is {classes or 'missing'}"
+        raise ExportError(f"the checkpoint has a classifier, but {found}: {expected} what it classifies")
     if outputs == {"choices"}:
         _check_summary(config)
         return Classifier(output="choices", names=(), scores="none")
-    names = _label_names(config)
+    names = _label_names(config, parts.rows("labels" if outputs == {"labels"} else "tags"))
     problem = config.get("problem_type")
     if problem is not None and str(problem) not in SCORE_FUNCTIONS:
         supported = ", ".join(sorted(SCORE_FUNCTIONS))
@@ -66,11 +67,11 @@ def _check_summary(config: Mapping[str, Any]) -> None:
             raise ExportError(f"config.json sets {key} to {found!r}; {only}")
 
 
-def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values of id2label by number; LABEL_0 and so on where the config has only num_labels."""
+def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
+    """The values of id2label by number; LABEL_0 and so on without them, as many as num_labels or the head's `rows`."""
     stated = config.get("id2label")
     if not isinstance(stated, Mapping):
-        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", 2, least=1)))
+        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", rows, least=1)))
     try:
         numbered = {int(number): str(name) for number, name in stated.items()}
     except ValueError:

@@ -24,7 +24,7 @@ TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merg
 SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", "[0-9]_*/*")
 DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKENIZER_FILES)
 CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # read only without safetensors
+PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without safetensors
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
 UNLIMITED_BYTES = 2**63
 

@@ -242,7 +242,9 @@ def add_convolution(
         taken = shift.taken(0, a.hidden)
         zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
         together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
-        inner = linear.linear_activation(g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution)
+        inner = linear.linear_activation(
+            g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
+        )
         added = g.op("Add", states, inner)
         return g.op("LayerNormalization", added, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 

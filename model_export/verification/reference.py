@@ -190,7 +190,9 @@ class Reference:
             table = self._norm(table, *(self._vector("distances_norm", kind, a.hidden) for kind in ("weight", "bias")))
         kind = "" if relative.shares_projections else "distance_"
         parts = {"c2p": f"{kind}key", "p2c": f"{kind}query"}
-        return {term: self._heads(self._dense(parts[term], table, a.hidden, a.hidden, layer)) for term in relative.terms}
+        return {
+            term: self._heads(self._dense(parts[term], table, a.hidden, a.hidden, layer)) for term in relative.terms
+        }
 
     def _convolve(self, embedded: Sequence[Doubles], states: Doubles) -> Doubles:
         """LayerNorm(states + f(convolution of the embeddings)); zeros stand around each sequence."""

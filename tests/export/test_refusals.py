@@ -176,7 +176,7 @@ DAMAGES = {
     ),
     "an adapter": (
         lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
-        "holds an adapter of peft: merge it into its model",
+        "holds an adapter of type None; only LORA is merged here",
     ),
     "a pointer of Git LFS": (
         lambda folder: (folder / "model.safetensors").write_text(
