@@ -128,7 +128,8 @@ def report(manifest: Manifest, artifact: Path) -> str:
     ]
     embedding = manifest.embedding
     made_by = ", ".join(embedding.modules) or "the hidden state of [CLS]"
-    lines.append(f"  embeddings by default: {made_by}; {embedding.dimensions} numbers")
+    kept = f", of which the first {embedding.kept_dimensions} are kept" if embedding.kept_dimensions else ""
+    lines.append(f"  embeddings by default: {made_by}; {embedding.dimensions} numbers{kept}")
     if embedding.prompts:
         default = embedding.default_prompt or "none"
         lines.append(f"  prompts: {', '.join(embedding.prompts)}; by default {default}")

@@ -20,11 +20,10 @@ WRAPPER = "base_model.model."  # before the names of the base's weights
 LORA = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<side>[AB])(\.weight)?")
 STORED = (".weight", ".bias")  # ends of the names of what replaces the base's, as a classifier
 HEADS = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags"}  # task_type -> what a classifier classifies
-VARIANTS = ("use_dora", "lora_bias", "layer_replication", "target_parameters", "trainable_token_indices") + (
-    "alora_invocation_tokens",
-    "use_qalora",
-    "arrow_config",
-)  # settings under which W + alpha / r * B A is not the merged weight
+VARIANTS = (  # settings under which W + alpha / r * B A is not the merged weight
+    *("use_dora", "lora_bias", "layer_replication", "target_parameters", "trainable_token_indices"),
+    *("alora_invocation_tokens", "use_qalora", "arrow_config"),
+)
 PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # of init_lora_weights: the base stays as it is
 WAY_OUT = "merge it with peft (merge_and_unload) and export the result"
 

@@ -175,3 +175,5 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
     )
     if fault := why_unusable(tokenizer.tokenizer, bounds):
         raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")
+    if sizes.segments == 1 and any(tokenizer.tokenizer.encode("a", "b").type_ids):
+        tokenizer.assumed["single texts"] = "the model has one segment, and the tokenizer gives a pair two: no pairs"

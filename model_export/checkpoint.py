@@ -14,11 +14,17 @@ from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, op
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
-from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, convert, convert_tensorflow
+from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
+# the first module of sentence-transformers -> why it is refused
+NO_ENCODERS = {
+    "StaticEmbedding": "a table of word vectors without an encoder, which is not served here",
+    "Router": "several models in one, which are not served together: export the Transformer in one of its folders",
+}
+WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
 TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
 
 
@@ -34,7 +40,7 @@ class Checkpoint:
         self.folder = folder = transformer_folder(self.root)
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
-        self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
+        self._weights = self._unwrap(FORMATS[self.format].read(_files(folder, FORMATS[self.format])))
         self._read: set[str] = set()
         self.config: Mapping[str, Any] = self._config()
         self.head = head or (adapter.head if adapter is not None else "")
@@ -86,6 +92,14 @@ class Checkpoint:
     def unused_weights(self) -> list[str]:
         return sorted(self.names - self._read)
 
+    def _unwrap(self, weights: Weights) -> Weights:
+        """The weights without a prefix that all their names have because the model was wrapped when it was saved."""
+        while found := [prefix for prefix in WRAPPERS if weights and all(name.startswith(prefix) for name in weights)]:
+            prefix = found[0]
+            weights = {name.removeprefix(prefix): weight for name, weight in weights.items()}
+            self.assumed[f"names without {prefix}"] = f"all weights have this prefix, which {WRAPPERS[prefix]} adds"
+        return weights
+
     def _load(self, name: str) -> Array:
         array = self._weights[name].load()
         if not np.isfinite(array).all():
@@ -106,7 +120,13 @@ class Checkpoint:
 
 
 def transformer_folder(root: Path) -> Path:
-    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts."""
+    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts.
+
+    Raises ExportError for a first module of sentence-transformers that is no encoder.
+    """
+    for _, kind in read_modules(root)[:1]:
+        if why := NO_ENCODERS.get(kind.rsplit(".", 1)[-1]):
+            raise ExportError(f"{root} is a {kind.rsplit('.', 1)[-1]} of sentence-transformers, {why}")
     if (root / CONFIG).is_file():
         return root
     path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
@@ -235,7 +255,7 @@ class NamedWeights:
         self._prefix = prefix if any(name.startswith(prefix) for name in checkpoint.names) else ""
         others = self.family.other_heads
         stored = any(f"{name}.weight" in checkpoint.names for name in others.values())
-        self._heads = self.family.heads | (others if stored else {})
+        self._heads = {**self.family.heads, **(others if stored else {})}
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         return self._checkpoint.weight(self._name(part, "weight", layer), shape=shape)

@@ -54,6 +54,7 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
 def describe_embedding(model: SentenceModel) -> list[tuple[str, str]]:
     """The vector that /embed gives by default, and the checkpoint's prompts."""
     words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.width} numbers"
+    words += f", of which the first {model.kept_dimensions} are kept" if model.kept_dimensions else ""
     limit = f"; at most {model.max_tokens} tokens" if model.max_tokens else ""
     found = [("embedding", words + limit)]
     if model.prompts:

@@ -40,7 +40,7 @@ from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.folder import atomic_folder, check_empty
 from packbert.model_export.graph.builder import Signature
 from packbert.model_export.graph.states import write_layers
-from packbert.model_export.labels import pair_labels
+from packbert.model_export.labels import pair_labels, relevance_scores
 from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
@@ -105,6 +105,7 @@ def make_manifest(
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
         labels=built.classifier.names,
         label_scores=built.classifier.scores,
+        relevance_scores=relevance_scores(checkpoint) if "labels" in heads.present else "none",
         special_tokens=tokenizer.special_tokens,
         inputs=_tensors(built.graph.inputs()),
         outputs=_tensors(built.graph.outputs()),
@@ -127,6 +128,7 @@ def _embedding(model: SentenceModel) -> Embedding:
         prompts=model.prompts,
         default_prompt=model.default_prompt,
         similarity=model.similarity,
+        kept_dimensions=model.kept_dimensions,
     )
 
 

@@ -394,7 +394,7 @@ def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> in
 def architecture_of(config: Config) -> Architecture:
     """The architecture that a config describes. Raises ExportError where it is damaged or not supported."""
     family = family_of(config)
-    for key, accepted in (SUPPORTED | family.supported).items():
+    for key, accepted in {**SUPPORTED, **family.supported}.items():
         if config.get(key) not in accepted:
             raise ExportError(
                 f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is)"

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights, read_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Family, int_setting
 
@@ -19,6 +20,7 @@ SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; 
     "summary_activation": "gelu",
 }
 PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # by training objective
+RELEVANCE_SCORES = {"Sigmoid": "sigmoid", "Identity": "none"}  # by class of torch.nn
 SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
     "regression": "none",
     "multi_label_classification": "sigmoid",
@@ -80,6 +82,25 @@ def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
         expected = f"they must be 0 to {len(numbered) - 1}"
         raise ExportError(f"config.json's id2label has the numbers {sorted(numbered)}; {expected}")
     return tuple(numbered[number] for number in range(len(numbered)))
+
+
+def relevance_scores(checkpoint: Checkpoint) -> str:
+    """How a CrossEncoder of sentence-transformers makes a score of a logit: "sigmoid", its default, or "none".
+
+    The files name a class of torch, by three keys in the course of time; `assumed` reports one that is not computed.
+    """
+    of_library = checkpoint.config.get("sentence_transformers")
+    path = checkpoint.root / SENTENCE_SETTINGS
+    places = (
+        (of_library if isinstance(of_library, Mapping) else {}, "activation_fn"),
+        (checkpoint.config, "sbert_ce_default_activation_function"),
+        (read_json(path) if path.is_file() else {}, "activation_fn"),
+    )
+    stated = next((str(content[key]) for content, key in places if content.get(key)), "")
+    name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else "Sigmoid"
+    if name not in RELEVANCE_SCORES:
+        checkpoint.assumed["activation_fn"] = f"Sigmoid: the checkpoint states {stated}, which is not computed"
+    return RELEVANCE_SCORES.get(name, "sigmoid")
 
 
 def pair_labels(checkpoint: Checkpoint, family: Family) -> tuple[str, str]:

@@ -36,7 +36,8 @@ def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32
         near = relative.buckets // 2
         steps = np.log(np.maximum(far, near) / near) / np.log((relative.longest - 1) / near) * (near - 1)
         far = np.where(far <= near, far, np.ceil(steps).astype(np.int64) + near)
-    return np.clip(np.sign(distances) * far + relative.span, 0, 2 * relative.span - 1).astype(np.int32)
+    rows = np.clip(np.sign(distances) * far + relative.span, 0, 2 * relative.span - 1)
+    return np.asarray(rows, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

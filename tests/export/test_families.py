@@ -98,8 +98,10 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize(
     "name",
-    ["albert", "ernie", "bert-tags", "roberta-labels", "electra-labels", "roberta-spans", "electra-choices"]
-    + ["deberta-v2", "deberta-v2-convolution", "deberta-v2-one-term"],
+    [
+        *("albert", "ernie", "bert-tags", "roberta-labels", "electra-labels", "roberta-spans", "electra-choices"),
+        *("deberta-v2", "deberta-v2-convolution", "deberta-v2-one-term"),
+    ],
 )
 def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
     artifact, sequences = exported(name, precision), expected(name)
