@@ -1,4 +1,4 @@
-"""What a checkpoint stores beside its weights decides the answers: similarity, length of vectors, activation, segments."""
+"""What a checkpoint stores beside its weights decides the answers: similarity, truncation, activation, segments."""
 
 import asyncio
 import json
