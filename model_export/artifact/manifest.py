@@ -1,6 +1,5 @@
 """The manifest of an artifact, and the files of artifacts and checkpoints."""
 
-import builtins
 import collections.abc
 import dataclasses
 import errno
@@ -199,7 +198,10 @@ class Manifest:
                 f"{folder / MANIFEST} was changed since the export: its content does not have its SHA-256; "
                 "export the checkpoint again"
             )
-        return typing.cast(Self, _decode(cls, content))
+        try:
+            return typing.cast(Self, _record(cls, content))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ManifestError(f"{folder / MANIFEST} is damaged: {error}") from error
 
     def check_files(self, folder: Path) -> None:
         """Raises ManifestError if a file is missing or its SHA-256 differs from the one recorded at export."""
@@ -227,14 +229,23 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    """JSON as a `kind` of the manifest's fields; what the export wrote, since the checksum is right."""
-    arguments = typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return kind(**{name: _decode(hint, value[name]) for name, hint in typing.get_type_hints(kind).items()})
-    match typing.get_origin(kind):
-        case builtins.tuple:
-            return tuple(_decode(arguments[0], item) for item in value)
-        case collections.abc.Mapping:
-            return {key: _decode(arguments[1], item) for key, item in value.items()}
+def _record(kind: Any, content: Mapping[str, Any]) -> object:
+    """Builds the dataclass `kind` from JSON, which must have exactly its fields."""
+    hints = typing.get_type_hints(kind)
+    if set(content) != set(hints):
+        raise ValueError(f"fields {sorted(set(content) ^ set(hints))} are missing or unknown in {kind.__name__}")
+    return kind(**{name: _value(hints[name], value) for name, value in content.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, value)
+    if origin is tuple:
+        return tuple(_value(arguments[0], item) for item in value)
+    if origin is collections.abc.Mapping:
+        return {key: _value(arguments[1], item) for key, item in value.items()}
+    accepted = (arguments or (hint,)) if hint is not float else (float, int)
+    if not isinstance(value, accepted):
+        raise TypeError(f"{value!r} is not of type {hint}")
     return value

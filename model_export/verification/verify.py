@@ -172,7 +172,7 @@ def _change_by_company(graph: Graph, expected: Expected, rows: Sequence[Row], la
     changes = []
     for ids, row in zip(expected.sequences, rows, strict=True):
         (alone,) = _rows(graph, [ids], layout, expected.modes, outputs=frozenset({"cls"}))
-        changes.append(np.abs(alone["cls"] - row["cls"]).max())
+        changes.append(np.abs(alone["cls"].astype(np.float64) - row["cls"].astype(np.float64)).max())
     return float(np.max(changes))
 
 

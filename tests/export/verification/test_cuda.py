@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def narrow_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(artifact: Path, lengths: tuple[int, ...] = (5, 40, 17)) -> list[dict[str, Any]]:
     """The rows of texts of these lengths, with the attention of the first one."""
     texts = [np.arange(7, 7 + length, dtype=np.int32) for length in lengths]
-    asked = {"outputs": OUTPUTS | SPARSE, "masks": (1,), "top_k": 3}
-    tokens = [Tokens(ids=ids, types=np.zeros_like(ids), **asked) for ids in texts]
+    asked = partial(Tokens, outputs=OUTPUTS | SPARSE, masks=(1,), top_k=3)
+    tokens = [asked(ids=ids, types=np.zeros_like(ids)) for ids in texts]
     states = Tokens(ids=texts[0], types=np.zeros_like(texts[0]), outputs=frozenset({"attention"}), layers=(0, 1, 2))
     layout = Manifest.read(artifact).layout
     rows: list[dict[str, Any]] = []
