@@ -213,7 +213,7 @@ class Reference:
         `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        distances = {term: w[term] for term in ("c2p", "p2c") if term in w}
+        distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
         every = (self._attention(q, k, v, distances) for q, k, v in zip(*projected, strict=True))
         contexts, probabilities = zip(*every, strict=True)
         self.attention.append([one for one in probabilities if one.shape[-1] <= ATTENTION_TOKENS])

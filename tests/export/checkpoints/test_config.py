@@ -58,7 +58,12 @@ CHANGES = {
         "position_biased_input": True,
         "conv_kernel_size": 3,
     },
-    "deberta-v2-convolution": {"conv_act": "tanh", "conv_kernel_size": 5, "conv_groups": 2, "max_relative_positions": 64},
+    "deberta-v2-convolution": {
+        "conv_act": "tanh",
+        "conv_kernel_size": 5,
+        "conv_groups": 2,
+        "max_relative_positions": 64,
+    },
 }
 CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
 
