@@ -11,7 +11,7 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.errors import ExportError
 from packbert.model_export.folder import check_empty
-from packbert.model_export.hub import locate
+from packbert.model_export.hub import locate, locate_base
 from packbert.parser import Parser, one_of
 
 CHECKPOINT = (
@@ -45,7 +45,8 @@ def main(words: Sequence[str], command: str = "export") -> int:
         if command == "describe":
             from packbert.model_export.describe import describe_checkpoint
 
-            description = describe_checkpoint(*locate(arguments.checkpoint))
+            folder, name = locate(arguments.checkpoint)
+            description = describe_checkpoint(folder, name, base=locate_base(folder, ""))
             print(description)
             return 2 if description.refused else 0
         print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
@@ -73,6 +74,10 @@ def _parser(command: str) -> Parser:
         parser.add("model", "artifact", metavar="ARTIFACT", type=Path, help="the folder to write; must be new or empty")
         about = "the model's name (default: the hub id, or the folder's name)"
         parser.add("model", "--name", default="", metavar="NAME", help=about)
+        about = "the model that an adapter of peft is for (default: the one that its adapter_config.json names)"
+        parser.add("model", "--base", default="", metavar="CHECKPOINT", help=about)
+        about = "what a classifier classifies, texts or tokens, where config.json does not say it"
+        parser.add("model", "--head", metavar="labels|tags", type=one_of("labels", "tags"), help=about)
         about = "export a sentence-transformers checkpoint without its modules that are not computed"
         parser.add("model", "--without-modules", action="store_true", help=about)
         about = "fp16 for cuda, int8 or bf16 for cpu; auto: those where they are fast and exact enough (default: fp32)"
@@ -99,6 +104,8 @@ def _export(arguments: argparse.Namespace) -> str:
         name=arguments.name or name,
         prepacked=arguments.prepacked,
         without_modules=arguments.without_modules,
+        base=locate_base(folder, arguments.base),
+        head=arguments.head or "",
     )
     return report(manifest, arguments.artifact / arguments.device)
 
@@ -119,7 +126,8 @@ def report(manifest: Manifest, artifact: Path) -> str:
     ]
     embedding = manifest.embedding
     made_by = ", ".join(embedding.modules) or "the hidden state of [CLS]"
-    lines.append(f"  embeddings by default: {made_by}; {embedding.dimensions} numbers")
+    kept = f", of which the first {embedding.kept_dimensions} are kept" if embedding.kept_dimensions else ""
+    lines.append(f"  embeddings by default: {made_by}; {embedding.dimensions} numbers{kept}")
     if embedding.prompts:
         default = embedding.default_prompt or "none"
         lines.append(f"  prompts: {', '.join(embedding.prompts)}; by default {default}")

@@ -18,6 +18,7 @@ from packbert.model_export.graph.attention import (
 )
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import ChannelShift, NoShift, taken_offsets
+from packbert.model_export.graph.disentangled import DISENTANGLED
 from packbert.model_export.graph.encoder import Encoder
 from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
 from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
@@ -34,6 +35,7 @@ from packbert.model_export.verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
 POSITIONAL = {
+    "disentangled": DISENTANGLED,
     "relative": RELATIVE,
     "rotary": ROTARY,
 }  # `Architecture.positional` -> what replaces each kind of attention
@@ -185,3 +187,5 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
     )
     if fault := why_unusable(tokenizer.tokenizer, bounds):
         raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")
+    if sizes.segments == 1 and any(tokenizer.tokenizer.encode("a", "b").type_ids):
+        tokenizer.assumed["single texts"] = "the model has one segment, and the tokenizer gives a pair two: no pairs"

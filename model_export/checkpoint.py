@@ -8,30 +8,44 @@ from typing import Any
 
 import numpy as np
 
+from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
+from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, open_file, read_file
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
-from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, convert, convert_tensorflow
+from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
+# the first module of sentence-transformers -> why it is refused
+NO_ENCODERS = {
+    "StaticEmbedding": "a table of word vectors without an encoder, which is not served here",
+    "Router": "several models in one, which are not served together: export the Transformer in one of its folders",
+}
+WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
 TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
 
 
 class Checkpoint:
     """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
 
-    def __init__(self, folder: Path, name: str = "") -> None:
-        self.root = folder  # with the model card, and modules.json of sentence-transformers
-        self.folder = folder = transformer_folder(folder)
-        self.name = name or _name(self.root.resolve())
+    def __init__(self, folder: Path, name: str = "", *, base: Path | None = None, head: str = "") -> None:
+        """`base` is that of an adapter, if not the one its config names; `head` is what a classifier classifies."""
+        self.name = name or _name(folder.resolve())
+        adapter = read_adapter(folder)
+        # with the model card, and modules.json of sentence-transformers
+        self.root = folder if adapter is None else base or adapter.local_base()
+        self.folder = folder = transformer_folder(self.root)
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
-        self._weights = FORMATS[self.format].read(_files(folder, FORMATS[self.format]))
+        self._weights = self._unwrap(FORMATS[self.format].read(_files(folder, FORMATS[self.format])))
         self._read: set[str] = set()
         self.config: Mapping[str, Any] = self._config()
+        self.head = head or (adapter.head if adapter is not None else "")
+        if adapter is not None:
+            self._weights = adapter.merge(self._weights, family_of(self.config).prefix)
 
     @property
     def names(self) -> frozenset[str]:
@@ -68,12 +82,23 @@ class Checkpoint:
         self._read.add(name)
         return LazyWeight(shape, lambda: self._load(name), name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._weights[name].shape
+
     def ignore(self, names: frozenset[str]) -> None:
         """Marks weights as known and not needed."""
         self._read |= names
 
     def unused_weights(self) -> list[str]:
         return sorted(self.names - self._read)
+
+    def _unwrap(self, weights: Weights) -> Weights:
+        """The weights without a prefix that all their names have because the model was wrapped when it was saved."""
+        while found := [prefix for prefix in WRAPPERS if weights and all(name.startswith(prefix) for name in weights)]:
+            prefix = found[0]
+            weights = {name.removeprefix(prefix): weight for name, weight in weights.items()}
+            self.assumed[f"names without {prefix}"] = f"all weights have this prefix, which {WRAPPERS[prefix]} adds"
+        return weights
 
     def _load(self, name: str) -> Array:
         array = self._weights[name].load()
@@ -95,11 +120,23 @@ class Checkpoint:
 
 
 def transformer_folder(root: Path) -> Path:
-    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts."""
+    """The folder with config, weights and tokenizer: `root`, or 0_Transformer in old sentence-transformers' layouts.
+
+    Raises ExportError for a first module of sentence-transformers that is no encoder.
+    """
+    for _, kind in read_modules(root)[:1]:
+        if why := NO_ENCODERS.get(kind.rsplit(".", 1)[-1]):
+            raise ExportError(f"{root} is a {kind.rsplit('.', 1)[-1]} of sentence-transformers, {why}")
     if (root / CONFIG).is_file():
         return root
     path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
     return root / path
+
+
+def read_adapter(folder: Path) -> Adapter | None:
+    """The adapter of peft in `folder`; None where it holds none. Raises ExportError where it cannot be merged."""
+    path = folder / ADAPTER_CONFIG
+    return Adapter(folder=folder, config=read_json(path)) if path.is_file() else None
 
 
 def read_modules(root: Path) -> list[tuple[str, str]]:
@@ -151,9 +188,6 @@ def _format(folder: Path) -> str:
     if not folder.is_dir():
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
         raise ExportError(f"{folder} is missing: {expected}")
-    if (folder / "adapter_config.json").is_file():
-        solution = "merge it into its model (merge_and_unload) and export the result"
-        raise ExportError(f"{folder} holds an adapter of peft: {solution}")
     for name, one in FORMATS.items():
         if any(folder.glob(one.files)) or (folder / one.index).is_file():
             return name
@@ -215,9 +249,13 @@ class NamedWeights:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.family = family_of(checkpoint.config)
         self.architecture = architecture_of(checkpoint.config)
+        self.head = checkpoint.head
         self._checkpoint = checkpoint
         prefixes = self.family.prefix.split("|")
         self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
+        others = self.family.other_heads
+        stored = any(f"{name}.weight" in checkpoint.names for name in others.values())
+        self._heads = {**self.family.heads, **(others if stored else {})}
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         if part in self.family.slices:
@@ -238,6 +276,14 @@ class NamedWeights:
     def dense(self, part: str, out: int, width: int, *, layer: int = 0) -> Dense:
         return self.weight(part, (out, width), layer=layer), self.bias(part, out, layer=layer)
 
+    def rows(self, part: str) -> int:
+        """The outputs of a stored dense layer."""
+        return self._checkpoint.shape(self._name(part, "weight", 0))[0]
+
+    def norm(self, part: str, size: int) -> Dense:
+        """The weight and the bias of a LayerNorm, [size]."""
+        return self.weight(part, (size,)), self.bias(part, size)
+
     def has(self, part: str, kind: str = "weight") -> bool:
         if part == "mlm_dense" and self.knows("classifier_norm"):  # a classifier has this dense layer too
             return self.has("mlm_decoder", "bias")
@@ -245,7 +291,7 @@ class NamedWeights:
 
     def knows(self, part: str) -> bool:
         """Whether the family has such a part at all."""
-        return part in self.family.parts or part in self.family.heads
+        return part in self.family.parts or part in self._heads
 
     @property
     def has_projection(self) -> bool:
@@ -277,7 +323,7 @@ class NamedWeights:
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
 
     def _name(self, part: str, kind: str, layer: int) -> str:
-        if part in self.family.heads:
-            return f"{self.family.heads[part]}.{kind}"
+        if part in self._heads:
+            return f"{self._heads[part]}.{kind}"
         stored = self.family.layer(self._checkpoint.config, layer)
         return f"{self._prefix}{self.family.parts[part].format(i=stored)}.{kind}"

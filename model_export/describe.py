@@ -29,9 +29,9 @@ class Description:
         return "\n".join(f"{name:{width}}  {what}" for name, what in lines)
 
 
-def describe_checkpoint(folder: Path, name: str = "") -> Description:
+def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = None) -> Description:
     """Looks at each part even if another one would be refused. Raises ExportError where the weights cannot be read."""
-    checkpoint, description = Checkpoint(folder, name), Description()
+    checkpoint, description = Checkpoint(folder, name, base=base), Description()
     found = description.found
     size = f"{len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters"
     found.append(("weights", f"{checkpoint.format}, {size}"))
@@ -54,6 +54,7 @@ def describe_checkpoint(folder: Path, name: str = "") -> Description:
 def describe_embedding(model: SentenceModel) -> list[tuple[str, str]]:
     """The vector that /embed gives by default, and the checkpoint's prompts."""
     words = f"{', '.join(model.modules) or 'the hidden state of [CLS]'}: {model.width} numbers"
+    words += f", of which the first {model.kept_dimensions} are kept" if model.kept_dimensions else ""
     limit = f"; at most {model.max_tokens} tokens" if model.max_tokens else ""
     found = [("embedding", words + limit)]
     if model.prompts:

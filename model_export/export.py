@@ -1,6 +1,6 @@
 """Exports a checkpoint: graphs, tokenizer, verification, manifest, prepacked weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -40,7 +40,7 @@ from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.folder import atomic_folder, check_empty
 from packbert.model_export.graph.builder import Signature
 from packbert.model_export.graph.states import write_layers
-from packbert.model_export.labels import pair_labels
+from packbert.model_export.labels import pair_labels, relevance_scores
 from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
@@ -105,6 +105,7 @@ def make_manifest(
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
         labels=built.classifier.names,
         label_scores=built.classifier.scores,
+        relevance_scores=relevance_scores(checkpoint) if "labels" in heads.present else "none",
         special_tokens=tokenizer.special_tokens,
         inputs=_tensors(built.graph.inputs()),
         outputs=_tensors(built.graph.outputs()),
@@ -127,6 +128,7 @@ def _embedding(model: SentenceModel) -> Embedding:
         prompts=model.prompts,
         default_prompt=model.default_prompt,
         similarity=model.similarity,
+        kept_dimensions=model.kept_dimensions,
     )
 
 
@@ -157,19 +159,21 @@ def export(
     name: str = "",
     prepacked: bool = False,
     without_modules: bool = False,
+    base: Path | None = None,
+    head: str = "",
 ) -> Manifest:
     """Writes the checkpoint folder `source` to the folder `artifact`/`device`.
 
     `precision` may be "auto": the first of AUTO_ORDER that is fast here and whose check stays within AUTO_MIN_COSINE,
     otherwise fp32. `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the
     weights also packed for this machine; `without_modules` leaves out sentence-transformers' modules that are not
-    computed.
+    computed. `base` is that of an adapter, if not the one that its config names, and `head` what a classifier
+    classifies, "labels" or "tags", where config.json does not say it.
     Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
-    write = partial(
-        _export, source, artifact, device=device, name=name, prepacked=prepacked, without_modules=without_modules
-    )
+    checkpoint = partial(Checkpoint, source, name, base=base, head=head)
+    write = partial(_export, checkpoint, artifact, device=device, prepacked=prepacked, without_modules=without_modules)
     if precision != AUTO:
         return write(precision)
     refused = []
@@ -193,12 +197,11 @@ def _why_slow(precision: str) -> str:
 
 
 def _export(
-    source: Path,
+    open_checkpoint: Callable[[], Checkpoint],
     artifact: Path,
     precision: str,
     *,
     device: str,
-    name: str,
     prepacked: bool,
     without_modules: bool,
     auto: str | None = None,
@@ -206,7 +209,7 @@ def _export(
     """As `export`. `auto` says why `auto` takes this precision; "": if its check is within AUTO_MIN_COSINE."""
     _check_supported(precision, device, prepacked=prepacked)
     check_empty(artifact, device)
-    checkpoint = Checkpoint(source, name)
+    checkpoint = open_checkpoint()
     built = build_graph(checkpoint, precision, device, without_modules=without_modules)
     sizes, family = built.parts.architecture, built.parts.family
     tokenizer = read_tokenizer(

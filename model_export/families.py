@@ -10,6 +10,9 @@ from packbert.model_export.part_names import (
     ALBERT_PARTS,
     BERT_HEADS,
     BERT_PARTS,
+    DEBERTA_HEADS,
+    DEBERTA_LM_HEAD,
+    DEBERTA_PARTS,
     DISTILBERT_HEADS,
     DISTILBERT_PARTS,
     ELECTRA_HEADS,
@@ -37,6 +40,23 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RelativePositions:
+    """What DeBERTa-v2 and v3 set of disentangled attention (He et al. 2021) and of the convolution beside layer 0."""
+
+    terms: frozenset[str]  # "c2p" (content to position), "p2c" (position to content)
+    shares_projections: bool  # positions are projected by the weights of the contents
+    is_normed: bool  # the table of positions has a LayerNorm
+    buckets: int  # of distances to one side; 0: a bucket for each distance
+    longest: int  # the distance from which on all are one bucket
+    convolution: str  # its activation; "" without one
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of positions to one side."""
+        return self.buckets or self.longest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The sizes and the kind of a BERT encoder (Devlin et al. 2018)."""
 
@@ -53,10 +73,11 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
-    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias by distance), "rotary"
+    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias), "disentangled", "rotary"
     rotary: tuple[Rotary, ...]  # of each layer; empty without
     is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
+    relative: RelativePositions | None  # of the attention; None where it reads absolute positions alone
 
     @property
     def head_size(self) -> int:
@@ -74,6 +95,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
+MAX_POSITIONS = 2**16  # where no table of positions bounds them
+CONVOLUTION_WIDTH = 3  # tokens that DeBERTa's convolution reads
 SUPPORTED = {  # config keys that change the arithmetic -> the values that this exporter supports
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
@@ -82,6 +105,14 @@ SUPPORTED = {  # config keys that change the arithmetic -> the values that this 
     "pruned_heads": ({}, None),
     "inner_group_num": (1, None),
     "relative_attention_num_buckets": (32, None),
+}
+DEBERTA_SUPPORTED = {
+    "relative_attention": (True,),
+    "position_biased_input": (False,),
+    "type_vocab_size": (0, None),
+    "pooler_hidden_act": ("gelu", None),
+    "conv_kernel_size": (CONVOLUTION_WIDTH, 0, None),
+    "conv_groups": (1, None),
 }
 BERT_TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>", "unk": "<unk>"}
@@ -171,6 +202,9 @@ class Family:
     biases: Mapping[str, str] = field(default_factory=dict)  # part -> the config's key for its bias; "": it has none
     supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
+    relative: Callable[[Config], RelativePositions | None] = lambda config: None
+    # other names of `heads`, which count where the checkpoint has one of them
+    other_heads: Mapping[str, str] = field(default_factory=dict)
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
@@ -258,6 +292,43 @@ GTE = Family(
     supported=GTE_SUPPORTED,
     tokens=ROBERTA_TOKENS,
 )
+
+
+def _relative_positions(config: Config) -> RelativePositions:
+    """DeBERTa's, by its config. Raises ExportError where it sets something that is not computed."""
+    stated = config.get("pos_att_type") or []
+    terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
+    if not terms <= {"c2p", "p2c"}:
+        raise ExportError(f"config.json sets pos_att_type to {stated!r}; it must be a list of c2p and p2c")
+    hidden = config.get("hidden_size")
+    for key in ("embedding_size", "pooler_hidden_size"):
+        if config.get(key, hidden) != hidden:
+            raise ExportError(f"config.json sets {key} to {config[key]!r}; only that of hidden_size is supported")
+    longest, buckets = (
+        int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets")
+    )
+    longest = longest if longest > 0 else int_setting(config, "max_position_embeddings", 512)
+    if buckets > 0 and not 0 < buckets // 2 < longest - 1:
+        raise ExportError(f"config.json sets position_buckets to {buckets}, for distances of up to {longest}")
+    if (positions := int_setting(config, "max_position_embeddings", 512)) > MAX_POSITIONS:
+        raise ExportError(
+            f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported"
+        )
+    activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
+    if activation not in ("", "tanh", *ACTIVATIONS):
+        raise ExportError(
+            f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
+        )
+    return RelativePositions(
+        terms=terms,
+        shares_projections=config.get("share_att_key") is True,
+        is_normed="layer_norm" in str(config.get("norm_rel_ebd", "none")).lower(),
+        buckets=max(buckets, 0),
+        longest=longest,
+        convolution=ACTIVATIONS.get(activation, activation),
+    )
+
+
 FAMILIES = {
     "bert": BERT,
     "roberta": ROBERTA,
@@ -357,6 +428,22 @@ FAMILIES = {
     ),
     "gte": GTE,
     "new": replace(GTE, prefix="new."),
+    "deberta-v2": Family(
+        prefix="deberta.",
+        parts=DEBERTA_PARTS,
+        heads=DEBERTA_HEADS,
+        other_heads=DEBERTA_LM_HEAD,
+        keys={ours: theirs for ours, theirs in BERT_KEYS.items() if ours != "segments"},
+        defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
+        fixed={"segments": 0},
+        positional="disentangled",
+        relative=_relative_positions,
+        supported=DEBERTA_SUPPORTED,
+        labels_activation="gelu",
+        choices_activation="gelu",
+        ignored=("embeddings.position_ids", "embeddings.position_embeddings.weight"),
+        ignored_heads={"mask_predictions.": "replaced_tokens"},
+    ),
 }
 
 
@@ -382,7 +469,7 @@ def architecture_of(config: Config) -> Architecture:
     for key, accepted in (SUPPORTED | dict(family.supported)).items():
         if config.get(key) not in accepted:
             raise ExportError(
-                f"config.json sets {key} to {config[key]!r}, which is not supported (only {accepted[0]!r} is)"
+                f"config.json sets {key} to {config.get(key)!r}, which is not supported (only {accepted[0]!r} is)"
             )
     values = dict(family.fixed) | {ours: _value(config, family, ours, theirs) for ours, theirs in family.keys.items()}
     activation = values.pop("activation")
@@ -408,6 +495,7 @@ def architecture_of(config: Config) -> Architecture:
         rotary=family.rotary(config, values["layers"]),
         is_prenorm=family.is_prenorm,
         is_gated=family.is_gated,
+        relative=family.relative(config),
         **values,
     )
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn, cast
 
 from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS, DESCRIPTION, HUB_ID, MODULES, PICKLES
+from packbert.model_export.checkpoint import read_adapter
 from packbert.model_export.errors import ExportError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -27,6 +28,19 @@ def locate(name: str) -> tuple[Path, str]:
         return Path(name), ""
     with _ends_at_once():
         return _download(found["name"], found["revision"]), found["name"]
+
+
+def locate_base(folder: Path, named: str) -> Path | None:
+    """The folder of the base of the adapter in `folder`: `named`, or the one that it names; None without an adapter.
+
+    Raises ExportError as `locate`, and for a `named` base where there is no adapter.
+    """
+    adapter = read_adapter(folder)
+    if adapter is not None:
+        return locate(named or adapter.base)[0] if named or adapter.base else None
+    if named:
+        raise ExportError(f"--base is for an adapter of peft; {folder} has no adapter_config.json")
+    return None
 
 
 def _download(name: str, revision: str | None) -> Path:

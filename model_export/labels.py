@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights
+from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights, read_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Family, int_setting
 
@@ -20,6 +21,7 @@ SUMMARY = {  # what ELECTRA's multiple-choice head reads, by the config's keys; 
     "summary_activation": "gelu",
 }
 PAIR_LABELS = {"is_next": ("is_next", "not_next"), "order": ("in_order", "swapped")}  # by training objective
+RELEVANCE_SCORES = {"Sigmoid": "sigmoid", "Identity": "none"}  # by class of torch.nn
 SCORE_FUNCTIONS = {  # by problem_type, as transformers' pipelines do it
     "regression": "none",
     "multi_label_classification": "sigmoid",
@@ -41,16 +43,17 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     """The checkpoint's classifier. Raises ExportError where it has one that config.json does not define."""
     if not (parts.has("labels") or parts.has("tags")):
         return NO_CLASSIFIER
-    stated = config.get("architectures")
+    stated = [end for end, output in TASKS.items() if output == parts.head] or config.get("architectures")
     classes = [str(name) for name in stated] if isinstance(stated, list) else []
     outputs = {output for name in classes for end, output in TASKS.items() if name.endswith(end)}
     if len(outputs) != 1:
-        expected = f"it must name one class that ends in {' or '.join(TASKS)}"
-        raise ExportError(f"the checkpoint has a classifier, but config.json's architectures is {classes}: {expected}")
+        expected = f"it must name one class that ends in {' or '.join(TASKS)}; or say with --head labels or --head tags"
+        found = f"config.json's architectures is {classes or 'missing'}"
+        raise ExportError(f"the checkpoint has a classifier, but {found}: {expected} what it classifies")
     if outputs <= {"choices", "spans"}:
         _check_summary(config)
         return Classifier(output=outputs.pop(), names=(), scores="none")
-    names = _label_names(config)
+    names = _label_names(config, parts.rows("labels" if outputs == {"labels"} else "tags"))
     problem = config.get("problem_type")
     if problem is not None and str(problem) not in SCORE_FUNCTIONS:
         supported = ", ".join(sorted(SCORE_FUNCTIONS))
@@ -67,11 +70,11 @@ def _check_summary(config: Mapping[str, Any]) -> None:
             raise ExportError(f"config.json sets {key} to {found!r}; {only}")
 
 
-def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values of id2label by number; LABEL_0 and so on where the config has only num_labels."""
+def _label_names(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
+    """The values of id2label by number; LABEL_0 and so on without them, as many as num_labels or the head's `rows`."""
     stated = config.get("id2label")
     if not isinstance(stated, Mapping):
-        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", 2, least=1)))
+        return tuple(f"LABEL_{i}" for i in range(int_setting(config, "num_labels", rows, least=1)))
     try:
         numbered = {int(number): str(name) for number, name in stated.items()}
     except ValueError:
@@ -80,6 +83,25 @@ def _label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
         expected = f"they must be 0 to {len(numbered) - 1}"
         raise ExportError(f"config.json's id2label has the numbers {sorted(numbered)}; {expected}")
     return tuple(numbered[number] for number in range(len(numbered)))
+
+
+def relevance_scores(checkpoint: Checkpoint) -> str:
+    """How a CrossEncoder of sentence-transformers makes a score of a logit: "sigmoid", its default, or "none".
+
+    The files name a class of torch, by three keys in the course of time; `assumed` reports one that is not computed.
+    """
+    of_library = checkpoint.config.get("sentence_transformers")
+    path = checkpoint.root / SENTENCE_SETTINGS
+    places = (
+        (of_library if isinstance(of_library, Mapping) else {}, "activation_fn"),
+        (checkpoint.config, "sbert_ce_default_activation_function"),
+        (read_json(path) if path.is_file() else {}, "activation_fn"),
+    )
+    stated = next((str(content[key]) for content, key in places if content.get(key)), "")
+    name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else "Sigmoid"
+    if name not in RELEVANCE_SCORES:
+        checkpoint.assumed["activation_fn"] = f"Sigmoid: the checkpoint states {stated}, which is not computed"
+    return RELEVANCE_SCORES.get(name, "sigmoid")
 
 
 def pair_labels(checkpoint: Checkpoint, family: Family) -> tuple[str, str]:

@@ -171,3 +171,23 @@ GTE_HEADS = {
     "tags": "classifier",
 }
 PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
+DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "segment", "pooler")} | {
+    "query": "encoder.layer.{i}.attention.self.query_proj",
+    "key": "encoder.layer.{i}.attention.self.key_proj",
+    "value": "encoder.layer.{i}.attention.self.value_proj",
+    "distances": "encoder.rel_embeddings",
+    "distances_norm": "encoder.LayerNorm",
+    "distance_query": "encoder.layer.{i}.attention.self.pos_query_proj",
+    "distance_key": "encoder.layer.{i}.attention.self.pos_key_proj",
+    "convolution": "encoder.conv.conv",
+    "convolution_norm": "encoder.conv.LayerNorm",
+}
+DEBERTA_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
+    "labels_dense": "pooler.dense",
+    "choices_dense": "pooler.dense",
+}
+DEBERTA_LM_HEAD = {  # the masked-LM head of the authors' code
+    "mlm_dense": "lm_predictions.lm_head.dense",
+    "mlm_norm": "lm_predictions.lm_head.LayerNorm",
+    "mlm_bias": "lm_predictions.lm_head",
+}

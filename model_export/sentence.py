@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import normalizers
 
-from packbert.model_export.artifact.manifest import MODULES
+from packbert.model_export.artifact.manifest import MODULES, SENTENCE_SETTINGS
 from packbert.model_export.artifact.pooling import MODES, SECOND_LOG
 from packbert.model_export.checkpoint import Checkpoint, read_json, read_modules
 from packbert.model_export.errors import ExportError
@@ -45,7 +45,8 @@ def optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+TRANSFORMER = "sentence_bert_config.json"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PACKAGE = "sentence_transformers."
 SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the modes are concatenated
     "pooling_mode_cls_token": "cls",
@@ -111,7 +112,8 @@ class SentenceModel:
     lowercase: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
-    similarity: str = ""
+    similarity: str = ""  # one of SIMILARITIES; "" where none is stated
+    kept_dimensions: int = 0  # truncate_dim; 0: all
     sparse: str = ""  # the activation of its sparse vectors; "" where it was not trained for them
 
     @property
@@ -132,12 +134,12 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     is such a module without that option, or a file is damaged.
     """
     folder, model = checkpoint.root, SentenceModel(width=width)
-    listed, settings = read_modules(folder), optional_json(folder / SETTINGS)
+    listed, settings = read_modules(folder), optional_json(folder / SENTENCE_SETTINGS)
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
         return model
     if sparse := splade_activation(folder, listed):
         limits = _limits(folder / listed[0][0] / TRANSFORMER)
-        return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SETTINGS))
+        return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
     for i, (path, kind) in enumerate(listed):
         try:
             model = _read(model, folder, path, kind, first=i == 0)
@@ -151,7 +153,7 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
             break
     if model.layers and isinstance(model.layers[-1], UnitLength):
         model = replace(model, layers=model.layers[:-1], normalize=True)
-    return replace(model, **_prompts(settings, folder / SETTINGS))
+    return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
 
 
 def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bool) -> SentenceModel:
@@ -267,7 +269,11 @@ def _prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if default and default not in prompts:
         known = ", ".join(prompts) or "none"
         raise ExportError(f"{path} sets default_prompt_name to {default!r}, which is not one of its prompts: {known}")
-    return {"prompts": prompts, "default_prompt": default, "similarity": settings.get("similarity_fn_name") or ""}
+    similarity, kept = settings.get("similarity_fn_name"), settings.get("truncate_dim")
+    if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):
+        raise ExportError(f"{path} sets truncate_dim to {kept!r}; it must be a positive integer")
+    stated = similarity if similarity in SIMILARITIES else ""  # sentence-transformers ignores another one
+    return {"prompts": prompts, "default_prompt": default, "similarity": stated, "kept_dimensions": kept or 0}
 
 
 def apply_sentence_settings(files: TokenizerFiles, model: SentenceModel, *, positions: int) -> None:

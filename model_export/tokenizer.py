@@ -23,7 +23,7 @@ from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import BERT_TOKENS, Family
 
-SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
+SENTENCEPIECE = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model")
 FILES = "tokenizer.json, vocab.txt, or vocab.json with merges.txt"
 SOLUTION = "which transformers writes: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 UNLIMITED = 10**6  # transformers writes 1e30 where a tokenizer has no limit

@@ -20,10 +20,11 @@ from packbert.model_export.artifact.cpu import BF16
 HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 MODULES = "modules.json"  # of sentence-transformers
 TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
-SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", "[0-9]_*/*")
+SENTENCE_SETTINGS = "config_sentence_transformers.json"
+SENTENCE_FILES = (MODULES, SENTENCE_SETTINGS, "[0-9]_*/*")
 DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKENIZER_FILES)
 CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # read only without safetensors
+PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without safetensors
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
 UNLIMITED_BYTES = 2**63
 
@@ -67,7 +68,7 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-FORMAT = 8
+FORMAT = 9
 # layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
@@ -124,6 +125,7 @@ class Embedding:
     prompts: Mapping[str, str]  # name -> text before every text
     default_prompt: str  # the name of the prompt of a request that names none; "": no prompt
     similarity: str  # similarity_fn_name; "" where it is not stated
+    kept_dimensions: int  # truncate_dim: how many leading numbers a vector has by default; 0: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ class Manifest:
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without that head
     labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier
     label_scores: str  # how a sequence classifier's logits become scores: "softmax", "sigmoid", "none"
+    relevance_scores: str  # how a cross-encoder's logit becomes a score: "sigmoid", "none"
     special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]

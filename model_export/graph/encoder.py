@@ -13,6 +13,7 @@ from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import Attention, Projections
 from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
 
 
@@ -21,7 +22,8 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
     hidden = parts.architecture.hidden
     dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
     query, key, value = (shift.compensate_dense(one, 2 * layer) for one in dense)
-    return Projections(query=query, key=key, value=value, layer=layer)
+    found = Projections(query=query, key=key, value=value, layer=layer)
+    return found if parts.architecture.relative is None else disentangle(parts, found)
 
 
 def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: int, states: Value) -> Value:
@@ -61,6 +63,8 @@ class Encoder:
         states = [self._embeddings()]
         for i in range(layers - 1):
             states.append(self._layer(i, states[i], states[i]))
+            if i == 0 and self._is_convolved:
+                states[-1] = self._convolve(*states)
         asked = self.g.op("Gather", states[-1], selected, axis=0)
         last = self._layer(layers - 1, asked, states[-1])
         return [
@@ -143,7 +147,8 @@ class Encoder:
                     inner = self._inner(i, self._normed("output_norm", i, attended, between), between)
                     return g.op("Add", linear.affine(g, inner, weight, bias), attended)
                 inner = self._inner(i, attended, between)
-                bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, after)
+                index = None if i == 0 and self._is_convolved else after
+                bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
 
     def _inner(self, layer: int, x: Value, index: int) -> Value:
@@ -161,7 +166,18 @@ class Encoder:
         norm = self._norm(part, layer, index)
         return self.g.op("LayerNormalization", x, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
 
-    def _norm(self, part: str, layer: int, index: int) -> Norm:
+    @property
+    def _is_convolved(self) -> bool:
+        """Whether a convolution of the embeddings is added to the first layer."""
+        relative = self.parts.architecture.relative
+        return relative is not None and bool(relative.convolution)
+
+    def _convolve(self, embedded: Value, states: Value) -> Value:
+        with self.g.scope("layers.0"):
+            norm = self._norm("convolution_norm", 0, 2)
+            return add_convolution(self.g, self.parts, self.linear, self.shift, embedded, states, norm)
+
+    def _norm(self, part: str, layer: int, index: int | None) -> Norm:
         a = self.parts.architecture
         gamma, beta = self._norm_weights(part, a.hidden, layer, index)
         return Norm(gamma=gamma, beta=beta, epsilon=a.norm_epsilon)

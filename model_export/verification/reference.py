@@ -1,13 +1,14 @@
 """The forward pass in float64 that the graphs are compared with."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.families import RelativePositions
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.sentence import Dense, LayerNorm, SentenceModel
 
@@ -99,6 +100,9 @@ class Reference:
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             step = self._prenorm_layer if self.architecture.is_prenorm else self._layer
             states = step(layer, states, ends, self._layer_weights(layer))
+            if layer == 0 and self.architecture.relative is not None and self.architecture.relative.convolution:
+                states = self._convolve(np.split(self.states[0], ends), states)
+                self._offsets[-1] = midrange(states)
             self.states.append(states)
         if self.architecture.is_prenorm:
             size = self.architecture.hidden
@@ -204,7 +208,34 @@ class Reference:
         weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
         for norm in ("output_norm",) if a.is_prenorm and not layer else ("attention_norm", "output_norm"):
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
+        if a.relative is not None:
+            weights |= self._distances(a.relative, layer)
         return weights
+
+    def _distances(self, relative: RelativePositions, layer: int) -> dict[str, Doubles]:
+        """For each term of the scores the projected rows of the table of distances, [heads, rows, head size]."""
+        a = self.architecture
+        table = self._matrix("distances", 2 * relative.span, a.hidden)
+        if relative.is_normed:
+            table = self._norm(table, *(self._vector("distances_norm", kind, a.hidden) for kind in ("weight", "bias")))
+        kind = "" if relative.shares_projections else "distance_"
+        parts = {"c2p": f"{kind}key", "p2c": f"{kind}query"}
+        return {
+            term: self._heads(self._dense(parts[term], table, a.hidden, a.hidden, layer)) for term in relative.terms
+        }
+
+    def _convolve(self, embedded: Sequence[Doubles], states: Doubles) -> Doubles:
+        """LayerNorm(states + f(convolution of the embeddings)); zeros stand around each sequence."""
+        a, relative = self.architecture, self.architecture.relative
+        assert relative is not None
+        kernel = self._parts.weight("convolution", (a.hidden, a.hidden, 3)).load().astype(np.float64)
+        found = []
+        for one in embedded:
+            padded = np.pad(one, ((1, 1), (0, 0)))
+            found.append(sum(padded[tap : tap + len(one)] @ kernel[:, :, tap].T for tap in range(3)))
+        inner = ACTIVATIONS[relative.convolution](np.concatenate(found) + self._vector("convolution", "bias", a.hidden))
+        norm = (self._vector("convolution_norm", kind, a.hidden) for kind in ("weight", "bias"))
+        return self._norm(states + inner, *norm)
 
     def _layer(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
         """The states after a layer, both [tokens, hidden]: a norm after attention, another after feed-forward.
@@ -227,7 +258,8 @@ class Reference:
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        both = [self._attention(layer, *one) for one in zip(*projected, strict=True)]
+        distances = {term: w[term] for term in ("c2p", "p2c") if term in w}
+        both = [self._attention(layer, *one, distances) for one in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
         return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])
 
@@ -237,13 +269,27 @@ class Reference:
             inner = inner * (x @ w["gate"].T + w["gate.bias"])
         return np.asarray(inner @ w["output"].T + w["output.bias"])
 
-    def _attention(self, layer: int, query: Doubles, key: Doubles, value: Doubles) -> tuple[Doubles, Doubles]:
-        """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size))."""
+    def _attention(
+        self, layer: int, query: Doubles, key: Doubles, value: Doubles, distances: Mapping[str, Doubles]
+    ) -> tuple[Doubles, Doubles]:
+        """P V per head of one sequence, [length, hidden], and P = softmax(Q K^T / sqrt(head size)).
+
+        Each of the `distances` (DeBERTa) adds a term to the products and one to what the head size is multiplied by.
+        """
         a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
         if a.rotary:
             q, k = (turned(x, a.rotary[layer].theta, a.rotary[layer].divisor) for x in (q, k))
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
-        scores = np.einsum("hqd,hkd->hqk", q, k) / math.sqrt(a.head_size)
+        scores = np.einsum("hqd,hkd->hqk", q, k)
+        if distances:
+            buckets = self._buckets(len(query))
+        if "c2p" in distances:
+            by_bucket = np.einsum("hqd,hbd->hqb", q, distances["c2p"])
+            scores += np.take_along_axis(by_bucket, buckets[None], axis=2)
+        if "p2c" in distances:  # from the key's side: the distance from key to query is the negative one
+            by_bucket = np.einsum("hkd,hbd->hkb", k, distances["p2c"])
+            scores += np.take_along_axis(by_bucket, buckets.T[None], axis=2).transpose(0, 2, 1)
+        scores /= math.sqrt(a.head_size * (1 + len(distances)))
         if a.positional == "relative":
             scores += self._relative_bias(len(query))
         if a.rotary and a.rotary[layer].window:
@@ -262,6 +308,21 @@ class Reference:
         bucket = np.where(size < 8, size, np.minimum(logarithmic, 15)).astype(np.int64) + 16 * (behind < 0)
         return self._matrix("relative", 32, self.architecture.heads)[bucket].transpose(2, 0, 1)
 
+    def _buckets(self, length: int) -> NDArray[np.int64]:
+        """The row of the table of distances for each query and key, [length, length]."""
+        relative = self.architecture.relative
+        assert relative is not None
+        span, middle = relative.span, relative.buckets // 2
+
+        def row(distance: int) -> int:
+            size = abs(distance)
+            if relative.buckets and size > middle:
+                share = math.log(size / middle) / math.log((relative.longest - 1) / middle)
+                size = middle + math.ceil(share * (middle - 1))
+            return min(max(span + (size if distance > 0 else -size), 0), 2 * span - 1)
+
+        return np.array([[row(query - key) for key in range(length)] for query in range(length)])
+
     def _heads(self, x: Doubles) -> Doubles:
         """[length, hidden] -> [heads, length, head size]."""
         return x.reshape(len(x), self.architecture.heads, self.architecture.head_size).transpose(1, 0, 2)
@@ -272,8 +333,8 @@ class Reference:
         variance = (centred**2).mean(axis=-1, keepdims=True)
         return np.asarray(centred / np.sqrt(variance + self.architecture.norm_epsilon) * weight + bias)
 
-    def _dense(self, part: str, x: Doubles, width: int, out: int) -> Doubles:
-        return np.asarray(x @ self._matrix(part, out, width).T + self._vector(part, "bias", out))
+    def _dense(self, part: str, x: Doubles, width: int, out: int, layer: int = 0) -> Doubles:
+        return np.asarray(x @ self._matrix(part, out, width, layer).T + self._vector(part, "bias", out, layer))
 
     def _matrix(self, part: str, rows: int, columns: int, layer: int = 0) -> Doubles:
         return self._parts.weight(part, (rows, columns), layer=layer).load().astype(np.float64)

@@ -74,7 +74,7 @@ def _embedding(artifact: Artifact, settings: Settings) -> dict[str, Any]:
         "similarity_fn_name": stated.similarity or None,
         "embedding": {
             "decided_by": defaults.decided_by,
-            "dimensions": artifact.manifest.outputs[defaults.pooling].shape[-1],
+            "dimensions": defaults.kept_dimensions or artifact.manifest.outputs[defaults.pooling].shape[-1],
             "modules": stated.modules,
             "left_out": stated.left_out,
             "include_prompt": stated.include_prompt,

@@ -21,6 +21,7 @@ class EmbeddingDefaults:
     pooling: str  # the output that is the vector
     normalize: bool  # in /embed
     openai_normalize: bool  # in /v1/embeddings: unit length, as OpenAI's, unless BERT_NORMALIZE says otherwise
+    kept_dimensions: int | None  # how many leading numbers its vectors have; None: all
     decided_by: str  # the settings or the artifact, in words
 
 
@@ -38,6 +39,7 @@ def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefau
         pooling=pooling,
         normalize=normalize,
         openai_normalize=settings.normalize is not False,
+        kept_dimensions=(stated.kept_dimensions or None) if pooling == stated.pooling else None,
         decided_by=" and ".join(chosen) if chosen else "the artifact",
     )
 

@@ -118,8 +118,12 @@ def check_dimensions(request: VectorFields, width: int) -> None:
 
 
 async def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:
-    vectors = [row[pooling][0] for row in result.rows]
-    return result.finish(await stack_vectors(vectors, request, normalize=tasks.embedding.normalize))
+    defaults, vectors = tasks.embedding, [row[pooling][0] for row in result.rows]
+    kept = defaults.kept_dimensions if pooling == defaults.pooling and request.dimensions is None else None
+    if kept is not None and request.normalize is not None:  # cut, then scaled, if the request says so
+        request = request.model_copy(update={"dimensions": kept})
+    made = await stack_vectors(vectors, request, normalize=defaults.normalize)
+    return result.finish(made if kept is None else np.ascontiguousarray(made[:, :kept]))
 
 
 async def stack_vectors(
@@ -145,13 +149,36 @@ async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:
-    """[sentences] float32: the cosine of each sentence with the source sentence."""
+    """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
-    return await cosines(tasks, source, sentences, request, name="source_sentence", timeout_seconds=timeout_seconds)
+    return await similarities(
+        tasks, source, sentences, request, name="source_sentence", timeout_seconds=timeout_seconds
+    )
 
 
-async def cosines(
+def similarity_fields(manifest: Manifest) -> dict[str, bool]:
+    """Of the vectors that `compare` reads: for a cosine of unit length, for others as `encode` gives them."""
+    return {"normalize": True} if manifest.embedding.similarity in ("", "cosine") else {}
+
+
+def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The similarity of vectors [..., dimensions], as sentence-transformers computes it: of a distance the negative.
+
+    A row at a time: a matrix product would round a row differently by the number of rows.
+    """
+    match manifest.embedding.similarity:
+        case "dot":
+            return np.asarray((first * second).sum(axis=-1))
+        case "euclidean":
+            return np.asarray(-np.linalg.norm(first - second, axis=-1))
+        case "manhattan":
+            return np.asarray(-np.abs(first - second).sum(axis=-1))
+        case _:
+            return np.asarray(np.clip((first * second).sum(axis=-1), -1.0, 1.0))
+
+
+async def similarities(
     tasks: Tasks, text: str, others: Sequence[str], fields: TruncationFields, *, name: str, timeout_seconds: float
 ) -> TaskResult:
     """[others] float32, of the vectors that `embed` gives for the same fields.
@@ -161,7 +188,7 @@ async def cosines(
     """
     tasks.check_count(others)
     shared = {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
-    request = EmbedRequest.model_validate(shared | {"inputs": [text, *others], "normalize": True})
+    request = EmbedRequest.model_validate(shared | {"inputs": [text, *others]} | similarity_fields(tasks.manifest))
     try:
         result = await embed(tasks.allowing(1 + len(others)), request, timeout_seconds=timeout_seconds)
     except ServiceError as error:
@@ -171,5 +198,4 @@ async def cosines(
             error.index -= 1
         raise
     first, *_ = vectors = np.asarray(result.value, np.float64)
-    # a matrix product would round a row differently by the number of rows
-    return result.finish(np.clip((vectors[1:] * first).sum(axis=-1), -1.0, 1.0).astype(np.float32))
+    return result.finish(compare(tasks.manifest, vectors[1:], first).astype(np.float32))

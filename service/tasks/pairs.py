@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
 from packbert.service.tasks.base import TaskResult, Tasks
-from packbert.service.tasks.embed import cosines, embed_texts
+from packbert.service.tasks.embed import compare, embed_texts, similarities, similarity_fields
 from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields, as_text
-from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS, sigmoid
+from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
 
@@ -38,8 +38,8 @@ async def score_pairs(
 ) -> TaskResult:
     """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
 
-    As in /rerank: a cross-encoder's score is the sigmoid of its logit, or the logit if `raw`; another model's is the
-    cosine of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    As in /rerank: a cross-encoder's score is its activation's of the logit, or the logit if `raw`; another model's is
+    the similarity of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
     """
     if len(first) not in (1, len(second)) or not second:
         counts = f"{len(first)} first and {len(second)} second texts"
@@ -59,7 +59,7 @@ async def _score_relevance(
     """[pairs] float64 by a cross-encoder."""
     result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
     logits = result.value[:, 0]
-    return result.finish(logits if raw else sigmoid(logits))
+    return result.finish(logits if raw else SCORE_FUNCTIONS[tasks.manifest.relevance_scores](logits))
 
 
 async def _score_cosines(
@@ -67,7 +67,7 @@ async def _score_cosines(
 ) -> TaskResult:
     """As `score_pairs`. The index of an error is that of the text in `first` or in `second`, which it names."""
     truncation = {name: getattr(request, name) for name in TruncationFields.model_fields}
-    fields = EmbeddingFields.model_validate(truncation | {"normalize": True})
+    fields = EmbeddingFields.model_validate(truncation | similarity_fields(tasks.manifest))
     try:
         result = await embed_texts(tasks, [*first, *second], fields, timeout_seconds=timeout_seconds)
     except ServiceError as error:
@@ -77,7 +77,7 @@ async def _score_cosines(
             error.index -= len(first) if side == "second" else 0
         raise
     vectors = result.value.astype(np.float64)
-    return result.finish(np.clip((vectors[: len(first)] * vectors[len(first) :]).sum(axis=-1), -1.0, 1.0))
+    return result.finish(compare(tasks.manifest, vectors[: len(first)], vectors[len(first) :]))
 
 
 NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
@@ -115,12 +115,12 @@ def _score(logits: NDArray[np.generic], labels: Sequence[str]) -> dict[str, Any]
 async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, timeout_seconds: float) -> TaskResult:
     """[texts] scores, higher is better, in the order of the texts.
 
-    A cross-encoder reads each pair (query, text): its score is the sigmoid of its logit, or the logit itself
-    (float64). Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    A cross-encoder reads each pair (query, text): its score is what its checkpoint makes of the logit, by default the
+    sigmoid, or the logit itself (float64). Raises NoSuchHead for another model without BERT_RERANK=cosine.
     """
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
-        return await cosines(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
+        return await similarities(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
     pairs = [(request.query, text) for text in texts]
     return await _score_relevance(tasks, pairs, request, raw=request.raw_scores, timeout_seconds=timeout_seconds)
 

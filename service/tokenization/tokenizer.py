@@ -49,6 +49,7 @@ class Tokenizer:
     _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of both
     _known_words: KnownWords | None = field(init=False, repr=False)
     _splitter: WindowSplitter = field(init=False, repr=False)
+    _takes_pairs: bool = field(init=False, repr=False)  # not where the model has one segment and a pair has two
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
@@ -60,6 +61,9 @@ class Tokenizer:
         self._word_ends = find_word_ends(self._masking)
         self._known_words = KnownWords.of(self._plain, self.artifact.manifest.max_tokens)
         self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
+        self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
+            self._plain.encode("a", "b").type_ids
+        )
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
         self.scheduler = TokenizingScheduler(self._thread, self.report)
@@ -68,13 +72,22 @@ class Tokenizer:
         self._thread.shutdown(wait=True)
 
     def measure(self, texts: Texts) -> list[int]:
-        """The characters of each text. Raises Invalid with the index of one that has too many."""
+        """The characters of each text. Raises Invalid with the index of one that has too many, and as `check_pairs`."""
+        if not self._takes_pairs and not all(isinstance(text, str) for text in texts):
+            self.check_pairs()
         sizes, most = count_each(texts), self.max_characters
         for index, size in enumerate(sizes):
             if size > most:
                 message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
                 raise Invalid(message, code="too_long", index=index)
         return sizes
+
+    def check_pairs(self) -> None:
+        """Raises Invalid where the model does not take pairs."""
+        if not self._takes_pairs:
+            raise Invalid(
+                "this model has one segment, and its tokenizer gives a pair two: it takes single texts", code="pair"
+            )
 
     def encode_sync(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """Cuts texts that are too long on the side `truncate`; raises Invalid with the text's index if that is None."""
@@ -131,6 +144,7 @@ class Tokenizer:
 
         Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
         """
+        self.check_pairs()
         shared = self._of_jobs(texts, self.measure(texts), options, truncate, self.artifact.manifest.max_tokens)
         shared["word_ends"] = self._word_ends
         return _sampled(HypothesesJob(**shared, hypotheses=hypotheses, frame=PairFrame.of(self._plain)))

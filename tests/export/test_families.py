@@ -100,16 +100,8 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
 @pytest.mark.parametrize(
     "name",
     [
-        "albert",
-        "ernie",
-        "mpnet",
-        "modernbert",
-        "modernbert-tags",
-        "bert-tags",
-        "roberta-labels",
-        "electra-labels",
-        "roberta-spans",
-        "electra-choices",
+        *("albert", "ernie", "mpnet", "modernbert", "modernbert-tags", "bert-tags", "roberta-labels", "electra-labels"),
+        *("roberta-spans", "electra-choices", "deberta-v2", "deberta-v2-convolution", "deberta-v2-one-term"),
     ],
 )
 def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:

@@ -71,6 +71,12 @@ def config(**keys: object) -> Damage:
     return damage
 
 
+def modules(kind: str) -> Damage:
+    """Lists one module of sentence-transformers."""
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"sentence_transformers.models.{kind}"}]
+    return lambda folder: (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
+
+
 def eight_bits(folder: Path) -> None:
     """A safetensors file with one weight of a type that NumPy does not have."""
     header = json.dumps({POOLER: {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
@@ -171,12 +177,14 @@ DAMAGES = {
         "as F8_E4M3, which is not supported: convert with BertForPreTraining.from_pretrained",
     ),
     "names with something before": (
-        weights(lambda w: {f"module.{n}": a for n, a in w.items()}),
-        "only 'module.bert.embeddings.word",
+        weights(lambda w: {f"model.{n}": a for n, a in w.items()}),
+        "only 'model.bert.embeddings.word",
     ),
+    "a table of words": (modules("StaticEmbedding"), "is a StaticEmbedding of sentence-transformers, a table of word"),
+    "several models": (modules("Router"), "is a Router of sentence-transformers, several models in one"),
     "an adapter": (
         lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
-        "holds an adapter of peft: merge it into its model",
+        "holds an adapter of type None; only LORA is merged here",
     ),
     "a pointer of Git LFS": (
         lambda folder: (folder / "model.safetensors").write_text(

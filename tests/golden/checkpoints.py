@@ -9,6 +9,7 @@ import transformers
 from tokenizers_of_families import (
     ALBERT,
     CAMEMBERT,
+    DEBERTA,
     XLM_ROBERTA,
     Writer,
     byte_pairs,
@@ -68,6 +69,18 @@ MODERNBERT = {
 }
 GTE = BERT | {"type_vocab_size": 1}
 ELECTRA = BERT | {"embedding_size": 16}
+DEBERTA_V3 = SIZES | {
+    "max_position_embeddings": 144,
+    "type_vocab_size": 0,
+    "pad_token_id": 0,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "position_buckets": 16,
+    "max_relative_positions": 100,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+}
 MULTI = {"problem_type": "multi_label_classification"}
 ONE = {"problem_type": "regression", "id2label": {0: "grade"}, "label2id": {"grade": 0}}
 
@@ -191,6 +204,10 @@ FAMILIES = {
         masked("Gte", GTE, XLM_ROBERTA, segments=1),
         fine_tuned("Gte", GTE, XLM_ROBERTA, segments=1, heads=("labels", "tags")),
     ),
+    "deberta-v2": (
+        masked("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
+        fine_tuned("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
+    ),
 }
 CHECKPOINTS = {name: pretraining for name, (pretraining, _) in FAMILIES.items()}
 CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() for head, row in heads.items()}
@@ -199,4 +216,21 @@ CHECKPOINTS["modernbert-mean"] = fine_tuned(
 )["labels"]
 CHECKPOINTS["electra-discriminator"] = Checkpoint(
     kind="ElectraForPreTraining", config=BERT | {"embedding_size": 32}, write_tokenizer=word_piece, logits="replaced"
+)
+# as of v2-xlarge: a convolution, the authors' masked-LM head; own projections of the distances, each of which counts
+CHECKPOINTS["deberta-v2-convolution"] = Checkpoint(
+    kind="DebertaV2ForMaskedLM",
+    config=DEBERTA_V3
+    | {"share_att_key": False, "position_buckets": -1, "max_relative_positions": -1, "norm_rel_ebd": "none"}
+    | {"conv_kernel_size": 3, "conv_act": "gelu", "legacy": False},
+    write_tokenizer=DEBERTA,
+    segments=0,
+    logits="vocabulary",
+)
+CHECKPOINTS["deberta-v2-one-term"] = Checkpoint(
+    kind="DebertaV2ForSequenceClassification",
+    config=DEBERTA_V3 | {"pos_att_type": "p2c", "conv_kernel_size": 3, "num_hidden_layers": 2},
+    write_tokenizer=made_fast(DEBERTA),
+    segments=0,
+    logits="labels",
 )

@@ -40,6 +40,8 @@ class Case:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     calls: tuple[dict[str, str], ...] = ({},)  # the other arguments of encode
+    truncate_dim: int | None = None
+    similarity: str | None = None
     old_layout: bool = False  # the transformer in 0_Transformer
 
 
@@ -68,6 +70,9 @@ CASES = {
     "short-without-prompt": Case(
         modes="weightedmean", include_prompt=False, max_seq_length=16, prompts=PROMPTS, calls=PROMPTED
     ),
+    "truncated": Case(modes="mean", after=("normalize",), truncate_dim=12, similarity="dot"),
+    "euclidean": Case(modes="cls", truncate_dim=20, similarity="euclidean"),
+    "manhattan": Case(modes="mean", similarity="manhattan"),
 }
 ACTIVATIONS = {
     "tanh": torch.nn.Tanh,
@@ -92,6 +97,7 @@ def make(name: str, case: Case) -> None:
     model = SentenceTransformer(
         modules=modules, prompts=case.prompts, default_prompt_name=case.default_prompt, device="cpu"
     )
+    model.truncate_dim, model.similarity_fn_name = case.truncate_dim, case.similarity
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as saved:
@@ -108,6 +114,9 @@ def make(name: str, case: Case) -> None:
     texts = [*SHORT, *LONG]
     answers = [{"arguments": call, "vectors": rounded(model.encode(texts, **call))} for call in case.calls]
     content = {"texts": texts, "similarity": model.similarity_fn_name, "calls": answers}
+    if case.similarity is not None:  # of the first text to the others
+        vectors = model.encode(texts)
+        content["similarities"] = rounded(model.similarity(vectors[:1], vectors[1:]).numpy())[0]
     (folder / "answers.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
     for file in folder.rglob("*"):
         file.chmod(0o755 if file.is_dir() else 0o644)

@@ -25,6 +25,7 @@ FAMILIES = {  # the labels' order decides which of them is contradiction
     "albert": FIRST,
     "ernie": LAST,
     "electra": LAST,
+    "deberta-v2": FIRST,
 }
 TEXTS = (
     "The cat sat on the mat.",

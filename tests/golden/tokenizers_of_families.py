@@ -107,7 +107,7 @@ def unigrams(name: str, *, extra: int, **options: object) -> Writer:
     return made_fast(write)
 
 
-ORIGINAL_FILES = ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
+ORIGINAL_FILES = ("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 
 
 def made_fast(write: Writer) -> Writer:
@@ -146,3 +146,15 @@ ALBERT = unigrams(
 word_piece_of_mpnet = made_fast(_word_piece_of_mpnet)
 XLM_ROBERTA = unigrams("sentencepiece.bpe.model", extra=2)  # <pad> and <mask>
 CAMEMBERT = unigrams("sentencepiece.bpe.model", extra=5)  # four in front, <mask> at the end
+DEBERTA = unigrams(
+    "spm.model",
+    extra=1,  # [MASK]
+    pad_id=0,
+    bos_id=1,
+    eos_id=2,
+    unk_id=3,
+    pad_piece="[PAD]",
+    bos_piece="[CLS]",
+    eos_piece="[SEP]",
+    unk_piece="[UNK]",
+)

@@ -28,7 +28,7 @@ TEI_ROUTES = {
         embed.similarity,
         inputs.SimilarityRequest,
         inputs.SimilarityResponse,
-        "The cosine of each sentence with the source sentence, in the format of text-embeddings-inference",
+        "The similarity of each sentence to the source sentence, in the format of text-embeddings-inference",
     ),
 }
 

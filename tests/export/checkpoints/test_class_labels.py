@@ -10,10 +10,15 @@ from packbert.model_export.labels import classifier_of
 
 
 class SequenceClassifier:
-    """The weights of a checkpoint with a classifier of texts."""
+    """The weights of a checkpoint with a classifier of texts into two classes."""
+
+    head = ""
 
     def has(self, part: str) -> bool:
         return part == "labels"
+
+    def rows(self, part: str) -> int:
+        return 2 if part == "labels" else 0
 
 
 def classifier(**config: Any) -> tuple[tuple[str, ...], str]:

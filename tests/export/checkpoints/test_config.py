@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from tests.export.goldens import expected, run
@@ -45,6 +47,23 @@ CHANGES = {
     },
     "ernie": BERT | {"use_task_id": False, "task_type_vocab_size": 2},
     "electra": BERT | {"embedding_size": 8},
+    "deberta-v2": {key: value for key, value in BERT.items() if key != "max_position_embeddings"}
+    | {
+        "pos_att_type": ["c2p"],
+        "share_att_key": False,
+        "norm_rel_ebd": "none",
+        "position_buckets": 12,
+        "max_relative_positions": 60,
+        "relative_attention": False,
+        "position_biased_input": True,
+        "conv_kernel_size": 3,
+    },
+    "deberta-v2-convolution": {
+        "conv_act": "tanh",
+        "conv_kernel_size": 5,
+        "conv_groups": 2,
+        "max_relative_positions": 64,
+    },
 }
 CASES = [(family, key) for family, changes in CHANGES.items() for key in changes]
 
@@ -102,3 +121,30 @@ def test_a_pad_token_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path) ->
     source = changed("roberta", tmp_path / "checkpoint", pad_token_id=0)
     with pytest.raises(ExportError, match="pad_token_id to 0, which has no position, but the tokenizer pads with 1"):
         export(source, tmp_path / "artifact", precision="fp32")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_prefix_that_a_wrapper_gave_to_all_weights_is_removed_and_reported(prefix: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
+    stored = load_file(GOLDEN / "bert" / "model.safetensors")
+    wrapped = {prefix + name: array for name, array in stored.items()}
+    save_file(wrapped, tmp_path / "checkpoint" / "model.safetensors")
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.names == stored.keys()
+    assert len([what for what in checkpoint.assumed if what.startswith("names without")]) == prefix.count(".")
+
+
+@pytest.mark.parametrize(("name", "head", "rows"), [("bert-labels", "labels", 3), ("bert-tags", "tags", 5)])
+def test_head_says_what_a_classifier_without_architectures_classifies(
+    name: str, head: str, rows: int, tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path / "checkpoint")
+    config = json.loads((GOLDEN / name / "config.json").read_text("utf-8"))
+    kept = {key: value for key, value in config.items() if key not in ("id2label", "label2id")}
+    stated = json.dumps(kept | {"architectures": ["BertModel"]})
+    (tmp_path / "checkpoint" / "config.json").write_text(stated, "utf-8")
+    with pytest.raises(ExportError, match="--head labels or --head tags"):
+        export(tmp_path / "checkpoint", tmp_path / "artifact")
+    manifest = export(tmp_path / "checkpoint", tmp_path / "artifact", head=head)
+    assert head in manifest.heads
+    assert manifest.labels == tuple(f"LABEL_{number}" for number in range(rows))

@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {  # modules, 
         r"module 2 of .*, sentence_transformers\.models\.LSTM, is not computed: the vectors would not be",
     ),
     "before pooling": (("Transformer", "WeightedLayerPooling", "Pooling"), {}, "WeightedLayerPooling, is not computed"),
-    "other first": (("StaticEmbedding", "Normalize"), {}, "StaticEmbedding, is not computed at this place"),
+    "other first": (("BoW", "Normalize"), {}, "BoW, is not computed at this place"),
     "unknown mode": (
         ("Transformer", "Pooling"),
         {"1_Pooling/config.json": {"pooling_mode": "median"}},

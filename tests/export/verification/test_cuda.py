@@ -106,6 +106,15 @@ def test_the_size_of_the_heads_decides_which_attention_an_artifact_for_cuda_has(
     assert attention_for("fp32", "cpu", sizes).layout == PACKED_ROWS
 
 
+@pytest.mark.parametrize(("precision", "close"), [("fp32", 1e-5), ("fp16", 2e-2)])
+def test_attention_that_reads_distances_is_computed_in_rows(tmp_path: Path, precision: str, close: float) -> None:
+    checkpoint = GOLDEN / "deberta-v2-convolution"
+    manifest = export(checkpoint, tmp_path / "artifact", precision=precision, device="cuda")
+    assert manifest.layout == PACKED_ROWS
+    for output in ("tokens", "layer_tokens", "fill_mask", "attention"):
+        assert manifest.verification[f"{output}_max_abs_error"] < close, output
+
+
 def test_attention_is_packed_as_the_flash_kernel_expects(artifact: Path) -> None:
     graph = load(artifact / MODEL, load_external_data=False).graph
     layers = [node for node in graph.node if node.op_type == "PackedMultiHeadAttention"]

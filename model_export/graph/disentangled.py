@@ -1,0 +1,269 @@
+"""Disentangled attention (He et al. 2021, DeBERTa), in rows, and the convolution beside the first layer.
+
+The score of tokens i and j is (q_i k_j + q_i K_b + k_j Q_b) / sqrt(terms * head size). K and Q are tables of projected
+distances, which are computed at export, and b is the bucket of i - j. A model may lack either of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.model_export.checkpoint import NamedWeights
+from packbert.model_export.families import CONVOLUTION_WIDTH, RelativePositions
+from packbert.model_export.graph.attention import (
+    Attention,
+    Bf16PackedRows,
+    CumulativeLengths,
+    FusedPackedRows,
+    PackedRows,
+    PlainRows,
+    Projections,
+)
+from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
+from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.linear import Linear, Norm
+from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
+
+CONTENT_TO_POSITION = "c2p"  # the term with K; the other one has Q
+
+
+def bucket_rows(relative: RelativePositions, positions: int) -> NDArray[np.int32]:
+    """The row of the tables for each distance from 1 - `positions` to `positions` - 1; ascending."""
+    distances = np.arange(1 - positions, positions)
+    far = np.abs(distances)
+    if relative.buckets:  # the nearer half of them holds a distance each, the others are logarithmic
+        near = relative.buckets // 2
+        steps = np.log(np.maximum(far, near) / near) / np.log((relative.longest - 1) / near) * (near - 1)
+        far = np.where(far <= near, far, np.ceil(steps).astype(np.int64) + near)
+    rows = np.clip(np.sign(distances) * far + relative.span, 0, 2 * relative.span - 1)
+    return np.asarray(rows, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class DisentangledProjections(Projections):
+    """The queries are divided by the root of the number of terms, so that the scale of the scores is the usual one."""
+
+    tables: Mapping[str, LazyWeight]  # by term, [heads, 2 * span, head size], with the scale of the scores
+
+    def keys_and_values(self) -> Dense:
+        """The joint projection. The keys have their bias, since it does not add the same to all scores of a query."""
+        biases = (self.key[1], LazyWeight(self.value[1].shape, lambda: np.zeros(self.value[1].shape, np.float32)))
+        return _join(self.key[0], self.value[0]), _join(*biases)
+
+
+def _join(first: LazyWeight, second: LazyWeight) -> LazyWeight:
+    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+    return LazyWeight(shape, lambda: np.concatenate([first.load(), second.load()]))
+
+
+def _scale(weight: LazyWeight, factor: float) -> LazyWeight:
+    return LazyWeight(weight.shape, lambda: weight.load() * np.float32(factor))
+
+
+def disentangle(parts: NamedWeights, projections: Projections) -> DisentangledProjections:
+    """A layer's `projections` with its tables."""
+    a, relative = parts.architecture, parts.architecture.relative
+    assert relative is not None
+    share = (1 + len(relative.terms)) ** -0.5
+    tables = {}
+    for term in sorted(relative.terms):
+        side, factor = ("key", 1.0) if term == CONTENT_TO_POSITION else ("query", share)
+        part = side if relative.shares_projections else f"distance_{side}"
+        dense = parts.dense(part, a.hidden, a.hidden, layer=projections.layer)
+        tables[term] = _project_distances(parts, relative, dense, factor * a.head_size**-0.5)
+    query = (_scale(projections.query[0], share), _scale(projections.query[1], share))
+    return DisentangledProjections(
+        query=query, key=projections.key, value=projections.value, layer=projections.layer, tables=tables
+    )
+
+
+def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: Dense, scale: float) -> LazyWeight:
+    """The distances through `dense`, times `scale`: [heads, 2 * span, head size]."""
+    a, rows = parts.architecture, 2 * relative.span
+    stored = parts.weight("distances", (rows, a.hidden))
+    norm = parts.norm("distances_norm", a.hidden) if relative.is_normed else None
+
+    def load() -> Array:
+        x = stored.load().astype(np.float64)
+        if norm is not None:
+            x -= x.mean(axis=-1, keepdims=True)
+            x /= np.sqrt((x**2).mean(axis=-1, keepdims=True) + a.norm_epsilon)
+            x = x * norm[0].load() + norm[1].load()
+        projected = (x @ dense[0].load().T + dense[1].load()) * scale
+        return np.ascontiguousarray(projected.reshape(rows, a.heads, a.head_size).transpose(1, 0, 2), np.float32)
+
+    return LazyWeight((a.heads, rows, a.head_size), load)
+
+
+@dataclass(slots=True)
+class DisentangledRows(PackedRows):
+    """As PackedRows, with the scores of the distances added to the bias in each layer.
+
+    The tables are cut to the rows that the batch needs: 127 of 512 where its longest text has 64 tokens.
+    """
+
+    _rows: Mapping[bool, Value] = field(init=False)  # by `last`, [rows, heads, queries, width]: each pair's table row
+    _cut: tuple[Value, ...] = field(init=False, default=())  # inputs of Slice that cut the tables; none: they are whole
+
+    def declare(self, selected: Value) -> None:
+        PackedRows.declare(self, selected)
+        g = self.g
+        positions = g.input("positions", "int32", ["tokens"])
+        slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
+        query_chosen = g.input("query_chosen", "int32", ["rows", "queries"])
+        with g.scope("distances"):
+            keys = g.op("Gather", positions, slot_tokens, axis=0)
+            chosen = g.op("Gather", g.op("Gather", positions, selected, axis=0), query_chosen, axis=0)
+            self._cut = self._find_cut(slot_tokens)
+            self._rows = {False: self._table_rows(keys, keys), True: self._table_rows(chosen, keys)}
+
+    def context(
+        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
+    ) -> Value:
+        assert isinstance(projections, DisentangledProjections)
+        g, index = self.g, self._selected if last else self._all
+        with g.scope("query"):
+            query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
+        with g.scope("key_value"):
+            both = linear.affine(g, key_value_states, *projections.keys_and_values())
+            key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
+        bias = self._add_distances(index.bias, projections, query, key, self._rows[last])
+        return self._join_heads(self._attend(query, key, value, bias), index.output)
+
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        assert isinstance(projections, DisentangledProjections)
+        g, size = self.g, self.hidden // self.heads
+        with g.scope("query"):
+            query = linear.affine(g, states, *projections.query)
+        with g.scope("key_value"):
+            both = linear.affine(g, states, *projections.keys_and_values())
+        ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
+        shape = g.constant(np.array([0, self.heads, size], np.int64))  # 0: as many tokens
+        query, key = (
+            g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, g.op("Slice", both, *ends))
+        )
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
+        with g.scope("distances"):  # the position of each token without Shape, which CUDA graphs must not have
+            column = g.op("Gather", states, g.constant(np.array(0, np.int64)), axis=1)
+            ones = g.op("Cast", g.op("Equal", column, column), to=int(TYPES["int32"]))
+            positions = g.op("CumSum", ones, g.constant(np.array(0, np.int64)), exclusive=1)
+            one_row = g.op("Unsqueeze", positions, g.constant(np.array([0])))
+            rows = g.op("Squeeze", self._table_rows(one_row, one_row), g.constant(np.array([0], np.int64)))
+        return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)
+
+    def _add_distances(
+        self, bias: Value, projections: DisentangledProjections, query: Value, key: Value, rows: Value
+    ) -> Value:
+        """`bias` plus the scores of queries with table K and of keys with table Q; [..., heads, queries, keys]."""
+        g = self.g
+        with g.scope("distances"):
+            for term, table in projections.tables.items():
+                stored = g.weight(term, table)
+                stored = g.op("Slice", stored, *self._cut) if self._cut else stored
+                left, right, axis = (query, stored, -1) if term == CONTENT_TO_POSITION else (stored, key, -2)
+                products = g.contrib("FusedMatMul", left, right, transB=1)
+                bias = g.op("Add", g.op("GatherElements", products, rows, axis=axis), bias)
+            return bias
+
+    def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:
+        """Starts, ends and axes of the rows for the distances within a row."""
+        g, rows = self.g, bucket_rows(self._relative, self.parts.architecture.positions).astype(np.int64)
+        positions = self.parts.architecture.positions
+        starts, ends = rows[:positions][::-1], rows[positions - 1 :] + 1
+        width = g.op("Shape", slot_tokens, start=1)
+        farthest = g.op("Sub", g.op("Min", width, g.constant(np.int64(len(starts)))), g.constant(np.int64(1)))
+        found = (g.op("Gather", g.constant(one), farthest, axis=0) for one in (starts, ends))
+        return *found, g.constant(np.array([1], np.int64))
+
+    def _table_rows(self, queries: Value, keys: Value) -> Value:
+        """[rows, heads, queries, keys] from the positions [rows, queries] and [rows, keys]: each pair's table row.
+
+        Pairs of different texts also have one; separating_bias masks them.
+        """
+        g, positions = self.g, self.parts.architecture.positions
+        query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
+        distance = g.op("Sub", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
+        at = g.op("Add", distance, g.constant(np.int32(positions - 1)))
+        rows = g.op("Gather", g.constant(bucket_rows(self._relative, positions)), at, axis=0)
+        if self._cut:
+            rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
+        return g.op("Expand", rows, g.constant(np.array([1, self.heads, 1, 1], np.int64)))
+
+    @property
+    def _relative(self) -> RelativePositions:
+        relative = self.parts.architecture.relative
+        assert relative is not None
+        return relative
+
+
+@dataclass(slots=True)
+class FusedDisentangledRows(DisentangledRows, FusedPackedRows):
+    """As FusedPackedRows, for int8."""
+
+
+@dataclass(slots=True)
+class Bf16DisentangledRows(DisentangledRows, Bf16PackedRows):
+    """As Bf16PackedRows."""
+
+
+@dataclass(slots=True)
+class PlainDisentangledRows(DisentangledRows, PlainRows):
+    """As PlainRows, with whole tables: where to cut them would need a Shape."""
+
+    def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
+        return ()
+
+
+DISENTANGLED: Mapping[type[Attention], type[DisentangledRows]] = {
+    PackedRows: DisentangledRows,
+    FusedPackedRows: FusedDisentangledRows,
+    Bf16PackedRows: Bf16DisentangledRows,
+    CumulativeLengths: PlainDisentangledRows,  # whose kernels have no bias that depends on the query
+    PlainRows: PlainDisentangledRows,
+}
+
+
+def add_convolution(
+    g: GraphBuilder, parts: NamedWeights, linear: Linear, shift: Shift, embedded: Value, states: Value, norm: Norm
+) -> Value:
+    """LayerNorm(states + f(convolution of `embedded`)), both [tokens, hidden]; zeros stand around a sequence.
+
+    `embedded` is activation 0 of `shift`, and `norm` produces activation 2.
+    """
+    a, relative = parts.architecture, parts.architecture.relative
+    assert relative is not None
+    shape = (a.hidden, a.hidden, CONVOLUTION_WIDTH)
+    kernel, bias = parts.weight("convolution", shape), parts.bias("convolution", a.hidden)
+    total = LazyWeight(shape[:2], lambda: kernel.load().sum(axis=2))
+    flat = LazyWeight(
+        (a.hidden, CONVOLUTION_WIDTH * a.hidden), lambda: kernel.load().transpose(0, 2, 1).reshape(a.hidden, -1)
+    )
+    with g.scope("convolution"):
+        taken = shift.taken(0, a.hidden)
+        zero = g.weight("zero", LazyWeight((1, a.hidden), lambda: -taken.load()[None]))
+        together = g.op("Concat", *_neighbours(g, embedded, zero), axis=-1)
+        inner = linear.linear_activation(
+            g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
+        )
+        added = g.op("Add", states, inner)
+        return g.op("LayerNormalization", added, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+
+
+def _neighbours(g: GraphBuilder, x: Value, zero: Value) -> tuple[Value, Value, Value]:
+    """The states before, at and after each token; `zero` [1, hidden] where the sequence has none."""
+    positions = g.input("positions", "int32", ["tokens"])
+    last, end = (g.constant(np.array([number], np.int64)) for number in (-1, np.iinfo(np.int64).max))
+    start, one = (g.constant(np.array([number], np.int64)) for number in (0, 1))
+    zero_position = g.constant(np.array([0], np.int32))
+    is_first = g.op("Equal", positions, zero_position)
+    after = g.op("Concat", g.op("Slice", positions, one, end), zero_position, axis=0)
+    is_last = g.op("Equal", after, zero_position)
+    before = g.op("Concat", zero, g.op("Slice", x, start, last, start), axis=0)
+    behind = g.op("Concat", g.op("Slice", x, one, end, start), zero, axis=0)
+    return (
+        g.op("Where", g.op("Unsqueeze", is_first, one), zero, before),
+        x,
+        g.op("Where", g.op("Unsqueeze", is_last, one), zero, behind),
+    )

@@ -1,0 +1,149 @@
+"""A LoRA adapter is merged into its base: W + alpha / r * B A."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from packbert.model_export.__main__ import main
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.checkpoint import Checkpoint
+from packbert.model_export.errors import ExportError
+from packbert.model_export.export import export
+from tests.paths import GOLDEN
+
+RANK = 4
+WRAPPER = "base_model.model."
+Arrays = dict[str, np.ndarray]
+MODULES = {
+    "bert": ("bert.", "encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense"),
+    "roberta": ("roberta.", "encoder.layer.0.attention.self.value", "encoder.layer.2.intermediate.dense"),
+    "deberta-v2": ("deberta.", "encoder.layer.0.attention.self.query_proj", "encoder.layer.1.attention.output.dense"),
+}
+
+
+def write_adapter(folder: Path, base: Path | str, arrays: Arrays, **config: object) -> Path:
+    folder.mkdir()
+    stated = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": RANK, "lora_alpha": 6} | config
+    (folder / "adapter_config.json").write_text(json.dumps(stated), "utf-8")
+    save_file({WRAPPER + name: array for name, array in arrays.items()}, folder / "adapter_model.safetensors")
+    return folder
+
+
+def factors(base: Arrays, *modules: str) -> Arrays:
+    """Random A and B for the weights of these modules."""
+    random, found = np.random.default_rng(3), Arrays()
+    for module in modules:
+        out, width = base[f"{module}.weight"].shape
+        for side, shape in (("A", (RANK, width)), ("B", (out, RANK))):
+            found[f"{module}.lora_{side}.weight"] = random.normal(0, 0.3, shape).astype(np.float32)
+    return found
+
+
+def product(arrays: Arrays, module: str) -> np.ndarray:
+    return arrays[f"{module}.lora_B.weight"] @ arrays[f"{module}.lora_A.weight"]
+
+
+def loaded(checkpoint: Checkpoint, name: str, like: np.ndarray) -> np.ndarray:
+    return checkpoint.weight(name, shape=like.shape).load()
+
+
+@pytest.mark.parametrize("family", sorted(MODULES))
+@pytest.mark.parametrize(
+    ("settings", "scale"), [({}, 1.5), ({"use_rslora": True}, 3.0), ({"fan_in_fan_out": True}, 1.5)]
+)
+def test_the_product_is_added_with_the_scale_of_the_config(
+    family: str, settings: dict[str, Any], scale: float, tmp_path: Path
+) -> None:
+    prefix, *modules = MODULES[family]
+    base = load_file(GOLDEN / family / "model.safetensors")
+    names = [prefix + module for module in modules]
+    arrays = factors(base, *names)
+    merged = Checkpoint(write_adapter(tmp_path / "adapter", GOLDEN / family, arrays, **settings))
+    for name in names:
+        weight = base[f"{name}.weight"]
+        np.testing.assert_allclose(
+            loaded(merged, f"{name}.weight", weight), weight + scale * product(arrays, name), atol=1e-6
+        )
+    assert merged.names == base.keys()
+
+
+def test_a_pattern_sets_the_scale_of_its_modules(tmp_path: Path) -> None:
+    base, name = load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.1.output.dense"
+    arrays = factors(base, name)
+    pattern = {"alpha_pattern": {"layer.1.output.dense": 20}}
+    merged = Checkpoint(write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays, **pattern))
+    weight = base[f"{name}.weight"]
+    np.testing.assert_allclose(loaded(merged, f"{name}.weight", weight), weight + 5 * product(arrays, name), atol=1e-6)
+
+
+def test_the_product_for_a_table_is_transposed(tmp_path: Path) -> None:
+    base, name = load_file(GOLDEN / "bert" / "model.safetensors"), "bert.embeddings.word_embeddings"
+    table, random = base[f"{name}.weight"], np.random.default_rng(3)
+    first, second = (random.normal(0, 1, shape).astype(np.float32) for shape in ((RANK, len(table)), (32, RANK)))
+    arrays = {f"{name}.lora_embedding_A": first, f"{name}.lora_embedding_B": second}
+    merged = Checkpoint(write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays))
+    expected = table + 1.5 * (second @ first).T
+    np.testing.assert_allclose(loaded(merged, f"{name}.weight", table), expected, atol=1e-5)
+
+
+def test_the_encoder_of_the_base_may_have_no_prefix_of_the_family(tmp_path: Path) -> None:
+    base, name = load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query"
+    shutil.copytree(GOLDEN / "bert", tmp_path / "base")
+    encoder = {key.removeprefix("bert."): one for key, one in base.items() if key.startswith("bert.")}
+    save_file(encoder, tmp_path / "base" / "model.safetensors")
+    arrays = factors(base, name)
+    merged = Checkpoint(write_adapter(tmp_path / "adapter", tmp_path / "base", arrays))
+    weight = base[f"{name}.weight"]
+    found = loaded(merged, f"{name.removeprefix('bert.')}.weight", weight)
+    np.testing.assert_allclose(found, weight + 1.5 * product(arrays, name), atol=1e-6)
+
+
+def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command_names(tmp_path: Path) -> None:
+    base = load_file(GOLDEN / "bert" / "model.safetensors")
+    arrays = factors(base, "bert.encoder.layer.0.attention.self.query")
+    arrays |= {"classifier.weight": np.ones((4, 32), np.float32), "classifier.bias": np.zeros(4, np.float32)}
+    folder = write_adapter(tmp_path / "adapter", "elsewhere/unknown", arrays, task_type="TOKEN_CLS")
+    assert main([str(folder), str(tmp_path / "artifact"), "--base", str(GOLDEN / "bert")]) == 0
+    manifest = Manifest.read(tmp_path / "artifact" / "cpu")
+    assert "tags" in manifest.heads
+    assert manifest.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
+    assert manifest.name == "adapter"
+
+
+REFUSED = {
+    "IA3": ({"peft_type": "IA3"}, "holds an adapter of type IA3; only LORA is merged here"),
+    "DoRA": ({"use_dora": True}, "sets use_dora, and only plain LoRA is merged here"),
+    "a base that is changed": ({"init_lora_weights": "pissa"}, "sets init_lora_weights to 'pissa'"),
+    "no number": ({"lora_alpha": "8"}, "sets lora_alpha to '8'; it must be a number"),
+    "no base": ({"base_model_name_or_path": None}, "is an adapter of an unnamed base: name its folder with --base"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_another_adapter_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    settings, fault = REFUSED[name]
+    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query")
+    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays, **settings)
+    with pytest.raises(ExportError, match=re.escape(fault)):
+        export(folder, tmp_path / "artifact")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda one: {f"{name}x": array for name, array in one.items()}, "holds bert.encoder.layer.0"),
+        (lambda one: {name.replace("layer.0", "layer.9"): array for name, array in one.items()}, "base does not have"),
+        (lambda one: {name: array[:, :2] for name, array in one.items()}, "has the shape [32, 32]"),
+    ],
+)
+def test_an_adapter_of_another_base_is_refused(change: Any, fault: str, tmp_path: Path) -> None:
+    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), "bert.encoder.layer.0.attention.self.query")
+    folder = write_adapter(tmp_path / "adapter", GOLDEN / "bert", change(arrays))
+    with pytest.raises(ExportError, match=re.escape(fault)):
+        Checkpoint(folder)
