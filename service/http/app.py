@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -230,8 +230,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
 def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     """Their responses are built directly; the models only document them."""
 
-    def get(path: str, **documented: Any) -> Any:
-        return app.get(path, tags=[SERVICE], **documented)
+    get = partial(app.get, tags=[SERVICE])
 
     @get("/health", response_model=Status, summary="The process responds")
     async def health() -> Response:

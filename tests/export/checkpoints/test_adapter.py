@@ -116,7 +116,7 @@ def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command
     assert manifest.name == "adapter"
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "IA3": ({"peft_type": "IA3"}, "holds an adapter of type IA3; only LORA is merged here"),
     "DoRA": ({"use_dora": True}, "sets use_dora, and only plain LoRA is merged here"),
     "a base that is changed": ({"init_lora_weights": "pissa"}, "sets init_lora_weights to 'pissa'"),
