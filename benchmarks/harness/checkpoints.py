@@ -15,7 +15,7 @@ import packbert.model_export
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
 from packbert.model_export.build import PRECISIONS
 from packbert.model_export.export import export
-from packbert.model_export.families import BERT_PARTS
+from packbert.model_export.part_names import BERT_PARTS
 
 BUILD = Path("build/benchmarks")
 SAMPLE = Path(__file__).parents[2] / "model_export" / "sample"  # the bundled model's checkpoint
