@@ -451,7 +451,8 @@ def family_of(config: Config) -> Family:
     """The row of the config's model_type. Raises ExportError where there is none."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ExportError(f"config.json has model_type {name!r}; supported are {', '.join(sorted(FAMILIES))}")
+        known = ", ".join(sorted(FAMILIES))
+        raise ExportError(f"config.json has model_type {name!r}; supported are {known}: choose a checkpoint of these")
     return FAMILIES[name]
 
 

@@ -41,7 +41,7 @@ class RotaryRows(PositionedRows):
         self._keys = self._head_indices(slots.tokens)
         self._index = {}
         windows = [one.window for one in self.parts.architecture.rotary]
-        for window, last in {*((window, False) for window in windows[:-1]), (windows[-1], True)}:
+        for window, last in [*((window, False) for window in sorted({*windows[:-1]})), (windows[-1], True)]:
             tokens, of_tokens, segments = (
                 (slots.queries, slots.of_queries, slots.query_segments)
                 if last
