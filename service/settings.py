@@ -133,7 +133,7 @@ class Settings(ModelSettings):
     )
     rerank: Literal["cosine"] | None = Field(
         None,
-        description="cosine: /rerank of a model that is no cross-encoder ranks by the similarity of vectors; unset: 501",
+        description="cosine: /rerank of a model that is no cross-encoder ranks by similarity of vectors; unset: 501",
     )
     root_task: RootTask | None = Field(
         None, description="task of `POST /`; unset: by the heads of the artifact and the fields of the request"

@@ -153,7 +153,7 @@ Vectors = list[list[float]]
 EmbedAllResponse = Annotated[list[Vectors], Field(description="for each input a vector for each token")]
 EmbedResponse = Annotated[Vectors, Field(description="a vector for each input", examples=[[[0.1, -0.2]]])]
 NspResponse = PairScore | list[PairScore]
-SimilarityResponse = Annotated[list[float], Field(description="for each sentence its similarity", examples=[[0.91, 0.23]])]
+SimilarityResponse = Annotated[list[float], Field(description="of each sentence", examples=[[0.91, 0.23]])]
 
 
 class ErrorBody(BaseModel):
