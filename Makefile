@@ -1,41 +1,45 @@
 # make serve: install, export the bundled model, serve it.   make test: the whole suite.
 # make check: lint, types, import rules, documents.   make images: the images of docker/Dockerfile.
+# RUNTIME=cpu for install, dev, serve, check and test: ONNX Runtime without CUDA's kernels, 270 MB less.
 PYTHON ?= python3
 PORT := $(or $(BERT_PORT),8080)
 BIN := .venv/bin
+ON_CPU := $(if $(filter cpu,$(RUNTIME)),-cpu)
+INSTALLED := .venv/installed$(ON_CPU)
+DEV := .venv/dev$(ON_CPU)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NOT_INSTALLED = echo "make install: pip ended with an error, see above; it needs a network, or PIP_INDEX_URL set to an index that it reaches" >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images reference bench-engine bench-server bench-peers clean
+.PHONY: help install dev export serve check check-rules test test-avx2 test-wheel test-ray test-lowest lock docs images test-images release-check reference bench-engine bench-server bench-peers clean
 
 help:
-	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | export | images | test-images | bench-engine | bench-server | bench-peers | reference | lock | clean"
+	@echo "make serve | test | check | check-rules | test-avx2 | test-wheel | test-ray | test-lowest | docs | export | images | test-images | release-check | bench-engine | bench-server | bench-peers | reference | lock | clean"
 
-install: .venv/installed
-dev: .venv/dev
+install: $(INSTALLED)
+dev: $(DEV)
 
-.venv/installed: requirements.lock pyproject.toml
+$(INSTALLED): requirements$(ON_CPU).lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@echo "installing packbert and its packages into .venv: some minutes without a cache"
-	@$(PYTHON) -m venv .venv
-	@$(PIP) --require-hashes -r requirements.lock || { $(NOT_INSTALLED); }
+	@$(PYTHON) -m venv $(if $(filter-out $(INSTALLED),$(wildcard .venv/installed*)),--clear) .venv  # the runtimes share a folder
+	@$(PIP) --require-hashes -r requirements$(ON_CPU).lock || { $(NOT_INSTALLED); }
 	@$(PIP) --no-deps -e . || { $(NOT_INSTALLED); }
 	@echo "installed: $(BIN)/packbert --help shows its commands"
 	@touch $@
 
-.venv/dev: .venv/installed requirements-dev.lock
-	$(PIP) --require-hashes -r requirements-dev.lock
+$(DEV): $(INSTALLED) requirements-dev$(ON_CPU).lock
+	$(PIP) --require-hashes -r requirements-dev$(ON_CPU).lock
 	@touch $@
 
 export: artifacts/sample/cpu/manifest.json
 
-artifacts/sample/cpu/manifest.json: .venv/installed $(wildcard model_export/sample/*)
+artifacts/sample/cpu/manifest.json: $(INSTALLED) $(wildcard model_export/sample/*)
 	@rm -rf artifacts/sample
 	$(BIN)/packbert export model_export/sample artifacts/sample
 
 # exported at its first start into artifacts/cache, after a look at the port
-serve: .venv/installed
+serve: $(INSTALLED)
 	@echo
 	@echo "When the line \"serving ...\" is there, open its address in a browser, or try it in another terminal (Ctrl-C stops it):"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
@@ -103,7 +107,6 @@ docs: dev export
 	$(BIN)/python -m tests.operating_alerts
 	$(BIN)/python -m tests.readme_examples artifacts/sample
 	$(BIN)/python -m benchmarks.tables
-	$(BIN)/python -m benchmarks.fleet.tables
 	$(BIN)/python -m tests.page.picture artifacts/sample
 
 # compares with transformers, live, at BERT-base size (installs torch and transformers)
@@ -132,7 +135,7 @@ bench-peers: dev
 	$(BIN)/python -m benchmarks.harness.charts
 
 # Images packbert (export and serve), packbert-serve and packbert-export. RUNTIME=cuda: for a GPU; packbert-export needs none. RUNTIME=openvino: with bf16.
-RUNTIME := cpu
+RUNTIME ?= cpu
 IMAGE_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD = docker build --file docker/Dockerfile --build-arg RUNTIME=$(RUNTIME) --build-arg VERSION=$(IMAGE_VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BUILD_NETWORK),--network=$(BUILD_NETWORK))
@@ -147,6 +150,10 @@ images:
 test-images: dev images
 	$(BIN)/python -m pytest tests/deploy/with_images.py
 
+# all that a tag publishes, short of publishing it: wheel, source archive, chart, and images in a container engine
+release-check: check test-wheel test-images
+	$(BIN)/python .ci/release.py https://example.org/packbert registry.example.org/packbert
+
 # The versions in the lock files stay unless pyproject.toml asks for others; `make lock UPGRADE=--upgrade` takes the newest.
 # The development lock holds every extra but cuda and train; the others take their versions from it.
 COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url
@@ -158,6 +165,10 @@ lock: dev
 	$(COMPILE) $(UNIVERSAL) $(UPGRADE) --extra dev pyproject.toml -o requirements-dev.lock
 	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --extra service --extra otel --extra export --extra client pyproject.toml \
 		-o requirements.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --override $(LOCKS)/runtime-cpu.txt \
+		--extra service --extra otel --extra export --extra client pyproject.toml -o requirements-cpu.lock
+	$(COMPILE) $(UNIVERSAL) --constraint requirements-dev.lock --override $(LOCKS)/runtime-cpu.txt --extra dev pyproject.toml \
+		-o requirements-dev-cpu.lock
 	$(FOR_IMAGES) $(UPGRADE) $(LOCKS)/build.in -o $(LOCKS)/build.lock
 	$(FOR_IMAGES) --override $(LOCKS)/unused.txt --override $(LOCKS)/runtime-cpu.txt pyproject.toml \
 		-o $(LOCKS)/runtime-cpu.lock

@@ -36,11 +36,9 @@ ABOUT = {
 }
 
 
-def main(words: Sequence[str]) -> int:
+def main(words: Sequence[str], command: str = "export") -> int:
     """Runs the command; returns the exit code."""
-    named = bool(words) and words[0] in ("describe", "download")
-    command = words[0] if named else "export"
-    arguments = _parser(command).read(words[1:] if named else words)
+    arguments = _parser(command).read(words)
     if arguments.lifeline is not None:
         threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
@@ -148,10 +146,10 @@ def _error(name: str, value: float) -> str:
     return f"  {name} {value:.5f}: of the {what} vectors to the checkpoint's own, over random texts; 1 means equal"
 
 
-def cli(words: Sequence[str]) -> int:
-    """`packbert export`; returns the exit code."""
+def cli(words: Sequence[str], command: str = "export") -> int:
+    """As `main`, in a process of its own."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    return main(words)
+    return main(words, command)
 
 
 if __name__ == "__main__":

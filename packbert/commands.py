@@ -30,10 +30,10 @@ def _serve(words: Sequence[str]) -> NoReturn:
     run(words)
 
 
-def _export(words: Sequence[str]) -> int:
+def _export(words: Sequence[str], command: str = "export") -> int:
     from packbert.model_export.__main__ import cli
 
-    return cli(words)
+    return cli(words, command)
 
 
 def _bulk(words: Sequence[str]) -> NoReturn:
@@ -51,8 +51,8 @@ def _client(words: Sequence[str]) -> int:
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {  # the extra whose packages it needs
     "serve": ("service", _serve),
     "export": ("export", _export),
-    "describe": ("export", lambda words: _export(["describe", *words])),
-    "download": ("export", lambda words: _export(["download", *words])),
+    "describe": ("export", lambda words: _export(words, "describe")),
+    "download": ("export", lambda words: _export(words, "download")),
     "bulk": ("service", _bulk),
     "client": ("client", _client),
 }

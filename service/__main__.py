@@ -104,10 +104,9 @@ def _serve(settings: Settings, choice: ArtifactChoice) -> int:
     from packbert.service.http.server import build, run
     from packbert.service.observability import Metrics
 
-    sockets = None  # uvicorn listens by itself, on one port
+    sockets = bind_address(settings.host, settings.port, "BERT_PORT")
     if settings.admin_port:
-        admin_sockets = bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
-        sockets = [*bind_address(settings.host, settings.port, "BERT_PORT"), *admin_sockets]
+        sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
     server = build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded))
     return run(server, sockets)
 

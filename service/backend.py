@@ -7,26 +7,20 @@ A backend owns the tokenizer and the tasks. Its queue is the batcher of an engin
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.errors import LOADING, SHUTTING_DOWN, Unavailable
 from packbert.service.observability import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.queue import BULK_SHARE
+from packbert.service.scheduling.request import InferenceQueue
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import InferenceQueue, Limits, Tasks
+from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults, root_task
 from packbert.service.tokenization.tokenizer import Tokenizer
 
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
-
-
-class AdmittingQueue(InferenceQueue, Protocol):
-    """A `Batcher` or an `EngineClient`."""
-
-    def check_admission(self, tokens: int) -> None:
-        """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
 
 
 class Backend(ABC):
@@ -34,7 +28,7 @@ class Backend(ABC):
 
     startup_grace_seconds = 0.0  # how long the server waits for `open` before it accepts connections
     announces = True  # of a service with several processes, one says that it is ready
-    queue: AdmittingQueue  # set before `_serve_tasks`
+    queue: InferenceQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
     def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics, *, degraded: str = "") -> None:
@@ -76,9 +70,10 @@ class Backend(ABC):
     async def close(self) -> None:
         """Ends what `open` started; requests that still wait get 503."""
 
-    @abstractmethod
     def cancel_pending(self) -> None:
         """Answers requests that still wait with 503."""
+        if self._tasks is not None:
+            self.queue.close(SHUTTING_DOWN)
 
     @abstractmethod
     async def ready(self) -> str:

@@ -19,9 +19,9 @@ from packbert.service.artifact import ManifestError, available
 from packbert.service.model_cache import Cache, ModelError, Recipe, Source, content_digest, file_states, find_source
 from packbert.service.settings import Settings, SettingsError, variables_with
 
-EXPORTER = "packbert.model_export"
-MODULES = (f"{EXPORTER}.export", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "safetensors", "tqdm")
+PACKAGES = ("huggingface_hub", "ml_dtypes", "onnx", "safetensors", "tqdm")  # of the extra export
 PREFIX = re.compile("packbert (?:export|download): ")  # of the sentence that the exporter fails with
+AUTO = "auto"  # precision
 PROGRESS_SECONDS = 5.0  # between two lines of progress in a log; a terminal gets bars
 END_OF_LINE = re.compile(rb"(?<=[\r\n])")
 BAR = re.compile(r"\|[^|]*\|")  # of tqdm: |####    |
@@ -31,7 +31,7 @@ log = logging.getLogger("service")
 
 def check_exporter() -> None:
     """Raises ModelError where the exporter is not installed."""
-    if missing := [name for name in MODULES if not _is_installed(name)]:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
         solution = (
             "install packbert with the extra export, or export elsewhere with packbert export and set BERT_ARTIFACT"
         )
@@ -46,7 +46,7 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
     lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", EXPORTER, *arguments, "--lifeline", str(lifeline)],
+            [sys.executable, "-m", "packbert", *arguments, "--lifeline", str(lifeline)],
             pass_fds=(lifeline,) if lock is None else (lifeline, lock),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,16 +87,6 @@ def _show(stream: IO[bytes]) -> str:
                 log.info("export: %s", " ".join(words.split()))
                 shown = time.monotonic()
     return "".join(PREFIX.split(rest.decode(errors="replace"), maxsplit=1)[1:]).strip() or fault
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-AUTO = "auto"  # precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +165,7 @@ def _download(source: Source) -> Path:
 def _run_export(source: Source, folder: Path, recipe: Recipe, cache: Cache, lock: int) -> None:
     log.info("%s: exporting for %s in %s", source.title, recipe.device, recipe.precision)
     options = ["--device", recipe.device, "--precision", recipe.precision, "--name", recipe.name]
-    report = run_exporter([str(folder), str(cache.artifact(recipe)), *options], lock)
+    report = run_exporter(["export", str(folder), str(cache.artifact(recipe)), *options], lock)
     for line in report.splitlines():
         log.info("%s", line)
 

@@ -13,48 +13,6 @@ from pydantic.fields import FieldInfo
 
 from packbert.model_export.artifact.manifest import read_file
 
-
-class ModelSettings(BaseModel):
-    artifact: Path | None = Field(None, description="BERT_MODEL for an artifact: a folder that `packbert export` wrote")
-    model: str | None = Field(
-        None,
-        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact "
-        "(which BERT_ARTIFACT names too); the first start downloads and exports it; required",
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
-        "fp32",
-        description="of the export of BERT_MODEL; auto: the first that is fast here, its check within its bound: "
-        "on a CPU int8 (VNNI or AMX), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
-    )
-    cache: Path | None = Field(
-        None,
-        description="folder of the artifacts that BERT_MODEL was exported to; unset: packbert in $XDG_CACHE_HOME "
-        "or ~/.cache",
-    )
-
-    _xdg_cache_home: str = PrivateAttr(default="")
-
-    @property
-    def cache_folder(self) -> Path:
-        """Of BERT_CACHE or its default. Raises RuntimeError where this user has no home."""
-        return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "packbert"
-
-    def why_no_model(self) -> str:
-        """Why these settings do not name one model; empty if they do."""
-        if self.artifact is None and self.model is None:
-            return (
-                "no model is named: name it on the command line or in BERT_MODEL: a hub id such as "
-                "google-bert/bert-base-uncased, a checkpoint's folder or an artifact"
-            )
-        if self.artifact is not None and self.model is not None:
-            return (
-                "BERT_MODEL and BERT_ARTIFACT are both set: leave one out; BERT_MODEL also takes an artifact's folder"
-            )
-        if self.artifact is not None and "precision" in self.model_fields_set:
-            return "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
-        return ""
-
-
 PREFIX = "BERT_"
 ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
@@ -81,9 +39,25 @@ class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
 
 
-class Settings(ModelSettings):
+class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    artifact: Path | None = Field(None, description="BERT_MODEL for an artifact: a folder that `packbert export` wrote")
+    model: str | None = Field(
+        None,
+        description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact "
+        "(which BERT_ARTIFACT names too); the first start downloads and exports it; required",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
+        "fp32",
+        description="of the export of BERT_MODEL; auto: the first that is fast here, its check within its bound: "
+        "on a CPU int8 (VNNI or AMX), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
+    )
+    cache: Path | None = Field(
+        None,
+        description="folder of the artifacts that BERT_MODEL was exported to; unset: packbert in $XDG_CACHE_HOME "
+        "or ~/.cache",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")
     admin_port: int | None = Field(
@@ -173,8 +147,14 @@ class Settings(ModelSettings):
         "info", description="least severe level that is logged"
     )
 
+    _xdg_cache_home: str = PrivateAttr(default="")
     _tracing: bool = PrivateAttr(default=False)
     _notify_socket: str = PrivateAttr(default="")
+
+    @property
+    def cache_folder(self) -> Path:
+        """Of BERT_CACHE or its default. Raises RuntimeError where this user has no home."""
+        return self.cache or Path(self._xdg_cache_home or "~/.cache").expanduser() / "packbert"
 
     @property
     def tracing(self) -> bool:
@@ -216,8 +196,6 @@ class Settings(ModelSettings):
         except ValidationError as error:
             faults = [_fault(str(one["loc"][0]), one["input"]) for one in error.errors()]
             raise SettingsError("; ".join(faults)) from None
-        if fault := settings.why_no_model():
-            raise SettingsError(fault)
         settings._xdg_cache_home = variables.get("XDG_CACHE_HOME", "")
         settings._notify_socket = variables.get("NOTIFY_SOCKET", "")
         settings._tracing = _asks_for_traces(variables)
@@ -225,6 +203,7 @@ class Settings(ModelSettings):
         return settings
 
     def _check_together(self) -> None:
+        self._check_model()
         if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
             fault = "white space at an end, or a control character (a file's last newline?)"
             raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
@@ -242,6 +221,21 @@ class Settings(ModelSettings):
                 raise SettingsError(f"BERT_CORS_ORIGINS: {origin!r} is no origin: write https://HOST[:PORT]")
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
+
+    def _check_model(self) -> None:
+        if self.artifact is None and self.model is None:
+            raise SettingsError(
+                "no model is named: name it on the command line or in BERT_MODEL: a hub id such as "
+                "google-bert/bert-base-uncased, a checkpoint's folder or an artifact"
+            )
+        if self.artifact is not None and self.model is not None:
+            raise SettingsError(
+                "BERT_MODEL and BERT_ARTIFACT are both set: leave one out; BERT_MODEL also takes an artifact's folder"
+            )
+        if self.artifact is not None and "precision" in self.model_fields_set:
+            raise SettingsError(
+                "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
+            )
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:

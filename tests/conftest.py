@@ -1,6 +1,7 @@
 """What tests share: checkpoints exported once per session, and one real server process on the golden BERT."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -93,6 +94,16 @@ def classifier(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
 @pytest.fixture(scope="session")
 def tagger(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
     return serve(exported("bert-tags").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="session")
+def entailment(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
+    """The golden classifier with the labels of entailment."""
+    folder = tmp_path_factory.mktemp("entailment")
+    shutil.copytree(GOLDEN / "bert-labels", folder / "checkpoint")
+    shutil.copy(GOLDEN / "zero-shot" / "bert" / "config.json", folder / "checkpoint")
+    export(folder / "checkpoint", folder / "artifact")
+    return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(scope="session")

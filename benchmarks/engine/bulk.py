@@ -95,7 +95,8 @@ def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
     requests = [work[start : start + REQUEST_TEXTS] for start in range(0, len(work), REQUEST_TEXTS)]
 
     async def submit() -> None:
-        await asyncio.gather(*(backend.queue.submit(one, timeout_seconds=NO_LIMIT_SECONDS) for one in requests))
+        batcher = backend.engine.batcher
+        await asyncio.gather(*(batcher.submit(one, timeout_seconds=NO_LIMIT_SECONDS) for one in requests))
 
     return timed(lambda: engine.wait(submit()))
 

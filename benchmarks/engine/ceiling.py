@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from packbert.model_export.graph.builder import GraphBuilder
 from packbert.model_export.graph.linear import QMAX, ZERO_POINT
@@ -37,9 +37,9 @@ def product_session(precision: str, width: int, out: int, threads: int) -> ort.I
         )
     else:
         x = g.input("x", "float32", ["rows", width])
-        x.dtype = ir.DataType.UINT8
+        x.dtype = TensorProto.UINT8
         w = g.weight(
-            "w", LazyWeight((width, out), lambda: random.integers(-127, 128, (width, out), np.int8)), ir.DataType.INT8
+            "w", LazyWeight((width, out), lambda: random.integers(-127, 128, (width, out), np.int8)), TensorProto.INT8
         )
         scale = g.weight("scale", LazyWeight((out,), lambda: random.random(out, np.float32)))
         y = g.contrib(

@@ -28,6 +28,7 @@ from packbert.model_export.artifact.batch import (
     Row,
     Tokens,
 )
+from packbert.service.address import bind_address
 from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.device import select_artifact
 from packbert.service.engine.local_backend import LocalBackend
@@ -101,14 +102,9 @@ def main() -> int:
     settings = Settings.from_environment()
     assert settings.artifact is not None  # the benchmarks set BERT_ARTIFACT
     logging.basicConfig(level=settings.log_level.upper())
-    return run(
-        build(
-            settings,
-            LocalBackend(
-                select_artifact(settings.artifact, "cpu").artifact, settings, Metrics(), make_runner=NullRunner
-            ),
-        )
-    )
+    artifact = select_artifact(settings.artifact, "cpu").artifact
+    backend = LocalBackend(artifact, settings, Metrics(), make_runner=NullRunner)
+    return run(build(settings, backend), bind_address(settings.host, settings.port, "BERT_PORT"))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ requests the client can send, and what of a request's cost belongs to the socket
 and the connections are those of the service.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import orjson
-import uvicorn
+import uvloop
 
 from packbert.service.http.connection import Connection
 from packbert.service.http.limits import ConnectionLimits
@@ -33,19 +34,15 @@ async def application(
         await send({"type": "http.response.body", "body": body})
 
 
+async def serve(port: int) -> None:
+    limits = ConnectionLimits(client_timeout_seconds=20.0)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(application, limits), "127.0.0.1", port)
+    await server.serve_forever()
+
+
 def main() -> None:
-    uvicorn.run(
-        application,
-        host="127.0.0.1",
-        port=int(os.environ["BERT_PORT"]),
-        http=Connection.bind(application, ConnectionLimits(client_timeout_seconds=20.0)),
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        date_header=False,
-        server_header=False,
-    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(int(os.environ["BERT_PORT"])))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
+import onnx
 
 from packbert.model_export.artifact.manifest import MODEL, TOKENIZER, Manifest, sha256
 
@@ -35,12 +35,10 @@ def poison_word(artifact: Path, folder: Path) -> tuple[str, int]:
 
 def overwrite(cpu: Path, token: int) -> None:
     """Makes the embedding of `token` NaN in the artifact folder `cpu`."""
-    (embeddings,) = (
-        value for name, value in ir.load(cpu / MODEL).graph.initializers.items() if name.rpartition("/")[2] == "word"
-    )
-    table = embeddings.const_value
-    assert isinstance(table, ir.ExternalTensor)
-    numbers = table.numpy().shape[1]
+    weights = onnx.load(cpu / MODEL, load_external_data=False).graph.initializer
+    (table,) = (one for one in weights if one.name.rpartition("/")[2] == "word")
+    (offset,) = (int(entry.value) for entry in table.external_data if entry.key == "offset")
+    numbers = table.dims[1]
     with (cpu / WEIGHTS).open("r+b") as file:
-        file.seek((table.offset or 0) + token * numbers * 4)
+        file.seek(offset + token * numbers * 4)
         file.write(np.full(numbers, np.nan, np.float32).tobytes())

@@ -47,9 +47,9 @@ def steps(hub: FakeHub) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         variables, artifact = variables_with(**hub.variables(Path(folder) / "hub")), f"{folder}/artifact"
         begin = time.perf_counter()
-        source = _export(["download", REPOSITORY], variables).strip()
+        source = _run(["download", REPOSITORY], variables).strip()
         downloaded = time.perf_counter()
-        _export([source, artifact], variables)
+        _run(["export", source, artifact], variables)
         exported = time.perf_counter()
         start = first_answer({"BERT_ARTIFACT": artifact})
     taken = {"download": downloaded - begin, "export": exported - downloaded, "start": start}
@@ -71,8 +71,8 @@ def first_answer(settings: Mapping[str, str]) -> float:
     return taken
 
 
-def _export(words: list[str], variables: Mapping[str, str]) -> str:
-    command = [sys.executable, "-m", "packbert", "export", *words]
+def _run(words: list[str], variables: Mapping[str, str]) -> str:
+    command = [sys.executable, "-m", "packbert", *words]
     return subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout
 
 

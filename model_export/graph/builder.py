@@ -1,30 +1,83 @@
-"""Records operator calls as an ONNX graph with onnx_ir: a call returns its output value, scopes name the nodes."""
+"""Records operator calls as an ONNX graph: a call returns its output value, scopes name the nodes."""
 
-import logging
-import warnings
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
-import onnx_ir as ir
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from tqdm import tqdm
 
 from packbert.model_export.artifact.manifest import WEIGHTS
 from packbert.model_export.lazy_weight import LazyWeight
 
-Value = ir.Value
-Attribute = int | float | str | Sequence[int] | ir.Graph
 Signature = tuple[str, str, tuple[str | int, ...]]  # name, dtype, shape
-OPSET, CONTRIB = 20, "com.microsoft"
-TYPES = {
-    "int32": ir.DataType.INT32,
-    "int64": ir.DataType.INT64,
-    "float32": ir.DataType.FLOAT,
-    "float16": ir.DataType.FLOAT16,
+OPSET, CONTRIB, IR_VERSION = 20, "com.microsoft", 10
+TYPES = {  # of values, as TensorProto numbers them
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
 }
+MIN_EXTERNAL_BYTES = 256  # smaller weights stand in the model's own file
+PAGE_BYTES = 65536  # a larger weight begins at such a place in the weights' file: a mapping begins at a page
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor of a graph: an input, a weight, or an operator's output."""
+
+    name: str
+    dtype: int | None = None  # of TensorProto; of inputs, weights and outputs of the graph
+    shape: tuple[str | int, ...] | None = None
+    uses: int = 0  # operators that read it
+
+    @property
+    def info(self) -> onnx.ValueInfoProto:
+        assert self.dtype is not None, self.name
+        return helper.make_tensor_value_info(self.name, self.dtype, self.shape)
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """The graph of a model, or the body of a loop."""
+
+    name: str
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    nodes: "list[Node]" = field(default_factory=list)
+
+    def proto(self, weights: Sequence[TensorProto] = ()) -> onnx.GraphProto:
+        inputs, outputs = [one.info for one in self.inputs], [one.info for one in self.outputs]
+        return helper.make_graph([node.proto() for node in self.nodes], self.name, inputs, outputs, list(weights))
+
+
+Attribute = int | float | str | Sequence[int] | Graph
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A call of an operator. The names of its values may still change."""
+
+    operator: str
+    domain: str
+    name: str
+    inputs: Sequence[Value | None]
+    outputs: Sequence[Value]
+    attributes: Mapping[str, Attribute]
+
+    def proto(self) -> onnx.NodeProto:
+        plain: dict[str, Any] = {
+            name: one.proto() if isinstance(one, Graph) else one for name, one in self.attributes.items()
+        }
+        inputs, outputs = [one.name if one else "" for one in self.inputs], [one.name for one in self.outputs]
+        return helper.make_node(self.operator, inputs, outputs, self.name, domain=self.domain or None, **plain)
 
 
 class GraphBuilder:
@@ -35,29 +88,29 @@ class GraphBuilder:
 
     def __init__(self, dtype: str = "float32", opset: int = OPSET) -> None:
         self.dtype = dtype
-        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, CONTRIB: 1}, name="bert")
+        self._opset = opset
+        self._graph = Graph("bert")
         self._nodes = self._graph  # the graph that nodes are added to: this one, or the body of a loop
         self._scopes: list[str] = []
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
-        self._weights: dict[tuple[str, ir.DataType], Value] = {}
+        self._weights: dict[tuple[str, int], Value] = {}
+        self._contents: dict[Value, LazyWeight | NDArray[np.generic]] = {}  # of weights and constants
 
     def input(self, name: str, dtype: str, shape: Sequence[str | int]) -> Value:
         """An input of the model; the same value where one of this name is declared already."""
         if declared := [value for value in self._graph.inputs if value.name == name]:
             return declared[0]
-        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(TYPES[dtype]))
+        value = Value(name, TYPES[dtype], tuple(shape))
         self._graph.inputs.append(value)
         return value
 
     def output(self, name: str, value: Value, dtype: str, shape: Sequence[str | int]) -> None:
-        result = self.op("Identity", value)
-        result.name, result.shape, result.type = name, ir.Shape(shape), ir.TensorType(TYPES[dtype])
-        self._graph.outputs.append(result)
+        self.expose(name, self.op("Identity", value), dtype, shape)
 
     def expose(self, name: str, value: Value, dtype: str, shape: Sequence[str | int]) -> None:
         """Makes a value an output, under this name. No node is added."""
-        value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(TYPES[dtype])
+        value.name, value.shape, value.dtype = name, tuple(shape), TYPES[dtype]
         self._graph.outputs.append(value)
 
     @contextmanager
@@ -86,13 +139,13 @@ class GraphBuilder:
         self, kind: str, *inputs: Value | None, outputs: int, domain: str = "", **attributes: Attribute
     ) -> Sequence[Value]:
         """An operator with several outputs."""
-        attrs = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         path = self._path(kind)
-        node = ir.Node(domain, kind, inputs, attrs, num_outputs=outputs, name=path)
-        for i, value in enumerate(node.outputs):
-            value.name = f"{path}:{i}"
-        self._nodes.append(node)
-        return node.outputs
+        results = [Value(f"{path}:{i}") for i in range(outputs)]
+        self._nodes.nodes.append(Node(kind, domain, path, inputs, results, attributes))
+        for value in inputs:
+            if value is not None:
+                value.uses += 1
+        return results
 
     def loop(
         self,
@@ -105,14 +158,13 @@ class GraphBuilder:
         `body` makes their next values from the number of the pass, an int64 without dimensions, and from their last
         ones. Weights that it makes belong to the model. ONNX Runtime does not run the body where `count` is 0.
         """
-        types = [ir.TensorType(kind) for kind in (TYPES["int64"], ir.DataType.BOOL)]
-        types += [ir.TensorType(TYPES[dtype]) for dtype in carried.values()]
-        inputs = [ir.Value(name=f"{self._path('Loop/in')}", type=kind) for kind in types]
-        inputs[0].shape, inputs[1].shape = ir.Shape([]), ir.Shape([])
-        outer, self._nodes = self._nodes, ir.Graph(inputs, [], nodes=[], name=self._path("Loop/body"))
+        types = [TYPES["int64"], TensorProto.BOOL, *(TYPES[dtype] for dtype in carried.values())]
+        inputs = [Value(self._path("Loop/in"), kind) for kind in types]
+        inputs[0].shape = inputs[1].shape = ()
+        outer, self._nodes = self._nodes, Graph(self._path("Loop/body"), inputs)
         results = [self.op("Identity", inputs[1]), *body(inputs[0], inputs[2:])]
         for value, kind in zip(results, types[1:], strict=True):
-            value.type = kind
+            value.dtype = kind
         self._nodes.outputs.extend(results)
         inner, self._nodes = self._nodes, outer
         return self.ops("Loop", count, None, *carried, outputs=len(carried), body=inner)
@@ -121,31 +173,24 @@ class GraphBuilder:
         """An operator of ONNX Runtime's own domain."""
         return self.op(kind, *inputs, domain=CONTRIB, **attributes)
 
-    def weight(self, name: str, weight: LazyWeight, dtype: ir.DataType | None = None) -> Value:
+    def weight(self, name: str, weight: LazyWeight, dtype: int | None = None) -> Value:
         """A weight of the model; weights of equal cache keys (a layer that several share) are one value."""
         dtype = dtype or TYPES[self.dtype]
         if (weight.cache_key, dtype) in self._weights:
             return self._weights[weight.cache_key, dtype]
-        path, kind = self._path(name), dtype.numpy()
-        lazy = ir.LazyTensor(
-            lambda: ir.tensor(weight.load().astype(kind, copy=False), name=path),
-            dtype,
-            ir.Shape(weight.shape),
-            name=path,
-        )
-        value = self._initializer(lazy, weight.shape)
+        value = self._initializer(self._path(name), dtype, weight)
         if weight.cache_key:
             self._weights[weight.cache_key, dtype] = value
         return value
 
-    def own_weight(self, name: str, weight: LazyWeight, dtype: ir.DataType) -> Value:
+    def own_weight(self, name: str, weight: LazyWeight, dtype: int) -> Value:
         """As `weight`, but no two nodes read the same value; it is in the file once.
 
         ONNX Runtime's conversion of int8 weights (`cpu.multiply_exactly`) fails where two nodes read one. It folds the
         Reshape when a session is opened.
         """
         value = self.weight(name, weight, dtype)
-        return self.op("Reshape", value, self.constant(np.array(weight.shape, np.int64))) if value.uses() else value
+        return self.op("Reshape", value, self.constant(np.array(weight.shape, np.int64))) if value.uses else value
 
     def inputs(self) -> list[Signature]:
         return [_signature(value) for value in self._graph.inputs]
@@ -155,15 +200,15 @@ class GraphBuilder:
 
     def named(self, path: str) -> Value:
         """A weight made before, by its path."""
-        return self._graph.initializers[path]
+        return next(value for value in self._contents if value.name == path)
 
     def constant(self, content: NDArray[np.generic] | np.generic) -> Value:
         """A small array or number; equal ones are one value."""
         array = np.asarray(content)
         key = (str(array.dtype), array.tobytes(), array.shape)
         if key not in self._constants:
-            tensor = ir.tensor(array, name=f"constant.{len(self._constants)}")
-            self._constants[key] = self._initializer(tensor, array.shape)
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            self._constants[key] = self._initializer(f"constant.{len(self._constants)}", kind, array)
         return self._constants[key]
 
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -171,46 +216,44 @@ class GraphBuilder:
 
         `metadata` is stored in the model. Raises ExportError where a weight of the checkpoint is damaged.
         """
-        logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every lazy tensor
-        model = self._model(metadata or {})
-        size = sum(one.const_value.nbytes for one in self._graph.initializers.values() if one.const_value is not None)
-        with tqdm(total=size, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar:
-            ir.save(
-                model,
-                path,
-                external_data=WEIGHTS,
-                callback=lambda tensor, _: bar.update(tensor.nbytes),
-                max_workers=1,
-                max_in_flight_bytes=1,
-            )
+        size = sum(_bytes_of(value) for value in self._contents)
+        with (
+            path.with_name(WEIGHTS).open("wb") as file,
+            tqdm(total=size, unit="B", unit_scale=True, desc="writing weights", delay=2, leave=False) as bar,
+        ):
+            tensors = []
+            for value, content in self._contents.items():
+                tensors.append(_write_tensor(value, content, file))
+                bar.update(_bytes_of(value))
+        onnx.save(self._model(metadata or {}, tensors), path)
 
     def save_sharing(self, path: Path, model: Path) -> None:
         """Writes the model to `path`, beside the written `model`, whose weights of the same names it has.
 
         The weights in the weights' file are only named; the small ones are written to both models.
         """
-        with warnings.catch_warnings(action="ignore"):  # of prepacked copies, which it does not know
-            written = ir.load(model).graph.initializers
-        for name, value in self._graph.initializers.items():
-            if isinstance(value.const_value, ir.LazyTensor):  # not a constant
-                tensor = written[name].const_value
-                assert tensor is not None
-                assert (tensor.shape, tensor.dtype) == (value.shape, value.dtype), name
-                value.const_value = tensor
-        ir.save(self._model({}), path)
+        written = {one.name: one for one in onnx.load(model, load_external_data=False).graph.initializer}
+        tensors = []
+        for value, content in self._contents.items():
+            tensor = written[value.name] if isinstance(content, LazyWeight) else _plain_tensor(value, content)
+            assert (tuple(tensor.dims), tensor.data_type) == (value.shape, value.dtype), value.name
+            tensors.append(tensor)
+        onnx.save(self._model({}, tensors), path)
 
-    def _model(self, metadata: Mapping[str, str]) -> ir.Model:
-        return ir.Model(
-            self._graph,
-            ir_version=10,
+    def _model(self, metadata: Mapping[str, str], tensors: Sequence[TensorProto]) -> onnx.ModelProto:
+        model = helper.make_model(
+            self._graph.proto(tensors),
+            opset_imports=[helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)],
+            ir_version=IR_VERSION,
             producer_name="packbert",
             producer_version=version("packbert"),
-            metadata_props=dict(metadata),
         )
+        helper.set_model_props(model, dict(metadata))
+        return model
 
-    def _initializer(self, tensor: ir.TensorProtocol, shape: Sequence[int]) -> Value:
-        value = ir.Value(name=tensor.name, shape=ir.Shape(shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self._graph.register_initializer(value)
+    def _initializer(self, name: str, dtype: int, content: LazyWeight | NDArray[np.generic]) -> Value:
+        value = Value(name, dtype, tuple(content.shape))
+        self._contents[value] = content
         return value
 
     def _path(self, name: str) -> str:
@@ -221,7 +264,39 @@ class GraphBuilder:
 
 
 def _signature(value: Value) -> Signature:
-    assert value.name
     assert value.dtype
     assert value.shape is not None
-    return value.name, str(value.dtype.numpy()), tuple(d if isinstance(d, int) else str(d.value) for d in value.shape)
+    return value.name, str(helper.tensor_dtype_to_np_dtype(value.dtype)), value.shape
+
+
+def _bytes_of(value: Value) -> int:
+    """Of a weight."""
+    assert value.dtype
+    return math.prod(map(int, value.shape or ())) * int(helper.tensor_dtype_to_np_dtype(value.dtype).itemsize)
+
+
+def _plain_tensor(value: Value, content: LazyWeight | NDArray[np.generic]) -> TensorProto:
+    """The weight inside the model's file."""
+    return numpy_helper.from_array(_load(value, content), value.name)
+
+
+def _load(value: Value, content: LazyWeight | NDArray[np.generic]) -> NDArray[np.generic]:
+    assert value.dtype
+    array = content.load() if isinstance(content, LazyWeight) else content
+    return np.ascontiguousarray(array, helper.tensor_dtype_to_np_dtype(value.dtype)).reshape(array.shape)
+
+
+def _write_tensor(value: Value, content: LazyWeight | NDArray[np.generic], file: BinaryIO) -> TensorProto:
+    """A small weight inside the model's file, another one in the weights' file, where it is written at the end."""
+    size = _bytes_of(value)
+    if size < MIN_EXTERNAL_BYTES:
+        return _plain_tensor(value, content)
+    array = _load(value, content)
+    step = PAGE_BYTES if size >= PAGE_BYTES else MIN_EXTERNAL_BYTES
+    offset = -(-file.tell() // step) * step
+    file.seek(offset)
+    array.tofile(file)
+    tensor = TensorProto(name=value.name, data_type=value.dtype, dims=array.shape, data_location=TensorProto.EXTERNAL)
+    for key, entry in (("location", WEIGHTS), ("offset", str(offset)), ("length", str(size))):
+        tensor.external_data.add(key=key, value=entry)
+    return tensor

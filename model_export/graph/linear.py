@@ -8,7 +8,7 @@ weights).
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
+from onnx import TensorProto
 
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.lazy_weight import Array, LazyWeight
@@ -154,7 +154,7 @@ def multiply(g: GraphBuilder, x: Quantized, weight: LazyWeight) -> Value:
     """x W in int8, [rows, out] in float32."""
     scales = LazyWeight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derive_key("scales"))
     scale = g.weight("scale", scales)
-    stored = g.own_weight("weight", _quantize_weight(weight), ir.DataType.INT8)
+    stored = g.own_weight("weight", _quantize_weight(weight), TensorProto.INT8)
     inputs = (x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero_point)))
     return g.op("Mul", g.contrib("MatMulIntegerToFloat", *inputs), x.scale)
 

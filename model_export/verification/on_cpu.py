@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import onnx_ir as ir
+import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import parser
+from onnx import helper, parser
 
 from packbert.model_export.artifact.cpu import BF16, multiply_exactly
 from packbert.model_export.artifact.manifest import HEADS, LAYERS, PACKED_ROWS
@@ -65,16 +65,15 @@ PackedMultiHeadAttention <num_heads> (query, key, value, bias, token_offset, cum
 
 def write_portable(model: Path) -> Path:
     """Writes the portable graph beside `model`, whose weights file it shares; returns its path."""
-    loaded = ir.load(model)
-    loaded.functions.clear()
-    function = ir.serde.deserialize_function(parser.parse_function(DEFINITION))
-    loaded.functions[function.identifier()] = function
-    loaded.graph.opset_imports[DOMAIN] = 1
-    for node in loaded.graph:
+    loaded = onnx.load(model, load_external_data=False)
+    del loaded.functions[:]
+    loaded.functions.append(parser.parse_function(DEFINITION))
+    loaded.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    for node in loaded.graph.node:
         if node.op_type == PACKED:
             node.domain = DOMAIN
     path = model.with_name("portable.onnx")
-    ir.save(loaded, path)
+    onnx.save(loaded, path)
     return path
 
 

@@ -8,7 +8,6 @@ from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.errors import SHUTTING_DOWN
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.settings import Settings
@@ -28,7 +27,9 @@ class LocalBackend(Backend):
     ) -> None:
         super().__init__(artifact, settings, metrics, degraded=degraded)
         metrics.exemplars = settings.tracing
-        self.engine = ModelEngine(artifact, settings, metrics, degraded, self._end, make_runner, self.tracing)
+        self.engine = ModelEngine(
+            artifact, settings, metrics, degraded, lambda: self.on_fatal(), make_runner, self.tracing
+        )
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
@@ -47,10 +48,6 @@ class LocalBackend(Backend):
         super().leave()
         self.engine.health.draining = True
 
-    def cancel_pending(self) -> None:
-        if self.engine.opened:
-            self.engine.batcher.close(SHUTTING_DOWN)
-
     async def ready(self) -> str:
         return self.engine.readiness()
 
@@ -65,6 +62,3 @@ class LocalBackend(Backend):
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready())
         return render([state, *self.metrics.registries], accept)
-
-    def _end(self) -> None:
-        self.on_fatal()

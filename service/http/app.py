@@ -5,9 +5,8 @@ import difflib
 import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -26,7 +25,7 @@ from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, Err
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.openapi import API_KEY, PROTOCOL_ERRORS, InfoResponse, Readiness, Responses, TaskRoute
-from packbert.service.http.responses import JSON
+from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
 from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
 from packbert.service.tasks.inputs import Status
@@ -48,6 +47,13 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
+DOCUMENTATION = "/docs"
+ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
+PROBE_PATHS = ("/health", "/ready")  # on both ports
+OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
+MIN_COMPRESSED_BYTES = 1024
+CODES = {404: "not_found", 405: "method_not_allowed"}
+log = logging.getLogger("service")
 
 
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
@@ -64,7 +70,57 @@ def error_shape_of(path: str) -> ErrorShape:
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
 
 
-OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
+def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> ASGIApp:
+    """The application of a backend, which is opened when the server starts and closed when it stops.
+
+    A server that accepts connections by itself does it within `accepting`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async def load() -> None:
+            try:
+                start_thread()
+                keys.open()
+                await backend.open()
+                gc.collect()
+                gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
+            except Exception:
+                log.exception("the model cannot be loaded")
+                backend.on_fatal()
+
+        loading = asyncio.create_task(load())
+        await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
+        async with accepting():
+            yield
+        await loading
+        keys.close()
+        await backend.close()
+
+    keys = ApiKeys(backend.settings)
+    admin_port, metrics = backend.settings.admin_port, backend.metrics
+    app = FastAPIOffline(
+        docs_url=DOCUMENTATION,
+        redoc_url=None,
+        title="packbert",
+        summary="Trained BERT models over REST",
+        version="1",
+        lifespan=lifespan,
+        redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
+        responses=PROTOCOL_ERRORS,
+        generate_unique_id_function=lambda route: route.name,
+        swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
+    )
+    tasks = task_routes(backend)
+    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in tasks.items()}
+    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
+    _add_operational_routes(app, backend)
+    _add_dialects_get_routes(app, backend, keys)
+    _add_openapi_route(app, endpoints)
+    if not admin_port:
+        return TaskFastPath(_finish(app, tasks), endpoints, metrics)
+    public = TaskFastPath(_finish(_take_public_routes(app), tasks), endpoints, metrics)
+    return PortSplit(admin_port, admin=TaskFastPath(_finish(app, {}), {}, metrics), public=public)
 
 
 class TaskFastPath:
@@ -88,10 +144,8 @@ class TaskFastPath:
         own_id = request_id(dict(scope["headers"]))
         scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
 
-        head = scope["method"] == "HEAD"
-        if head:  # the response to HEAD is that to GET without its body
+        if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
             scope = {**scope, "method": "GET"}
-
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -99,8 +153,6 @@ class TaskFastPath:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own_id)]
-            elif head:
-                message = {**message, "body": b""}
             await send(message)
 
         try:
@@ -135,63 +187,6 @@ class PortSplit:
         return (self.public if is_public else self.admin)(scope, receive, send)
 
 
-log = logging.getLogger("service")
-MIN_COMPRESSED_BYTES = 1024
-DOCUMENTATION = "/docs"
-ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
-PROBE_PATHS = ("/health", "/ready")  # on both ports
-CODES = {404: "not_found", 405: "method_not_allowed"}
-
-
-def create_app(backend: Backend) -> ASGIApp:
-    """The application of a backend, which is opened when the server starts and closed when it stops."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async def load() -> None:
-            try:
-                start_thread()
-                keys.open()
-                await backend.open()
-                gc.collect()
-                gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
-            except Exception:
-                log.exception("the model cannot be loaded")
-                backend.on_fatal()
-
-        loading = asyncio.create_task(load())
-        await asyncio.wait((loading,), timeout=backend.startup_grace_seconds)
-        yield
-        await loading
-        keys.close()
-        await backend.close()
-
-    keys = ApiKeys(backend.settings)
-    admin_port, metrics = backend.settings.admin_port, backend.metrics
-    app = FastAPIOffline(
-        docs_url=DOCUMENTATION,
-        redoc_url=None,
-        title="packbert",
-        summary="Trained BERT models over REST",
-        version="1",
-        lifespan=lifespan,
-        redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
-        responses=PROTOCOL_ERRORS,
-        generate_unique_id_function=lambda route: route.name,
-        swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
-    )
-    tasks = task_routes(backend)
-    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in tasks.items()}
-    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
-    _add_operational_routes(app, backend)
-    _add_dialects_get_routes(app, backend, keys)
-    _add_openapi_route(app, endpoints)
-    if not admin_port:
-        return TaskFastPath(_finish(app, tasks), endpoints, metrics)
-    public = TaskFastPath(_finish(_take_public_routes(app), tasks), endpoints, metrics)
-    return PortSplit(admin_port, admin=TaskFastPath(_finish(app, {}), {}, metrics), public=public)
-
-
 def _take_public_routes(app: FastAPI) -> FastAPI:
     """An application with the routes of `app` that are not for BERT_ADMIN_PORT; `app` keeps those and the probes."""
     public = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -224,7 +219,7 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     @app.get("/health", response_model=Status, summary="The process responds")
     async def health() -> Response:
-        return _json(200, {"status": "ok"})
+        return json_response({"status": "ok"})
 
     not_ready: Responses = {503: {"model": Readiness, "description": "Not ready; status is the reason"}}
 
@@ -232,12 +227,12 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     async def ready() -> Response:
         reason = await backend.ready()
         degraded = {"degraded": backend.degraded} if backend.degraded else {}
-        return _json(503 if reason else 200, {"status": reason or "ready"} | degraded)
+        return json_response({"status": reason or "ready"} | degraded, 503 if reason else 200)
 
     @app.get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = await backend.info()
-        return _json(200, content | native.info_keys(content))
+        return json_response(content | native.info_keys(content))
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}
@@ -319,10 +314,12 @@ def _name_paths(app: FastAPI, path: str) -> str:
 
 def _allowed_methods(app: FastAPI, path: str) -> list[str]:
     """GET includes HEAD, which `TaskFastPath` turns into GET."""
-    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    routes = [route for route in app.routes if isinstance(route, Route) and _is_at(route.path, path)]
     stated = {method for route in routes for method in route.methods or ()}
     return sorted(stated | {"OPTIONS"} | ({"HEAD"} if "GET" in stated else set()))
 
 
-def _json(status: int, content: Any) -> Response:
-    return Response(orjson.dumps(content), status, media_type=JSON)
+def _is_at(route: str, path: str) -> bool:
+    """Parameters of routes are the whole rest of a path: `/page/{name:path}`."""
+    fixed, parameter, _ = route.partition("{")
+    return path.startswith(fixed) if parameter else path == route

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 INLINE_BYTES = 2**14  # fewer take 1 ms on the event loop, 8 ms at the very worst; a thread adds 0.2 ms
 PIECE_BYTES = 2**16  # of strings that are parsed at once: 0.5 ms
-ROOM = 256  # values beside the inputs and targets: the other fields of a request
+OTHER_VALUES = 256  # beside the inputs and targets: the other fields of a request
 STRINGS_PER_INPUT = 4  # {"text": "a", "text_pair": "b"}
 ESCAPES, WORST_ESCAPE = 2, 12  # of one character in JSON, and their bytes: a surrogate pair
 BYTES_PER_VALUE = 20  # outside of strings: the digits of a token id, its comma and an indentation of 12
@@ -45,7 +45,7 @@ class BodyLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> "BodyLimits":
-        inputs = settings.max_inputs + ROOM
+        inputs = settings.max_inputs + OTHER_VALUES
         return cls(
             strings=STRINGS_PER_INPUT * inputs + MAX_TOP_K,
             containers=inputs,

@@ -1,9 +1,8 @@
 """One connection of a client: HTTP/1.1 parsed by httptools, the application called as ASGI, responses written; all
 under limits of bytes and time.
 
-uvicorn makes one for each client (`Config(http=...)`). A connection goes from WAITING to HEAD, BODY and ANSWERING, and
-back; CLOSING can follow each of them. Requests that a client sends before it has its responses are parsed only up to
-the end of SLICE_BYTES, and answered in turn.
+A connection goes from WAITING to HEAD, BODY and ANSWERING, and back; CLOSING can follow each of them. Requests that a
+client sends before it has its responses are parsed only up to the end of SLICE_BYTES, and answered in turn.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ import fcntl
 import sys
 import termios
 from collections import OrderedDict, deque
-from typing import Any, ClassVar, Self
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -38,16 +37,12 @@ class State(enum.Enum):
 
 
 class Connection(asyncio.Protocol):
-    limits: ConnectionLimits  # of the class, as `app`
-    app: ClassVar[ASGIApp]
     unwritable: asyncio.Event | None = None  # as in Carrier
     since = 0.0  # by the loop's clock: the first byte of the request that arrives, or the last response
-    client_connection: ClientConnection
     _state = State.WAITING
     _listed: OrderedDict[Any, None] | None = (
-        None  # of `limits`: while its first request, or the rest of one, is to come
+        None  # of `limits`: while the first request, or the rest of one, is to come
     )
-    _has_left = False
     _timer: asyncio.TimerHandle | None = None  # no earlier than needed; it looks at `since`
     _write_timer: asyncio.TimerHandle | None = None
     _paused = False  # reading
@@ -55,43 +50,27 @@ class Connection(asyncio.Protocol):
     _receiving: Exchange | None = None  # whose body arrives
     _rejected: Rejected | None = None  # to be answered after the requests before it
     _url = b""
-    _head_bytes = 0  # of a head or of trailers that are not complete
-    _head_only = False  # the slice being parsed has held bytes of a head or of trailers only, so far
-    _in_trailers = False  # or before a chunk's first byte
+    _head_bytes = 0  # of the URL and the headers so far
+    _went_on = False  # the slice being parsed has begun or ended a head or a request, or holds bytes of a body
+    _silent_bytes = 0  # of the slices since the last one that did: of a head, of trailers, of a chunk's size
     _chunks = 0  # of the body so far
     _body_bytes = 0  # those in chunks
 
-    @classmethod
-    def bind(cls, app: ASGIApp, limits: ConnectionLimits) -> type[Self]:
-        """The class for uvicorn, which makes the connections itself."""
-        return type(cls.__name__, (cls,), {"app": staticmethod(app), "limits": limits})
-
-    def __init__(
-        self,
-        in_reserve: bool = False,
-        *,
-        config: Any,  # noqa: ARG002 - as uvicorn calls it
-        server_state: Any,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        """`in_reserve`: accepted beyond the number, so that only probes are answered. `server_state` is uvicorn's."""
-        self.in_reserve = in_reserve
-        self.server_state, self._app_state = server_state, app_state
-        self._loop = _loop or asyncio.get_running_loop()
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits, in_reserve: bool = False) -> None:
+        """`in_reserve`: accepted beyond the number, so that only probes are answered."""
+        self.app, self.limits, self.in_reserve = app, limits, in_reserve
+        self.client_connection = ClientConnection(limits.buffered)
+        self._loop = asyncio.get_running_loop()
         self._new_parser()
         self._exchanges: deque[Exchange] = deque()  # that are not answered; the first one runs
         self._headers: list[tuple[bytes, bytes]] = []
-        self._noted: list[tuple[bytes, bytes]] = []  # of NOTED
 
     # what the transport calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        self.client_connection = ClientConnection(self.limits.buffered)
-        self._context = contextvars.copy_context()  # of no request
         self._server, self._client = (transport.get_extra_info(name, ())[:2] for name in ("sockname", "peername"))
-        self.server_state.connections.add(self)
+        self.limits.connections.add(self)
         self.since = self._loop.time()
         self._list_in(self.limits.heads)
         self._arm()
@@ -108,7 +87,6 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
         self._state = State.CLOSING
-        self.server_state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self.resume_writing()
@@ -125,7 +103,7 @@ class Connection(asyncio.Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-            self.limits.buffered.wait_for_reader(self, 0)
+            self.limits.buffered.wait_for_reader(self.transport, 0)
         if self.unwritable is not None:
             self.unwritable.set()
             self.unwritable = None
@@ -159,9 +137,6 @@ class Connection(asyncio.Protocol):
         self.close()
         self._leave()
 
-    def abort_response(self) -> None:
-        self.transport.abort()
-
     # what an exchange calls
 
     def close(self) -> None:
@@ -175,7 +150,6 @@ class Connection(asyncio.Protocol):
 
     def on_response_complete(self, exchange: Exchange) -> None:
         self._exchanges.popleft()
-        self.server_state.total_requests += 1
         if not exchange.keep_alive:
             self.close()
             return
@@ -189,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._state = State.WAITING
         if self._timer is None:
             self._arm()
-        if not self._is_behind:
+        if (self._paused or self._state is not State.WAITING) and not self._is_behind:
             self.data_received(b"")  # what was received before
             self.resume_reading()
 
@@ -214,12 +188,13 @@ class Connection(asyncio.Protocol):
                 self._pause_reading()
                 return
             piece = data[start : start + SLICE_BYTES]
-            self._head_only = self._state is State.HEAD or self._in_trailers
+            self._went_on = False
             self._parse_piece(piece)
-            if self._head_only:
-                self._head_bytes += len(piece)
-            if self._state is State.HEAD or self._in_trailers:
-                self._check_head_size(self._head_bytes)
+            if self._went_on:
+                self._silent_bytes = 0
+            else:
+                self._silent_bytes += len(piece)
+                self._check_head_size(self._silent_bytes)
 
     @property
     def _is_behind(self) -> bool:
@@ -248,30 +223,29 @@ class Connection(asyncio.Protocol):
         return b"%b%b\r\n" % (start, kept)
 
     def on_message_begin(self) -> None:
-        self._state, self._head_only, self._head_bytes = State.HEAD, False, 0
+        self._state, self._went_on = State.HEAD, True
         self._list_in(None)  # in `_watch_arrival`, if it does not arrive at once
-        self._url, self._headers, self._noted = b"", [], []
-        self._chunks = self._body_bytes = 0
+        self._url, self._headers = b"", []
+        self._head_bytes = self._chunks = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        self._headers.append((name, value))
-        if name in NOTED:
-            self._noted.append((name, value.strip().lower()))
+        self._headers.append((name.lower(), value))
+        self._head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
-        headers, parser = self._headers, self._parser
-        self._head_only, self._head_bytes = False, 0
-        self._check_head_size(len(self._url) + sum(len(name) + len(value) for name, value in headers))
+        self._went_on = True
+        self._check_head_size(self._head_bytes)
+        parser, noted = self._parser, [(name, value.strip().lower()) for name, value in self._headers if name in NOTED]
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
             raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
         if version not in ("1.1", "1.0"):
             raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
-        codings = [value for name, value in self._noted if name == b"transfer-encoding"]
+        codings = [value for name, value in noted if name == b"transfer-encoding"]
         if codings and codings != [b"chunked"]:
             stated = b", ".join(codings).decode("latin-1")
             raise Rejected(501, f"transfer-encoding is {stated[:50]!r}: only chunked is supported")
@@ -286,7 +260,7 @@ class Connection(asyncio.Protocol):
             self,
             scope,
             keep_alive=version == "1.1" and parser.should_keep_alive() and not (self.limits.closing or self.in_reserve),
-            continues=(b"expect", b"100-continue") in self._noted,
+            continues=(b"expect", b"100-continue") in noted,
         )
         self._headers = []  # trailers, which follow, are not headers
         self._receiving = exchange
@@ -310,25 +284,25 @@ class Connection(asyncio.Protocol):
             "raw_path": raw_path,
             "query_string": query,
             "headers": self._headers,
-            "state": {**self._app_state, CONNECTION_KEY: self.client_connection},
+            "state": {CONNECTION_KEY: self.client_connection},
         }
 
     def on_chunk_header(self) -> None:
-        self._in_trailers = True
         self._chunks += 1
         if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
             sizes = f"the first {self._chunks - 1} chunks of the body hold {self._body_bytes} bytes"
             raise Rejected(400, f"{sizes}: send chunks of at least {LEAST_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
-        self._in_trailers, self._head_only, self._head_bytes = False, False, 0
+        self._went_on = True
         self._body_bytes += len(body)
         exchange = self._receiving
-        if exchange is not None and not exchange.complete and exchange.add(body) > UNREAD_BYTES:
+        assert exchange is not None
+        if not exchange.complete and exchange.add(body) > UNREAD_BYTES:
             self._pause_reading()
 
     def on_message_complete(self) -> None:
-        self._in_trailers = self._head_only = False
+        self._went_on = True
         exchange, self._receiving = self._receiving, None
         if exchange is not None:  # otherwise the request is parsed again, without `upgrade`
             exchange.whole = True
@@ -343,9 +317,9 @@ class Connection(asyncio.Protocol):
     # acting
 
     def _run(self, exchange: Exchange) -> None:
-        task = self._loop.create_task(exchange.run(type(self).app), context=self._context.copy())
-        self.server_state.tasks.add(task)
-        task.add_done_callback(self.server_state.tasks.discard)
+        task = self._loop.create_task(exchange.run(self.app), context=contextvars.Context())  # of no other request
+        self.limits.tasks.add(task)
+        task.add_done_callback(self.limits.tasks.discard)
 
     def _full(self) -> Rejected:
         limit = f"this server takes {self.limits.most} connections (BERT_MAX_CONNECTIONS)"
@@ -355,13 +329,12 @@ class Connection(asyncio.Protocol):
         """Closes; before, it responds without the application, after the responses to earlier requests."""
         receiving, self._receiving, self._state = self._receiving, None, State.CLOSING
         self._list_in(None)
-        if receiving is not None and receiving.complete:  # before its body was: there is nothing left to say
-            self.close()
+        if receiving is not None and receiving.started:  # before its body was complete: there is nothing left to say
+            receiving.keep_alive = False
+            if receiving.complete:
+                self.close()
             return
         self.limits.on_rejected(rejected.status, rejected.code)
-        if receiving is not None and receiving.started:
-            receiving.keep_alive = False
-            return
         if receiving is not None:
             self._exchanges.pop()
             receiving.reject(is_running=not self._exchanges)
@@ -396,7 +369,7 @@ class Connection(asyncio.Protocol):
                 self.since = self._loop.time()
                 self._arm()
 
-    def _list_in(self, listed: "OrderedDict[Any, None] | None") -> None:
+    def _list_in(self, listed: OrderedDict[Any, None] | None) -> None:
         if listed is not self._listed:
             if self._listed is not None:
                 del self._listed[self]
@@ -407,8 +380,8 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         """From now on the connection does not count as open."""
         self._list_in(None)
-        if not self._has_left:
-            self._has_left = True
+        if self in self.limits.connections:
+            self.limits.connections.remove(self)
             self.limits.on_connection_lost()
 
     @property
@@ -429,8 +402,8 @@ class Connection(asyncio.Protocol):
             return  # the next response arms it
         if self._loop.time() < self._due - TIMER_SECONDS:
             self._arm()
-        elif self._state is State.WAITING or (self._receiving is not None and self._receiving.started):
-            self.close()  # no request has begun, or it was answered before it was complete
+        elif self._state is State.WAITING:
+            self.close()
         else:
             seconds = f"{self.limits.client_timeout_seconds:g} s (BERT_CLIENT_TIMEOUT_SECONDS)"
             self._reject(Rejected(408, f"the request did not arrive within {seconds}"))
@@ -444,5 +417,5 @@ class Connection(asyncio.Protocol):
         if unsent_before is not None and unsent_before - unsent < timeout * self.limits.min_read_bytes_per_second:
             self.transport.abort()
             return
-        self.limits.buffered.wait_for_reader(self, self.transport.get_write_buffer_size())
+        self.limits.buffered.wait_for_reader(self.transport, self.transport.get_write_buffer_size())
         self._write_timer = self._loop.call_later(timeout, self._check_write_progress, unsent)

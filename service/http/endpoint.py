@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
@@ -37,10 +37,10 @@ from packbert.service.trace_context import current_trace_id
 if TYPE_CHECKING:
     from packbert.service.observability.spans import Tracing
 
-
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
 MAX_TIMEOUT_MS = 3_600_000
+log = logging.getLogger("service")
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
 
 
@@ -58,7 +58,7 @@ class TaskRequest:
         self.content_length = int(stated) if stated.isdigit() else 0  # bytes; 0 for a chunked body
         self.received = time.perf_counter()  # the head, then the last byte of the body
         self._held = 0  # bytes of the body that are counted
-        # a server that does not report disconnects puts no connection into the scope
+        # a server that reports no disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
     def timeout_seconds(self, default_ms: int) -> float:
@@ -77,7 +77,7 @@ class TaskRequest:
         reading, if content-length says so), and ClientDisconnected."""
         parts, size, more = [], 0, self.content_length <= limit
         if more and self.content_length > UNCOUNTED_BYTES:
-            self.connection.buffered.check_room(self.content_length)
+            self.connection.buffered.check_size(self.content_length)
         while more and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -129,9 +129,6 @@ def request_id(headers: Headers) -> bytes:
     return stated if VALID_ID.fullmatch(stated) else b"%016x" % random.getrandbits(64)  # names the request, no secret
 
 
-log = logging.getLogger("service")
-
-
 @dataclass(frozen=True, slots=True)
 class TaskEndpoint:
     """One task as an ASGI application. Does not know who routed the request to it."""
@@ -146,7 +143,8 @@ class TaskEndpoint:
         cells, stage = metrics.cells, RECEIVE
         cells[stage] += 1
         try:
-            self.keys.check(request.headers)
+            if self.keys.required:
+                self.keys.check(request.headers)
             try:
                 tasks = backend.admit(request.content_length)
             except Unavailable:
@@ -157,7 +155,7 @@ class TaskEndpoint:
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
-            with request.connection.cancel_on_disconnect():
+            with request.connection:
                 body_bytes = len(body)
                 if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:
                     parsed = spec.read(request.headers, body, settings)
@@ -175,7 +173,13 @@ class TaskEndpoint:
             await request.respond_error(error, spec.error_shape)
             self._note(request, error)
         else:
-            self._count_answer(result, body_bytes, len(content), request.received)
+            metrics.answered(
+                spec.name,
+                seconds=time.perf_counter() - request.received,
+                stages=result.stage_seconds,
+                sizes=(len(result.sequences), result.tokens, body_bytes, len(content)),
+                truncated=result.truncated,
+            )
             await request.respond(200, content, media_type, *headers)
             self._note(request, result)
         finally:
@@ -205,19 +209,11 @@ class TaskEndpoint:
         """The bytes of the response, their media type, and headers."""
         value = result.value
         if self.spec.npy and _prefers_npy(request.headers.get(b"accept", b"")):
-            value = await _encode_array(value)
+            encoded = await npy_bytes(value)
+            value = value if encoded is None else Content(encoded[0], NPY, tuple(encoded[1]))
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
         return content, media_type, [*build_timing_headers(result), *more]
-
-    def _count_answer(self, result: TaskResult, body_bytes: int, response_bytes: int, received: float) -> None:
-        self.backend.metrics.answered(
-            self.spec.name,
-            seconds=time.perf_counter() - received,
-            stages=result.stage_seconds,
-            sizes=(len(result.sequences), result.tokens, body_bytes, response_bytes),
-            truncated=result.truncated,
-        )
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """What the line of the access log says beside what the connection knows."""
@@ -258,14 +254,5 @@ def make_endpoint(backend: Backend, spec: TaskSpec, keys: ApiKeys) -> TaskEndpoi
 
 def _prefers_npy(accept: bytes) -> bool:
     """Most requests name no type: they are not parsed."""
-    return (
-        accept not in (b"", b"*/*", JSON.encode()) and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY
-    )
-
-
-async def _encode_array(value: Any) -> Any:
-    """The value in NPY; as it is where it is no array."""
-    if (encoded := await npy_bytes(value)) is None:
-        return value
-    data, headers = encoded
-    return Content(data, NPY, tuple(headers))
+    is_named = accept not in (b"", b"*/*", JSON.encode())
+    return is_named and choose_media_type(accept.decode("latin-1"), (JSON, NPY)) == NPY

@@ -7,6 +7,8 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Protocol
 
 import httptools
@@ -40,8 +42,9 @@ class ClientDisconnected(ServiceError):
 class ClientConnection:
     """What an endpoint knows of its client's connection, which has one request at a time.
 
-    The connection calls `on_disconnect`, so that no second task per request has to wait for a disconnect. `buffered` is
-    shared by all connections of a process.
+    As a context manager it cancels its block when the client disconnects, and then raises ClientDisconnected: the
+    connection calls `on_disconnect`, so that no second task per request has to wait for it. `buffered` is shared by all
+    connections of a process.
     """
 
     buffered: BufferedBytes = field(default_factory=BufferedBytes)
@@ -49,10 +52,6 @@ class ClientConnection:
     rejected: bool = False  # by the connection, which counts it: a request whose body the endpoint still reads
     noted: Fields = field(default_factory=dict)  # by the endpoint of a request, for its line of the access log
     _task: asyncio.Task[Any] | None = None
-
-    def cancel_on_disconnect(self) -> "ClientConnection":
-        """A context manager: cancels its block when the client disconnects, and then raises ClientDisconnected."""
-        return self
 
     def __enter__(self) -> None:
         if self.disconnected:
@@ -65,10 +64,6 @@ class ClientConnection:
             task.uncancel()
             raise ClientDisconnected from None
 
-    def take_noted(self) -> Fields:
-        noted, self.noted = self.noted, {}
-        return noted
-
     def on_disconnect(self) -> None:
         self.disconnected = True
         if self._task is not None:
@@ -80,7 +75,6 @@ class Carrier(Protocol):
 
     limits: ConnectionLimits
     transport: asyncio.Transport
-    server_state: Any  # uvicorn's
     client_connection: ClientConnection
     unwritable: asyncio.Event | None  # until it is set, the system accepts no more of a response
 
@@ -111,6 +105,11 @@ def write_error(status: int, code: str, message: str) -> tuple[str, bytes, int]:
     return number, STATUS_LINES[status] + headers + body, len(body)
 
 
+@lru_cache(1)
+def date_header(second: int) -> tuple[bytes, bytes]:
+    return b"date", formatdate(second, usegmt=True).encode()
+
+
 def split_url(url: bytes) -> tuple[bytes, bytes]:
     """Path and query. Raises Rejected for a URL without a path."""
     path, _, query = url.partition(b"?")
@@ -128,8 +127,8 @@ class Exchange:
 
     __slots__ = (
         *("scope", "connection", "keep_alive", "started", "complete", "disconnected", "whole", "rejected"),
-        *("_parts", "_unread", "_read_all", "_continues", "_news", "_head", "_left", "_chunked", "_began"),
-        *("_status", "_id", "_sent"),
+        *("_parts", "_unread", "_read_all", "_continues", "_news", "_head", "_has_body", "_left", "_chunked"),
+        *("_began", "_status", "_id", "_sent"),
     )
 
     def __init__(self, connection: Carrier, scope: dict[str, Any], *, keep_alive: bool, continues: bool) -> None:
@@ -143,6 +142,7 @@ class Exchange:
         self._continues = continues  # the client waits for 100 Continue
         self._news: asyncio.Event | None = None  # for `receive`, where it has to wait
         self._head: Message | None = None  # of the response, which is written with the first part of its body
+        self._has_body = True
         self._left: int | None = None  # bytes of the response's body; None where it has no stated length
         self._chunked = False
         self._began = time.perf_counter()
@@ -191,13 +191,8 @@ class Exchange:
             await connection.unwritable.wait()
         if self.disconnected:
             return
-        start = b"" if self._head is None else self._begin(self._head, None if more else len(body))
-        if self.scope["method"] == "HEAD" or self._status in WITHOUT_BODY:
-            body, self._left = b"", None
-        self._count(len(body), more=more)
-        self._sent += len(body)
-        if self._chunked:
-            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        start = b"" if self._head is None else self._begin(self._head)
+        body = self._frame(body, more=more)
         self._head, self.started, self.complete = None, True, not more
         if start and len(body) > JOINED_BYTES:
             connection.transport.write(start)
@@ -205,7 +200,6 @@ class Exchange:
         if start or body:
             connection.transport.write(start + body if start else body)
         if not more:
-            self.wake()
             connection.on_response_complete(self)
 
     def add(self, part: bytes) -> int:
@@ -230,33 +224,36 @@ class Exchange:
         if self._news is not None:
             self._news.set()
 
-    def _begin(self, head: Message, whole: int | None) -> bytes:
-        """The head as it is written. `whole`: bytes of the body, where its first part is its last."""
-        headers = [*self.connection.server_state.default_headers, *head.get("headers", ())]
-        stated = dict(headers).get(b"content-length")
-        if stated is not None:
+    def _begin(self, head: Message) -> bytes:
+        """The head as it is written."""
+        headers = [date_header(int(time.time())), *head.get("headers", ())]
+        by_name = dict(headers)
+        self._has_body = self.scope["method"] != "HEAD" and head["status"] not in WITHOUT_BODY
+        if (stated := by_name.get(b"content-length")) is not None:
             self._left = int(stated)
-        elif self.scope["method"] != "HEAD" and head["status"] not in WITHOUT_BODY:
-            if self.scope["http_version"] == "1.1":
-                self._chunked = True
-                headers.append((b"transfer-encoding", b"chunked"))
-            elif whole is not None:
-                headers.append((b"content-length", b"%d" % whole))
+        elif self._has_body and self.scope["http_version"] == "1.1":  # of 1.0: the body ends with the connection
+            self._chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
         if not self.keep_alive:
             headers.append((b"connection", b"close"))
         text = b"\r\n".join(map(b": ".join, headers))
         if text.translate(None, VISIBLE) != b"\r\n" * (len(headers) - 1):
             raise RuntimeError("a response header holds a control character")
-        if self.connection.limits.log_access is not None:
-            self._id = dict(headers).get(b"x-request-id", b"")
+        self._id = by_name.get(b"x-request-id", b"")
         return b"%b%b\r\n\r\n" % (STATUS_LINES[head["status"]], text)
 
-    def _count(self, size: int, *, more: bool) -> None:
-        if self._left is None:
-            return
-        if size > self._left or (size < self._left and not more):
-            raise RuntimeError(f"the body has {size} bytes where Content-Length leaves {self._left}")
-        self._left -= size
+    def _frame(self, body: bytes, *, more: bool) -> bytes:
+        """A part of the body as it is written. Raises RuntimeError."""
+        if not self._has_body:
+            return b""
+        self._sent += len(body)
+        if self._chunked:
+            return (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        if self._left is not None:
+            self._left -= len(body)
+            if self._left < 0 or (self._left and not more):
+                raise RuntimeError(f"the body is {-self._left:+} bytes longer than Content-Length states")
+        return body
 
     def _fail(self) -> None:
         """Answers 500 where nothing has been written."""
@@ -266,11 +263,11 @@ class Exchange:
         number, content, self._sent = write_error(500, "internal", UNEXPECTED)
         self._id = number.encode()
         self.connection.transport.write(content)
-        self.wake()
         self.connection.on_response_complete(self)
 
     def _log_access(self) -> None:
-        noted = self.connection.client_connection.take_noted()
+        client = self.connection.client_connection
+        noted, client.noted = client.noted, {}
         self.connection.log_access(
             self._id.decode("latin-1"),
             self.scope["method"],

@@ -15,6 +15,11 @@ from packbert.service.settings import Settings, SettingsError, read_key_file
 STEP_BYTES = 2**18  # of gzip: 30 ms where it is made to be slow; others' bodies take turns
 MAX_MEMBERS = 256  # each costs as much as some KB; bgzip has one for 64 KiB
 GZIP_WINDOW = 16 + zlib.MAX_WBITS  # a gzip header and trailer, not zlib's
+CHECK_SECONDS = 1.0  # between two looks at the file of keys
+BEARER = re.compile(rb"bearer +", re.IGNORECASE)  # RFC 9110, section 11.1: the scheme has no case
+KEY_HEADERS = (b"x-api-key", b"api-key")
+REFUSAL = "this server requires `Authorization: Bearer KEY` (or x-api-key); the key is missing or wrong"
+log = logging.getLogger("service")
 
 
 async def decode_body(body: bytes, coding: bytes, limit: int) -> bytes:
@@ -69,9 +74,8 @@ def choose_media_type(accept: str, offered: Sequence[str]) -> str:
         ranges = (media_type, media_type.split("/")[0] + "/*", "*/*")
         return next((stated[one] for one in ranges if one in stated), 0.0)
 
-    named = [
-        one for one in stated if one in offered and stated[one]
-    ]  # `application/x-npy, */*` means the type it names
+    # `application/x-npy, */*` means the type it names
+    named = [one for one in stated if one in offered and stated[one]]
     return max(named or offered, key=weight)
 
 
@@ -112,18 +116,8 @@ def _number(text: str) -> float:
         return 0.0
 
 
-CHECK_SECONDS = 1.0  # between two looks at the file
-BEARER = re.compile(rb"bearer +", re.IGNORECASE)  # RFC 9110, section 11.1: the scheme has no case
-KEY_HEADERS = (b"x-api-key", b"api-key")
-REFUSAL = "this server requires `Authorization: Bearer KEY` (or x-api-key); the key is missing or wrong"
-log = logging.getLogger("service")
-
-
 class ApiKeys:
-    """The valid keys. Without BERT_API_KEY and BERT_API_KEY_FILE every request is admitted.
-
-    Those of the file are known after `open`.
-    """
+    """The valid keys; those of BERT_API_KEY_FILE are known after `open`. Without any, `required` is false."""
 
     def __init__(self, settings: Settings) -> None:
         self._file = settings.api_key_file
@@ -145,8 +139,6 @@ class ApiKeys:
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises Unauthorized for a missing or wrong key; the time of the comparison does not depend on the key."""
-        if not self.required:
-            return
         stated = find_key(headers)
         valid = [hmac.compare_digest(stated, key) for key in (*self._own, *self._from_file)]
         if not any(valid):

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
 from packbert.service.errors import BuffersFull
@@ -15,13 +15,13 @@ BODIES = 8  # of the largest size, which one process holds
 LEAST_BODY_BYTES = 2**20  # for that number: answers are bounded by the same bytes, and may be larger than bodies
 UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the bytes of others, and costs no count
 RETRY_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
+RESERVE = 64  # connections over the number, of which only probes are answered
+BACKLOG = 2048  # connections that wait in the system to be accepted
+ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
+MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
+MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
 TRIM_SECONDS = 1.0  # after the last counted byte; while requests follow each other, freed memory is used again
-
-
-class Sender(Protocol):
-    """A connection whose answer waits for its client."""
-
-    def abort_response(self) -> None: ...
 
 
 def _trim() -> None:
@@ -35,35 +35,35 @@ class BufferedBytes:
     def __init__(self, most: int = 2**62, on_idle: Callable[[], None] = _trim) -> None:
         self.most, self._on_idle = most, on_idle
         self.bodies = 0
-        self.unsent: dict[Sender, int] = {}  # in the order in which they began to wait
+        self.unsent: dict[asyncio.WriteTransport, int] = {}  # in the order in which they began to wait
         self._timer: asyncio.TimerHandle | None = None
 
-    def check_room(self, size: int) -> None:
-        """Raises BuffersFull where `size` bytes more of bodies would be over the bound."""
+    def check_size(self, size: int) -> None:
+        """Raises BuffersFull where `size` more bytes of bodies would exceed the bound."""
         if self.bodies + size > self.most:
             held = f"this server holds {self.bodies} bytes of requests, and takes at most {self.most}"
             raise BuffersFull(f"{held} ({BODIES} x BERT_MAX_BODY_BYTES): retry later", retry_after=RETRY_SECONDS)
 
     def hold(self, size: int) -> None:
         """Counts bytes of a body. Raises BuffersFull, and then counts none of them."""
-        self.check_room(size)
+        self.check_size(size)
         self.bodies += size
 
     def release(self, size: int) -> None:
         self.bodies -= size
         self._trim_when_idle()
 
-    def wait_for_reader(self, sender: Sender, size: int) -> None:
+    def wait_for_reader(self, transport: asyncio.WriteTransport, size: int) -> None:
         """`size` bytes of an answer wait for their client; 0: none any more. Over the bound, the connections that have
         waited for the longest are aborted."""
         if size:
-            self.unsent[sender] = size
-        elif self.unsent.pop(sender, 0):
+            self.unsent[transport] = size
+        elif self.unsent.pop(transport, 0):
             self._trim_when_idle()
         while len(self.unsent) > 1 and sum(self.unsent.values()) > self.most:
             slowest = next(iter(self.unsent))
             del self.unsent[slowest]
-            slowest.abort_response()
+            slowest.abort()
 
     def _trim_when_idle(self) -> None:
         if self._timer is not None:
@@ -72,16 +72,9 @@ class BufferedBytes:
         self._timer = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._on_idle) if idle else None
 
 
-LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
-RESERVE = 64  # connections over the number, of which only probes are answered
-ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
-MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
-MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected
-
-
 @dataclass(slots=True, kw_only=True)
 class ConnectionLimits:
-    """Shared by all connections."""
+    """What all connections of a process share: limits, and the open connections with their tasks."""
 
     client_timeout_seconds: float
     max_header_bytes: int = MAX_HEADER_BYTES
@@ -95,6 +88,8 @@ class ConnectionLimits:
     most: int = 2**31  # connections
     is_over: Callable[[], bool] = lambda: False  # more of them are open
     probes: frozenset[str] = frozenset()  # the paths that are answered also then
+    connections: set[Any] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of requests
     # connections whose request is not complete, the oldest first: its head, or only its body
     heads: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     bodies: OrderedDict[Any, None] = field(default_factory=OrderedDict)
@@ -111,19 +106,20 @@ class Acceptor:
         *,
         most: int,
         reserve: int,
-        make_room: Callable[[bool], bool],
+        give_place: Callable[[bool], bool],
     ) -> None:
-        """`make_protocol` gets whether the connection is in the reserve. `make_room` closes a connection that may give
-        way, if there is one; it gets whether the reserve is full too."""
+        """`make_protocol` gets whether the connection is in the reserve. `give_place` closes a connection that may give
+        way, if there is one; it gets whether the reserve is full too. Raises OSError where a socket cannot listen."""
         self.sockets = list(listeners)
         self.most, self.reserve = most, reserve
         self.open = 0  # connections
-        self._make_protocol, self._make_room = make_protocol, make_room
+        self._make_protocol, self._give_place = make_protocol, give_place
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
         for listener in self.sockets:
+            listener.listen(BACKLOG)
             listener.setblocking(False)
         self.watch()
 
@@ -158,7 +154,7 @@ class Acceptor:
     def _accept(self, listener: socket.socket) -> None:
         """Those that wait, up to the number and the reserve."""
         for _ in range(ACCEPTS_PER_TURN):
-            if self.open >= self.most + self.reserve and not self._make_room(True):
+            if self.open >= self.most + self.reserve and not self._give_place(True):
                 self._pause()
                 return
             try:
@@ -170,7 +166,7 @@ class Acceptor:
                 return
             connection.setblocking(False)
             self.open += 1
-            in_reserve = self.is_over and not self._make_room(False)
+            in_reserve = self.is_over and not self._give_place(False)
             task = self._loop.create_task(self._open(connection, in_reserve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)

@@ -30,13 +30,11 @@ PROTOCOL_ERRORS: Responses = {  # sent before the path is known
     431: {"model": ErrorBody, "description": "The request line and headers are too large; the connection closes"},
 }
 NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
+DEGRADED = "why the CPU is used although there is an artifact for CUDA"
 API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="a key of BERT_API_KEY or its file"))
 Timeout = Annotated[
     int | None, Header(ge=1, le=MAX_TIMEOUT_MS, description="deadline in milliseconds; default: BERT_TIMEOUT_MS")
 ]
-
-
-DEGRADED = "why the CPU is used although there is an artifact for CUDA"
 
 
 class Readiness(Status):

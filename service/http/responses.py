@@ -1,11 +1,12 @@
 """Response bodies and headers as bytes: JSON directly from NumPy arrays, NPY, base64. Pydantic validates nothing."""
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
+from fastapi import Response
 from numpy.typing import NDArray
 
 from packbert.service.logs import Fields
@@ -16,6 +17,10 @@ Floats = NDArray[np.float32]
 JSON, NPY = "application/json", "application/x-npy"
 ITEMS_PER_PIECE, NUMBERS_PER_PIECE = 64, 2**15  # written at once, which takes up to 1 ms: orjson holds the GIL
 Json = bytes | bytearray
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, JSON)
 
 
 async def json_bytes(value: Any) -> Json:
@@ -116,8 +121,10 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     """server-timing in milliseconds; the number of truncated inputs if there are any; the windows of each text."""
-    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % tuple(
-        [1e3 * seconds for seconds in result.stage_seconds]
+    tokenize, queue, forward, formatting = result.stage_seconds
+    timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % (
+        *(1e3 * tokenize, 1e3 * queue),
+        *(1e3 * forward, 1e3 * formatting),
     )
     headers = [(b"server-timing", timing)]
     if result.truncated:

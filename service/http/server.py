@@ -1,16 +1,16 @@
-"""Runs the application on uvicorn: HTTP on one address, and a shutdown that responds to every pending request."""
+"""Runs the application on uvicorn: HTTP on its addresses, and a shutdown that responds to every pending request."""
 
 import asyncio
 import gc
 import logging
-import os
 import resource
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -33,6 +33,7 @@ from packbert.service.settings import Settings
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
 LAST_CONNECTIONS_SECONDS = 0.5  # before the port closes: for handshakes under way, and the requests that follow them
 FLUSH_SECONDS = 5  # after the drain, for the last responses to be sent
+CLOSED_CHECK_SECONDS = 0.02
 # While a thread tokenizes, the default of 0.005 delays the inference thread by 3 ms; this value by 1 ms.
 GIL_SWITCH_SECONDS = 0.0005
 # Allocations between two garbage collections. A request that is answered leaves no cycles, and one in flight has 30
@@ -44,54 +45,74 @@ log = logging.getLogger("service")
 
 
 class Server(uvicorn.Server):
-    """At SIGTERM uvicorn stops listening at once; this one lingers, and finishes pending requests first."""
+    """uvicorn runs the event loop, the application's lifespan and the signals. Connections are accepted, drained and
+    closed here, within the lifespan: uvicorn would stop listening at SIGTERM, and has no limit on their number."""
 
-    def __init__(self, config: uvicorn.Config, backend: Backend, limits: ConnectionLimits) -> None:
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        self.backend, self.limits = backend, make_limits(settings, backend)
+        self.app = allow_origins(create_app(backend, self._accept), settings.allowed_origins)
+        config = uvicorn.Config(
+            self.app,
+            interface="asgi3",
+            http=Connection,  # made by the acceptor; uvicorn would import a protocol of its own
+            ws="none",
+            lifespan="on",
+            log_config=None,  # its lines have the format of all others
+            log_level="warning" if settings.log_level == "info" else settings.log_level,  # `_announce` says it once
+        )
         super().__init__(config)
-        self.backend, self.limits = backend, limits
         self.failed = False
+        self._sockets: list[socket.socket] = []
+        self._acceptor: Acceptor | None = None
         self._leaving: asyncio.Task[None] | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    def serve(self, sockets: list[socket.socket] | None = None) -> Coroutine[Any, Any, None]:
+        """Serves on bound sockets, the first of which has the port of the log; uvicorn itself listens on none."""
+        self._sockets = sockets or []
+        return super().serve([])
+
+    @asynccontextmanager
+    async def _accept(self) -> AsyncIterator[None]:
+        """Accepts connections; at the end it closes the port, and waits for the last responses."""
         self._loop = asyncio.get_running_loop()
         try:
-            await super().startup(sockets)
-        except SystemExit:  # uvicorn has logged the reason
-            log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT)", self.config.host, self.config.port)
+            acceptor = self._acceptor = Acceptor(
+                self._sockets,
+                partial(Connection, self.app, self.limits),
+                most=self.limits.most,
+                reserve=RESERVE,
+                give_place=self._give_place,
+            )
+        except OSError as error:
+            host, port = self.backend.settings.host, self.backend.settings.port
+            log.error("cannot listen on %s:%d (BERT_HOST, BERT_PORT): %s", host, port, error)
             self.fail()
-        if self.started:
-            self._limit_connections()
-            if not self.backend.settings.api_processes:
-                watch_loop(self._loop)
-            self._announcing = asyncio.create_task(self._announce())
+            yield
+            return
+        self.limits.on_connection_lost = acceptor.on_connection_lost
+        self.limits.is_over = lambda: acceptor.is_over
+        if not self.backend.settings.api_processes:
+            watch_loop(self._loop)
+        self._announcing = asyncio.create_task(self._announce(acceptor.sockets[0].getsockname()[1]))
+        yield
+        acceptor.close()
+        for connection in list(self.limits.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                while self.limits.connections or self.limits.tasks:  # noqa: ASYNC110 - at the end, and rarely twice
+                    await asyncio.sleep(CLOSED_CHECK_SECONDS)
+                await acceptor.wait_closed()
 
-    async def _announce(self) -> None:
+    async def _announce(self, port: int) -> None:
         """Says once that the service is ready: in the log, and to a service manager if there is one."""
         await wait_until_ready(self.backend.ready)
         if self.backend.announces:
-            log.info("serving %s", describe_service(self.backend, self.servers[0].sockets[0].getsockname()[1]))
+            log.info("serving %s", describe_service(self.backend, port))
         if address := self.backend.settings.notify_socket:
             notify(address)
 
-    def _limit_connections(self) -> None:
-        """Puts an Acceptor on the sockets of asyncio's servers, which accept whatever arrives."""
-        listeners = [socket.socket(fileno=os.dup(one.fileno())) for server in self.servers for one in server.sockets]
-        for server in self.servers:
-            server.close()
-        state = self.server_state
-        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
-        acceptor = Acceptor(
-            listeners,
-            partial(make, config=self.config, server_state=state, app_state=self.lifespan.state, _loop=self._loop),
-            most=self.limits.most,
-            reserve=RESERVE,
-            make_room=self._make_room,
-        )
-        self.limits.on_connection_lost = acceptor.on_connection_lost
-        self.limits.is_over = lambda: acceptor.is_over
-        self.servers = [acceptor]  # type: ignore[list-item]  # uvicorn closes it at the end, and needs no more of it
-
-    def _make_room(self, reserve_is_full: bool) -> bool:
+    def _give_place(self, reserve_is_full: bool) -> bool:
         """Closes the oldest connection without a whole head, the one that has been idle for the longest, or the oldest
         without a whole body. Those of less than MIN_IDLE_SECONDS stay; but for the first kind, where that is all there
         is."""
@@ -108,20 +129,16 @@ class Server(uvicorn.Server):
 
     def _idle_connections(self) -> list[Connection]:
         """The one that has been idle for the longest."""
-        idle = (one for one in self._connections if one.idle_since() is not None)
+        idle = (one for one in self.limits.connections if one.idle_since() is not None)
         longest = min(idle, key=lambda one: one.since, default=None)
         return [] if longest is None else [longest]
 
-    @property
-    def _connections(self) -> list[Connection]:
-        return [one for one in self.server_state.connections if isinstance(one, Connection)]
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """The first signal begins to leave, the second one ends the server at once."""
-        if self.backend.leaving or not self.started:
+        if self.backend.leaving or self._acceptor is None:
             self.should_exit = True
         self.backend.leave()
-        if self.started:
+        if self._acceptor is not None:
             self._loop.call_soon_threadsafe(self._begin_to_leave)
 
     def fail(self) -> None:
@@ -132,7 +149,7 @@ class Server(uvicorn.Server):
         if self._leaving is not None:
             return
         self.limits.closing = True
-        for connection in self._connections:
+        for connection in self.limits.connections:
             connection.close_after_response()
         self._leaving = asyncio.create_task(self._leave())
 
@@ -141,11 +158,11 @@ class Server(uvicorn.Server):
         settings = self.backend.settings
         await asyncio.sleep(settings.linger_seconds)
         self.backend.drain()
-        if pending := set(self.server_state.tasks):
-            await asyncio.wait(pending, timeout=settings.drain_seconds)
+        if self.limits.tasks:
+            await asyncio.wait(self.limits.tasks, timeout=settings.drain_seconds)
         self.backend.cancel_pending()
         await asyncio.sleep(AFTER_DRAIN_SECONDS)
-        for listener in [each for server in self.servers for each in server.sockets]:
+        for listener in self._sockets:
             begin_no_connection(listener.fileno())
         await asyncio.sleep(LAST_CONNECTIONS_SECONDS)
         self.should_exit = True
@@ -161,8 +178,8 @@ def describe_service(backend: Backend, port: int) -> str:
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 
-def build(settings: Settings, backend: Backend) -> Server:
-    limits = ConnectionLimits(
+def make_limits(settings: Settings, backend: Backend) -> ConnectionLimits:
+    return ConnectionLimits(
         client_timeout_seconds=settings.client_timeout_seconds,
         buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
         on_rejected=backend.metrics.rejected_by_protocol,
@@ -171,34 +188,23 @@ def build(settings: Settings, backend: Backend) -> Server:
         most=settings.max_connections,
         probes=frozenset(PROBE_PATHS),
     )
-    app = allow_origins(create_app(backend), settings.allowed_origins)
-    config = uvicorn.Config(
-        app,
-        interface="asgi3",
-        host=settings.host,
-        port=settings.port,
-        http=Connection.bind(app, limits),
-        ws="none",
-        log_config=None,  # its lines have the format of all others
-        log_level="warning" if settings.log_level == "info" else settings.log_level,  # `_announce` says it once
-        proxy_headers=False,  # the application never uses the client's address
-        timeout_graceful_shutdown=FLUSH_SECONDS,
-        server_header=False,
-    )
-    server = Server(config, backend, limits)
+
+
+def build(settings: Settings, backend: Backend) -> Server:
+    server = Server(settings, backend)
     backend.on_fatal = server.fail
     return server
 
 
-def run(server: Server, sockets: list[socket.socket] | None = None) -> int:
-    """Serves until the server ends, and returns its exit code."""
+def run(server: Server, sockets: list[socket.socket]) -> int:
+    """Serves on bound sockets until the server ends, and returns its exit code."""
     sys.setswitchinterval(GIL_SWITCH_SECONDS)
     gc.set_threshold(COLLECT_AFTER)
     raise_open_file_limit()
     server.run(sockets=sockets)
     if server.backend.tracing is not None:
         server.backend.tracing.close()
-    return 1 if server.failed or not server.started else 0
+    return 1 if server.failed else 0
 
 
 def raise_open_file_limit() -> None:

@@ -20,22 +20,12 @@ MAX_NAME_CHARACTERS = 40  # of an unknown field that is compared with the known 
 TEXT_FIELDS = ("inputs", "input", "texts", "prompt", "query")  # the dialects' names of the texts
 EXAMPLE_FIELDS = {"texts", "documents", "data", "text_1", "text_2", "choices"}  # optional because there are other forms
 TEXT_NAMES = {
-    "text",
-    "texts",
-    "input",
-    "inputs",
-    "sentence",
-    "sentences",
-    "source_sentence",
-    "content",
-    "query",
-    "data",
+    *("text", "texts", "input", "inputs", "sentence", "sentences", "source_sentence", "content", "query", "data"),
 }
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
-UNION_TAG = re.compile(
-    r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
-)  # pydantic adds one to the location for each alternative of a union
+# pydantic adds one to the location for each alternative of a union
+UNION_TAG = re.compile(r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]")
 
 
 def parse(schema: type[Model], body: bytes) -> Model:
@@ -106,22 +96,31 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
         AS_IN_JSON.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
     )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
-    shown = ".".join(map(str, deepest))[:MAX_PATH_CHARACTERS] or "body"
     unknown = [path for one, path in zip(errors, paths, strict=True) if one["type"] == "extra_forbidden"]
-    hints = "".join(_hint(schema, path) for path in list(dict.fromkeys(unknown))[:MAX_HINTS])
+    meant = {path: _meant_by(schema, path) for path in list(dict.fromkeys(unknown))[:MAX_HINTS]}
+    hints = [f"{_show(path)}: did you mean {field}?" for path, field in meant.items() if field]
+    shown, is_missing = _show(deepest), first == "Field required"
+    if meant.get(deepest) or (is_missing and deepest in {(*path[:-1], field) for path, field in meant.items()}):
+        message, more = " ".join(hints), f" ({fields})"  # a hint explains the error
+    else:
+        message, more = " ".join([*hints, f"{shown}: {expected}"]), f"; {fields}"
     unknown_field = len(deepest) < 2 and bool(unknown)
     index = next((part for part in deepest if isinstance(part, int)), None) if shown.startswith(INPUTS) else None
-    return Invalid(f"{shown}: {expected}{hints}" + f"; {fields}" * unknown_field, index=index)
+    return Invalid(message + more * unknown_field, index=index)
 
 
-def _hint(schema: type[BaseModel], path: Path) -> str:
+def _show(path: Path) -> str:
+    return ".".join(map(str, path))[:MAX_PATH_CHARACTERS] or "body"
+
+
+def _meant_by(schema: type[BaseModel], path: Path) -> str:
     """The field that the unknown one at `path` probably means; empty where none is like it."""
     name, model = str(path[-1]), _model_at(schema, path[:-1])
     known = list(model.model_fields) if model else []
     near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
     if name.lower() in TEXT_NAMES:
         near = near or [field for field in TEXT_FIELDS if field in known][:1]
-    return f" ({name[:MAX_NAME_CHARACTERS]}: did you mean {near[0]}?)" if near else ""
+    return near[0] if near else ""
 
 
 def _model_at(schema: type[BaseModel], path: Path) -> type[BaseModel] | None:

@@ -28,17 +28,19 @@ def add_job_arguments(parser: Parser) -> None:
     parser.add("answers", "--skip-errors", action="store_true", help=about)
 
 
-def make_job(parsed: argparse.Namespace, *, task: str, source: Path, output: Path) -> Job:
-    """Raises FileError for --set without an equals sign."""
-    return Job(
-        task=task,
-        source=source,
-        output=output,
+def make_job(parsed: argparse.Namespace) -> Job:
+    """Raises FileError for --set without an equals sign, and what `Job.check` raises."""
+    job = Job(
+        task=parsed.task,
+        source=parsed.input,
+        output=parsed.output,
         column=parsed.column,
         pair_column=parsed.pair_column,
         fields=dict(parse_field(one) for one in parsed.set),
         skip_errors=parsed.skip_errors,
     )
+    job.check()
+    return job
 
 
 def parse_field(text: str) -> tuple[str, Any]:

@@ -53,8 +53,7 @@ def main(words: Sequence[str]) -> int:
 def _answer(asked: argparse.Namespace) -> int:
     """The number of rows that were refused."""
     _check_packages(asked)
-    job = make_job(asked, task=asked.task, source=asked.input, output=asked.output)
-    job.check()
+    job = make_job(asked)
     named = {} if asked.model is None else {MODEL: asked.model}
     try:
         settings = Settings.from_environment(variables_with(**named))

@@ -61,8 +61,7 @@ def main(words: Sequence[str]) -> int:
 
 def _answer(asked: argparse.Namespace) -> int:
     """The number of rows that were refused."""
-    job = make_job(asked, task=asked.task, source=asked.input, output=asked.output)
-    job.check()
+    job = make_job(asked)
     key = os.environ.get("BERT_API_KEY", "")
     with Client(asked.url, api_key=key, max_requests=asked.requests, patience_seconds=asked.patience) as client:
         client.info()  # waits for the server, before the bar

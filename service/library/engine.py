@@ -12,7 +12,7 @@ from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
 from packbert.service.http.dialects import native, rerank
 from packbert.service.http.validation import validate
-from packbert.service.library.methods import BulkMethods
+from packbert.service.library.methods import TaskMethods
 from packbert.service.observability import Metrics
 from packbert.service.settings import PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import made
@@ -65,7 +65,7 @@ class LoadReport(NamedTuple):
         return self.waiting_tokens / self.tokens_per_second if self.waiting_tokens else 0.0
 
 
-class Engine(BulkMethods):
+class Engine(TaskMethods):
     """One model. `async with` opens it on the running event loop, `with` on a thread of its own, for the bulk methods
     and for `wait`. After it is closed it cannot be opened again.
     """

@@ -81,8 +81,9 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
 
     `pair_column` is empty for single texts. Raises FileError with the row.
     """
+    names = [name for name in (column, pair_column) if name]
     if path.suffix == ".parquet":
-        rows: Iterator[Any] = _read_parquet(path, [name for name in (column, pair_column) if name])
+        rows: Iterator[Any] = _read_parquet(path, names)
     elif path.suffix in (".jsonl", ".ndjson"):
         rows = _read_jsonl(path)
     elif path.suffix == ".csv":
@@ -90,23 +91,13 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
     elif pair_column:
         raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
     else:
-        rows = ({column: line} for line in _read_lines(path))
-    yield from take_inputs(rows, path, column, pair_column)
-
-
-def take_inputs(rows: Iterable[Any], path: Path, column: str, pair_column: str) -> Iterator[Input]:
-    """The inputs of rows: dictionaries, or texts. Raises FileError with the row."""
+        rows = _read_lines(path)
     for number, row in enumerate(rows):
-        texts = [row] if isinstance(row, str) and not pair_column else _texts(row, column, pair_column)
-        if not all(isinstance(text, str) for text in texts):
-            wanted = f"{column!r} and {pair_column!r}" if pair_column else repr(column)
+        texts: list[Any] = [row.get(name) for name in names] if isinstance(row, dict) else [row]
+        if len(texts) < len(names) or not all(isinstance(text, str) for text in texts):
+            wanted = " and ".join(map(repr, names))
             raise FileError(f"{path}: {row_name(path, number)} has no text under {wanted} (--column, --pair-column)")
         yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
-
-
-def _texts(row: Any, column: str, pair_column: str) -> list[Any]:
-    names = [column, pair_column] if pair_column else [column]
-    return [row.get(name) if isinstance(row, dict) else None for name in names]
 
 
 def _read_lines(path: Path) -> Iterator[str]:
@@ -175,7 +166,8 @@ def join_npy(parts: Sequence[Path], output: Path) -> None:
 def write_jsonl_part(path: Path, answers: Sequence[Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for one in answers:
-            file.write(json.dumps(_plain(one), ensure_ascii=False) + "\n")
+            plain = one.tolist() if isinstance(one, np.ndarray) else one
+            file.write(json.dumps(plain, ensure_ascii=False) + "\n")
 
 
 def join_jsonl(parts: Sequence[Path], output: Path) -> None:
@@ -186,33 +178,16 @@ def join_jsonl(parts: Sequence[Path], output: Path) -> None:
 
 
 def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
-    """One column `output`, as `make_column` makes it."""
+    """One column `output`: lists of float32 for vectors, else the answers as JSON text; null for none."""
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table({OUTPUT: make_column(answers)}), path)
-
-
-def make_column(answers: Sequence[Any]) -> Any:
-    """An array of pyarrow: lists of float32 for vectors, else the answers as JSON text; null for none."""
-    import pyarrow
-
     if any(isinstance(one, np.ndarray) for one in answers):
-        return _list_array(answers)
-    texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
-    return pyarrow.array(texts, pyarrow.string())
-
-
-def _list_array(vectors: Sequence[Any]) -> Any:
-    """A column of lists, null where there is no vector. From one flat array: a list of each vector's numbers would
-    take ten times as long."""
-    import pyarrow
-
-    sizes = [0 if one is None else len(one) for one in vectors]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    flat = np.concatenate([np.asarray(one, np.float32) for one in vectors if one is not None])
-    missing = pyarrow.array([one is None for one in vectors])
-    return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(flat), mask=missing)
+        column = pyarrow.array(answers, pyarrow.list_(pyarrow.float32()))
+    else:
+        texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]
+        column = pyarrow.array(texts, pyarrow.string())
+    parquet.write_table(pyarrow.table({OUTPUT: column}), path)
 
 
 def join_parquet(parts: Sequence[Path], output: Path) -> None:
@@ -228,10 +203,6 @@ def join_parquet(parts: Sequence[Path], output: Path) -> None:
             table = parquet.read_table(part)
             empty = pyarrow.table({OUTPUT: pyarrow.nulls(table.num_rows, schema.field(0).type)})
             writer.write_table(table if own.equals(schema) else empty)
-
-
-def _plain(answer: Any) -> Any:
-    return answer.tolist() if isinstance(answer, np.ndarray) else answer
 
 
 FORMATS: dict[str, tuple[WritePart, JoinParts]] = {

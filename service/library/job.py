@@ -31,17 +31,16 @@ from packbert.service.library.files import (
 @dataclass(frozen=True, slots=True)
 class Task:
     path: str
-    pairs: bool = False  # an input may be a pair of texts
+    pairs: bool = False  # an input may be a pair of texts, and is sent as the list of its texts
     arrays: bool = False  # the answers of a request are the rows of one array
-    lists: bool = False  # an input is sent as a list of its texts
     unwraps: bool = False  # the answer to a list of one input is the answer to that input
 
 
 TASKS = {
     "embed": Task("/embed", arrays=True),
     "fill-mask": Task("/fill-mask", unwraps=True),
-    "nsp": Task("/nsp", pairs=True, lists=True),
-    "predict": Task("/predict", pairs=True, lists=True),
+    "nsp": Task("/nsp", pairs=True),
+    "predict": Task("/predict", pairs=True),
     "tag": Task("/tag"),
 }
 
@@ -136,7 +135,7 @@ def in_order(
 def as_json(item: Input, spec: Task) -> str | list[str]:
     """An input as the route takes it. Raises ValueError for a pair where the task takes texts."""
     if isinstance(item, str):
-        return [item] if spec.lists else item
+        return [item] if spec.pairs else item
     if not spec.pairs:
         raise ValueError(f"{spec.path} takes texts, this input is a pair")
     return list(item)

@@ -1,7 +1,7 @@
 """The tasks as methods of `Engine`, for requests and for files."""
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NotRequired, TypedDict, TypeVar
@@ -15,6 +15,11 @@ from packbert.service.library.job import TASKS, Answers, BulkEngine, as_json, in
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
+
+
+T = TypeVar("T")
+TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
+FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
 
 
 class Candidate(TypedDict):
@@ -38,9 +43,9 @@ class Ranked(TypedDict):
     text: NotRequired[str]  # with return_text
 
 
-class TaskMethods(ABC):
-    """Base class of `Engine`. Each method returns the route's own response and raises ServiceError as the route does;
-    `index` is the place of the input."""
+class TaskMethods(BulkEngine):
+    """Base class of `Engine`. Coroutines return the route's own response and raise ServiceError as the route does;
+    `index` is the place of the input. The other methods block, for `with Engine.from_artifact(path) as engine`."""
 
     @abstractmethod
     async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any: ...
@@ -86,20 +91,6 @@ class TaskMethods(ABC):
     async def rerank(self, query: str, texts: Sequence[str], **fields: Any) -> list[Ranked]:
         """The texts' places and scores, best first, as /rerank with `texts`."""
         return list(await self.run("/rerank", query=query, texts=as_texts(texts), **fields))
-
-
-def as_texts(texts: str | Sequence[str]) -> list[str]:
-    """One text is a list of one: a string is a sequence of strings too."""
-    return [texts] if isinstance(texts, str) else list(texts)
-
-
-T = TypeVar("T")
-TIMEOUT_SECONDS = 3600.0  # of a request, which others may keep waiting
-FIRST_PAUSE_SECONDS = 0.5  # after a refusal that names no time
-
-
-class BulkMethods(TaskMethods, BulkEngine):
-    """Base class of `Engine`: methods that block, for `with Engine.from_artifact(path) as engine`."""
 
     @property
     @abstractmethod
@@ -152,3 +143,8 @@ class BulkMethods(TaskMethods, BulkEngine):
             coroutine.close()
             raise
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+
+def as_texts(texts: str | Sequence[str]) -> list[str]:
+    """One text is a list of one: a string is a sequence of strings too."""
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -1,8 +1,8 @@
 """The Prometheus metrics: what is counted, and how it is written for a scrape."""
 
-from packbert.service.observability.cells import MISDIRECTED, PROCESS, REASONS, RECEIVE, TASKS, UNKNOWN
+from packbert.service.observability.metrics import Metrics, aggregate
 from packbert.service.observability.scrape import CONTENT_TYPE, OPENMETRICS, DeviceMemory, register_state, render
-from packbert.service.observability.series import Metrics, aggregate
+from packbert.service.observability.series import MISDIRECTED, PROCESS, REASONS, RECEIVE, TASKS, UNKNOWN
 
 __all__ = [
     "CONTENT_TYPE",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -10,7 +11,9 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from packbert.service.artifact import Artifact
+from packbert.service.observability.series import COUNTER, GAUGE
 from packbert.service.scheduling.batcher import Batcher
+from packbert.service.scheduling.watchdog import RequestCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
@@ -38,65 +41,46 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         batcher = self.batcher
-        for name, text, counts in (
-            (
-                "bert_queue_requests",
-                "Requests of clients by how they ended; received = the others + bert_inflight_requests",
-                batcher.counts,
-            ),
-            ("bert_canary_requests", "Self-checks by how they ended; no request of a client", batcher.canaries),
-        ):
-            ended = CounterMetricFamily(name, text, labels=["outcome"])
-            for outcome, count in asdict(counts).items():
-                ended.add_metric([outcome], count)
-            yield ended
-        for name, text, count in (
-            ("bert_failed_runs", "Runs that raised or gave no finite answer", batcher.failures.failed_runs),
-            (
-                "bert_out_of_memory_runs",
-                "Failed runs whose memory could not be allocated; each lowers the token budget",
-                batcher.failures.out_of_memory,
-            ),
-        ):
-            yield CounterMetricFamily(name, text, value=count)
-        for name, text, value in self._gauges():
-            yield GaugeMetricFamily(name, text, value=value)
+        about = "Requests of clients by how they ended; received = the others + bert_inflight_requests"
+        yield _by_outcome("bert_queue_requests", about, batcher.counts)
+        about = "Self-checks by how they ended; no request of a client"
+        yield _by_outcome("bert_canary_requests", about, batcher.canaries)
+        for kind, name, text, value in self._numbers():
+            yield kind(name, text, value=value)
 
-    def _gauges(self) -> Iterable[tuple[str, str, float]]:
-        """Name, description and value of each."""
+    def _numbers(self) -> Iterable[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, float]]:
+        """Kind, name, description and value of each."""
         batcher, queue, now = self.batcher, self.batcher.queue, self.batcher.clock()
-        running, in_flight = batcher.running, batcher.unanswered
+        failures, running, in_flight = batcher.failures, batcher.running, batcher.unanswered
         oldest = now - queue.oldest if queue.oldest is not None else 0.0
-        busy = batcher.watchdog.busy.at(now)
-        yield "bert_inflight_requests", "Requests of clients that wait or run", in_flight
-        yield "bert_waiting_requests", "Requests of clients with at least one queued sequence", in_flight - running
-        yield "bert_running_requests", "Requests of clients that are wholly in runs", running
-        yield (
-            "bert_waiting_tokens",
-            "Tokens in the queue, with those expected from tokenizing",
-            queue.tokens + queue.reserved,
-        )
-        yield "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
-        yield (
-            "bert_wait_seconds_estimated",
-            "Estimated time until all that is queued has been dispatched",
-            queue.drain_seconds,
-        )
-        yield (
-            "bert_token_budget",
-            "Tokens in one batch: measured at start, lowered when memory runs out",
-            queue.token_budget,
-        )
-        yield (
-            "bert_busy_ratio",
-            "Share of the device (per-core sessions, or the whole) that runs used in the last 15 s or so",
-            busy,
-        )
-        yield "bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second
+        expected = queue.tokens + queue.reserved
+        yield COUNTER, "bert_failed_runs", "Runs that raised or gave no finite answer", failures.failed_runs
+        about = "Failed runs whose memory could not be allocated; each lowers the token budget"
+        yield COUNTER, "bert_out_of_memory_runs", about, failures.out_of_memory
+        yield GAUGE, "bert_inflight_requests", "Requests of clients that wait or run", in_flight
+        about = "Requests of clients with at least one queued sequence"
+        yield GAUGE, "bert_waiting_requests", about, in_flight - running
+        yield GAUGE, "bert_running_requests", "Requests of clients that are wholly in runs", running
+        yield GAUGE, "bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", expected
+        yield GAUGE, "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
+        about = "Estimated time until all that is queued has been dispatched"
+        yield GAUGE, "bert_wait_seconds_estimated", about, queue.drain_seconds
+        about = "Tokens in one batch: measured at start, lowered when memory runs out"
+        yield GAUGE, "bert_token_budget", about, queue.token_budget
+        about = "Share of the device (per-core sessions, or the whole) that runs used in the last 15 s or so"
+        yield GAUGE, "bert_busy_ratio", about, batcher.watchdog.busy.at(now)
+        yield GAUGE, "bert_tokens_per_second", "Measured rate of full batches", queue.tokens_per_second
         if self.device_memory is not None and (memory := self.device_memory()) is not None:
             used, total = memory
-            yield "bert_device_memory_used_bytes", "Memory of the GPU that is in use, by any process", used
-            yield "bert_device_memory_bytes", "Memory of the GPU", total
+            yield GAUGE, "bert_device_memory_used_bytes", "Memory of the GPU that is in use, by any process", used
+            yield GAUGE, "bert_device_memory_bytes", "Memory of the GPU", total
+
+
+def _by_outcome(name: str, text: str, counts: RequestCounts) -> Metric:
+    family = CounterMetricFamily(name, text, labels=["outcome"])
+    for outcome, count in asdict(counts).items():
+        family.add_metric([outcome], count)
+    return family
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +106,7 @@ class StateCollector(Collector):
         yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=float(self.ready))
         families: dict[str, Metric] = {}
         for name, process in self.processes.items():
-            for family in ProcessCollector(pid=_constant(process), registry=None).collect():
+            for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
                 whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     whole.add_sample(sample.name, {"process": name} if name else {}, sample.value)
@@ -133,7 +117,3 @@ def register_state(artifact: Artifact, processes: Mapping[str, int], *, ready: b
     registry = CollectorRegistry()
     registry.register(StateCollector(artifact, ready, processes))
     return registry
-
-
-def _constant(process: int) -> Callable[[], int]:
-    return lambda: process

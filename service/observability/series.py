@@ -1,157 +1,126 @@
-"""The counts of one process, and the sums over several."""
+"""The table of all series that requests and runs change: names, labels, buckets and descriptions."""
 
-import time
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+TASKS = (
+    *("embed", "fill_mask", "nsp", "predict", "tag", "answer", "choose", "similarity", "rerank", "root"),
+    *("embeddings", "classify", "score", "pooling", "infer", "tokenize", "decode", "embed_all", "embed_sparse"),
+    "attention",
 )
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.samples import Exemplar
-
-from packbert.service.observability import cells
-from packbert.service.observability.cells import (
-    BATCH_SIZES,
-    MISDIRECTED,
-    OUTCOMES,
-    REASONS,
-    RUN_SECONDS,
-    STAGES,
-    TASKS,
-    UNKNOWN,
+UNKNOWN = "unknown"  # the task of a request that was refused before its path was read, or whose path has none
+MISDIRECTED = {404: "not_found", 405: "method_not_allowed"}  # reasons of the responses that no route gave
+REASONS = (
+    *("overloaded", "buffers_full", "deadline_too_short", "too_large", "too_much_for_deadline", "invalid"),
+    *("unavailable", "deadline", "unauthorized", "bad_request", "unsupported", "no_such_head", "not_found"),
+    *("method_not_allowed", "run_failed", "not_finite", "out_of_memory", "tokenizer_failed", "internal"),
+    *("client_closed", "slow", "headers_too_large", "malformed", "connections_full"),
 )
-from packbert.service.observability.scrape import DeviceMemory, QueueCollector, render
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.watchdog import BatchReport
-from packbert.service.trace_context import current_exemplar
+OUTCOMES = {  # of requests without 200, by reason; "refused" is that of all other reasons
+    "deadline": "expired",
+    "client_closed": "cancelled",
+    "run_failed": "failed",
+    "not_finite": "failed",
+    "out_of_memory": "failed",
+    "tokenizer_failed": "failed",
+    "internal": "failed",
+}
+STAGES = ("tokenize", "queue", "forward", "format")
 
-OPERATIONAL = "bert_operational_requests"
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside every counter, in one process only
+# Measured on 2 cores (benchmarks/results/server-*.json): the median of a single text takes 2.3 ms (sample) to 25 ms
+# (BERT-base fp32), p99.9 under load up to 0.23 s; tokenizing 0.07 to 0.3 ms. Under overload, BERT_MAX_WAIT_SECONDS.
+LOAD_SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
+REQUEST_SECONDS = (*LOAD_SECONDS, 1, 2, 5, 10, 20, 30, 60)
+STAGE_SECONDS = (
+    *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+)
+RUN_SECONDS = (*LOAD_SECONDS, 1, 2, 5, 10, 30, 60)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+REQUEST_TOKENS = (4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 32768, 131072)
+REQUEST_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+REQUEST_BYTES = (64, 256, 1024, 4096, 16384, 65536, 2**18, 2**20, 2**22, 2**24, 2**26)
+
+COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+Labels = tuple[str, ...]  # values
 
 
-class Metrics:
-    """All series, from the start at zero; label values come from fixed sets.
+class Series(NamedTuple):
+    """A row of the table: without labels, or with a series for each of their values."""
 
-    `name` and `folder` are those of a worker: its counts of requests go into a file there, which `aggregate` reads.
-    """
-
-    exemplars = False  # the latencies name traces; not where several processes count
-
-    def __init__(self, name: str = "", folder: Path | None = None) -> None:
-        self.cells = cells.open_cells(folder / f"{name}{cells.SUFFIX}" if folder else None)
-        self._registry, self._queue_registry = CollectorRegistry(), CollectorRegistry()
-        self._exemplars: dict[int, Exemplar] = {}  # by cell
-        self._registry.register(cells.TallyCollector(self.cells, self._exemplars))
-        counter, histogram = partial(Counter, registry=self._registry), partial(Histogram, registry=self._registry)
-        gauge = partial(Gauge, registry=self._registry, multiprocess_mode="max")
-        self._requests = counter(
-            "bert_requests",
-            "Responses to requests of tasks, and 404 and 405; 499: the client left first",
-            ["task", "status"],
-        )
-        self._operational = counter(OPERATIONAL, "Responses of routes that run no model", ["path", "status"])
-        self._errors = counter("bert_errors", "Responses of bert_requests_total without 200, by reason", ["reason"])
-        self._truncated = counter("bert_truncated_inputs", "Inputs that were truncated")
-        self._tokens = counter("bert_tokens", "Tokens that the model computed; none of them is padding")
-        self._slots = counter("bert_attention_slots", "Slots of attention rows; bert_tokens_total / this is the fill")
-        self._batch_tokens = histogram("bert_batch_tokens", "Tokens in a batch", buckets=BATCH_SIZES)
-        self._batch_sequences = histogram("bert_batch_sequences", "Sequences in a batch", buckets=BATCH_SIZES)
-        self._forward = histogram("bert_forward_seconds", "Duration of one run of the model", buckets=RUN_SECONDS)
-        self._wait = histogram("bert_queue_seconds", "Longest wait of a request in a batch", buckets=RUN_SECONDS)
-        self._canary = histogram("bert_canary_seconds", "Duration of a self-check's run", buckets=RUN_SECONDS)
-        self._provider = gauge("bert_execution_provider", "1 for the execution provider in use", ["provider"])
-        self._degraded = gauge("bert_degraded", "1 where the CPU is used although there is an artifact for CUDA")
-        # "sum": each API worker has its own; set here, because the file of an ended worker's values goes on
-        tokenizing = partial(Gauge, registry=self._registry, multiprocess_mode="sum")
-        self._tokenizing_requests = tokenizing("bert_tokenizing_requests", "Requests that are tokenized or wait for it")
-        self._tokenizing_characters = tokenizing(
-            "bert_tokenizing_characters", "Characters of requests that are not tokenized yet"
-        )
-        self.tokenizing(0, 0)
-        common = [cells.STAGE.series[stage] for stage in STAGES]
-        common += [one.series[""] for one in (cells.TEXTS, cells.TOKENS, cells.BODY_BYTES, cells.RESPONSE_BYTES)]
-        self._answered = {
-            task: (self._requests.labels(task, "200"), [cells.SECONDS.series[task], *common]) for task in TASKS
-        }
-        for reason in REASONS:
-            self._errors.labels(reason)
-        for status in MISDIRECTED:
-            self._requests.labels(UNKNOWN, str(status))
-
-    def observe_queue(
-        self, batcher: Batcher, provider: str, *, degraded: bool, device_memory: DeviceMemory | None = None
-    ) -> None:
-        self._queue_registry.register(QueueCollector(batcher, device_memory))
-        self._provider.labels(provider).set(1)
-        self._degraded.set(degraded)
-
-    def batch(self, report: BatchReport) -> None:
-        """A self-check's run counts apart from those for clients."""
-        if report.canary:
-            self._canary.observe(report.ran_seconds)
-            return
-        self._tokens.inc(report.tokens)
-        self._slots.inc(report.slots)
-        self._batch_tokens.observe(report.tokens)
-        self._batch_sequences.observe(report.sequences)
-        self._forward.observe(report.ran_seconds)
-        self._wait.observe(report.waited_seconds)
-
-    def answered(
-        self, task: str, *, seconds: float, stages: Sequence[float], sizes: Sequence[float], truncated: int
-    ) -> None:
-        """A response with 200. `stages`: seconds of each of STAGES; `sizes`: texts, tokens, bytes of both bodies."""
-        count, series = self._answered[task]
-        count.inc()
-        cells.observe(self.cells, series, (seconds, *stages, *sizes))
-        if self.exemplars and (labels := current_exemplar()):
-            self._exemplars[cells.find_cell(series[0], seconds)] = Exemplar(labels, seconds, time.time())
-        if truncated:
-            self._truncated.inc(truncated)
-
-    def tokenizing(self, requests: int, characters: int) -> None:
-        self._tokenizing_requests.set(requests)
-        self._tokenizing_characters.set(characters)
-
-    def refused(self, task: str, status: int, reason: str, seconds: float | None = None) -> None:
-        """A response without 200; `seconds`: None where it has no latency, because no task received the request."""
-        reason = reason if reason in REASONS else "invalid"
-        self._requests.labels(task, str(status)).inc()
-        self._errors.labels(reason).inc()
-        if seconds is not None:
-            series = cells.ERROR_SECONDS.series[OUTCOMES.get(reason, "refused")]
-            cells.observe(self.cells, [series], [seconds])
-
-    def rejected_by_protocol(self, status: int, code: str) -> None:
-        self.refused(UNKNOWN, status, code)
-
-    def operational(self, path: str, status: int) -> None:
-        """A response of the route `path`, which is as declared: no client chooses it."""
-        self._operational.labels(path, str(status)).inc()
+    kind: Kind
+    name: str
+    text: str
+    labels: Labels = ()  # names
+    known: Sequence[Labels] = ((),)  # the values that are scraped from the start
+    bounds: Sequence[float] = ()  # of a histogram's buckets
 
     @property
-    def registries(self) -> tuple[CollectorRegistry, CollectorRegistry]:
-        """Of the requests and of the queue."""
-        return self._registry, self._queue_registry
-
-    def text(self) -> bytes:
-        return render(self.registries)[0]
-
-    def queue_text(self) -> bytes:
-        """The metrics of the queue, which only the process with the engine has."""
-        return generate_latest(self._queue_registry)
+    def size(self) -> int:
+        """Numbers for each of its labels' values: a histogram has one for each bucket, one above them, and the sum."""
+        return len(self.bounds) + 2 if self.bounds else 1
 
 
-def aggregate(folder: Path) -> bytes:
-    """The sums over the metric files in `folder`: of all processes, running or ended."""
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
-    registry.register(cells.TallyCollector(cells.sum_cells(folder)))
-    return generate_latest(registry)
+def _histogram(bounds: Sequence[float], name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Series:
+    if not label:
+        return Series(HISTOGRAM, name, text, bounds=bounds)
+    return Series(HISTOGRAM, name, text, (label,), [(value,) for value in values], bounds)
+
+
+IN_FLIGHT = Series(
+    GAUGE,
+    "bert_inflight_http_requests",
+    "Task requests whose body is being received, or whose response is being made and sent",
+    ("stage",),
+    (("receive",), ("process",)),
+)
+RECEIVE, PROCESS = 0, 1  # the cells of IN_FLIGHT, which are the first
+about = "Requests with 200: from the last byte of the body received to the response"
+SECONDS = _histogram(REQUEST_SECONDS, "bert_request_seconds", about, "task", TASKS)
+about = (
+    "Task requests without 200, by how they ended: from the last byte of the body, or from the head where the body was "
+    "not read, to the response"
+)
+ENDS = dict.fromkeys(("refused", *OUTCOMES.values()))
+ERROR_SECONDS = _histogram(REQUEST_SECONDS, "bert_error_seconds", about, "outcome", ENDS)
+about = "Requests with 200, by stage: tokenizing, waiting in the queue, runs of the model, formatting the response"
+STAGE = _histogram(STAGE_SECONDS, "bert_stage_seconds", about, "stage", STAGES)
+TOKENS = _histogram(REQUEST_TOKENS, "bert_request_tokens", "Tokens in a request with 200")
+TEXTS = _histogram(REQUEST_TEXTS, "bert_request_texts", "Texts, pairs, windows or passes in a 200")
+BODY_BYTES = _histogram(REQUEST_BYTES, "bert_request_bytes", "Decoded body of a request with 200")
+RESPONSE_BYTES = _histogram(REQUEST_BYTES, "bert_response_bytes", "Body of a response with 200")
+
+ANSWERED, LOST = ((task, "200") for task in TASKS), ((UNKNOWN, str(status)) for status in MISDIRECTED)
+about = "Responses to requests of tasks, and 404 and 405; 499: the client left first"
+REQUESTS = Series(COUNTER, "bert_requests", about, ("task", "status"), (*ANSWERED, *LOST))
+about = "Responses of routes that run no model"
+OPERATIONAL = Series(COUNTER, "bert_operational_requests", about, ("path", "status"), ())
+about = "Responses of bert_requests_total without 200, by reason"
+ERRORS = Series(COUNTER, "bert_errors", about, ("reason",), [(reason,) for reason in REASONS])
+TRUNCATED = Series(COUNTER, "bert_truncated_inputs", "Inputs that were truncated")
+RUN_TOKENS = Series(COUNTER, "bert_tokens", "Tokens that the model computed; none of them is padding")
+SLOTS = Series(COUNTER, "bert_attention_slots", "Slots of attention rows; bert_tokens_total / this is the fill")
+BATCH_TOKENS = _histogram(BATCH_SIZES, "bert_batch_tokens", "Tokens in a batch")
+BATCH_SEQUENCES = _histogram(BATCH_SIZES, "bert_batch_sequences", "Sequences in a batch")
+FORWARD = _histogram(RUN_SECONDS, "bert_forward_seconds", "Duration of one run of the model")
+WAIT = _histogram(RUN_SECONDS, "bert_queue_seconds", "Longest wait of a request in a batch")
+CANARY = _histogram(RUN_SECONDS, "bert_canary_seconds", "Duration of a self-check's run")
+PROVIDER = Series(GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), ())
+about = "1 where the CPU is used although there is an artifact for CUDA"
+DEGRADED = Series(GAUGE, "bert_degraded", about)
+TOKENIZING_REQUESTS = Series(GAUGE, "bert_tokenizing_requests", "Requests that are tokenized or wait for it")
+about = "Characters of requests that are not tokenized yet"
+TOKENIZING_CHARACTERS = Series(GAUGE, "bert_tokenizing_characters", about)
+
+TABLE = {  # by name, in the order of a scrape
+    series.name: series
+    for series in (
+        *(IN_FLIGHT, SECONDS, ERROR_SECONDS, STAGE, TOKENS, TEXTS, BODY_BYTES, RESPONSE_BYTES),
+        *(REQUESTS, OPERATIONAL, ERRORS, TRUNCATED, RUN_TOKENS, SLOTS),
+        *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
+        *(PROVIDER, DEGRADED, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
+    )
+}

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import (
@@ -22,12 +21,10 @@ from packbert.service.scheduling.cores import SERIAL, Concurrency, CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import (
     WHOLE_BUDGET,
-    InferenceResult,
-    QueuedRequest,
-    RequestInParts,
+    Request,
     RunBatch,
+    Selection,
     SequenceJob,
-    Share,
     check_not_empty,
     halves,
     run_error,
@@ -36,156 +33,6 @@ from packbert.service.scheduling.watchdog import BatchReport, Clock, RequestCoun
 
 SIZE_MARGIN = 1.25  # an expected size may be so much over the limit: only known sizes are held to it
 FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
-
-
-@dataclass(slots=True, eq=False)
-class AdmittedRequests:
-    """`pending` holds those that have not ended; `on_work` is called when the queue has something new."""
-
-    queue: RequestQueue
-    clock: Clock
-    on_work: Callable[[], None]
-    counts: RequestCounts  # of clients
-    canaries: RequestCounts
-    pending: set[QueuedRequest] = field(default_factory=set)
-
-    def start(
-        self, admit: Callable[[QueuedRequest], None], work: Sequence[Tokens], timeout_seconds: float
-    ) -> QueuedRequest:
-        """Raises InferenceFailed where `work` would never end, and what `admit` raises, and counts the latter."""
-        check_not_empty(work, 0)
-        now = self.clock()
-        return self._admit(admit, QueuedRequest(list(work), arrived=now, deadline=now + timeout_seconds))
-
-    def begin(self, sequences: int, tokens: int, timeout_seconds: float) -> RequestInParts:
-        """Admits a request whose sequences come later, by the tokens that are expected of them.
-
-        Their number is expected too, and only errors name it: the last part says that it is the last. Raises as
-        RequestQueue.admit, and TooMuchForDeadline where the request cannot meet its deadline.
-        """
-        now = self.clock()
-        request = QueuedRequest(
-            [], arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=max(1, tokens)
-        )
-        self._admit(self._admit_expected, request)
-        return RequestInParts(
-            ended=request.future,
-            append=partial(self._append, request),
-            finish=partial(self.finish, request),
-            withdraw=partial(self._leave, request),
-        )
-
-    async def finish(self, request: QueuedRequest) -> InferenceResult:
-        """Waits until the request has ended."""
-        try:
-            await request.future
-        finally:
-            self._leave(request)
-        queue_seconds = self.clock() - request.arrived - request.forward_seconds
-        return InferenceResult(rows=request.rows, queue_seconds=queue_seconds, forward_seconds=request.forward_seconds)
-
-    def expire(self, request: QueuedRequest) -> None:
-        """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
-        if not request.dispatched_all:
-            waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
-            inputs = len(request.work) + request.missing
-            ran = f"{request.dispatched} of {inputs} inputs had been dispatched"
-            tokenized = f", {len(request.work)} tokenized" if request.missing else ""
-            self.fail(request, DeadlineExceeded(f"{waited}; {ran}{tokenized}"))
-
-    def fail(self, request: QueuedRequest, error: ServiceError) -> None:
-        self.queue.remove(request)
-        if not request.future.done():
-            request.future.set_exception(error)
-
-    def close(self, reason: str) -> None:
-        """Answers every request that does not wholly run with 503."""
-        for request in self.queue.close(reason):
-            self.fail(request, Unavailable(reason))
-
-    def _admit(self, admit: Callable[[QueuedRequest], None], request: QueuedRequest) -> QueuedRequest:
-        try:
-            admit(request)
-        except ServiceError:
-            self._counts_of(request).refuse(1)
-            raise
-        self._counts_of(request).received += 1
-        self.pending.add(request)
-        loop = asyncio.get_running_loop()
-        request.future = loop.create_future()
-        request.timer = loop.call_later(request.deadline - request.arrived, self.expire, request)
-        self.on_work()
-        return request
-
-    def _counts_of(self, request: QueuedRequest) -> RequestCounts:
-        return self.canaries if request.exclusive else self.counts
-
-    def _admit_expected(self, request: QueuedRequest) -> None:
-        """An expected size of a little more than the queue takes counts as what it takes."""
-        if not self.queue.closed and not self.queue.suspended:
-            self._check_expected(request)
-        request.size = request.reserved = min(request.reserved, self.queue.capacity(request.reserved))
-        self.queue.admit(request)
-
-    def _append(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """As RequestInParts.append; ends the request where it is too large or `work` empty."""
-        if request.future.done():
-            return
-        if not request.missing:
-            self.fail(request, InferenceFailed("the request brought inputs after its last"))
-            return
-        try:
-            check_not_empty(work, len(request.work))
-            self.queue.extend(request, work, reserved)
-            self._check_expected(request)
-        except (InferenceFailed, TooLarge) as error:
-            self.fail(request, error)
-        else:
-            self.on_work()
-
-    def _check_expected(self, request: QueuedRequest) -> None:
-        """Raises TooLarge where the queue cannot take all of it, TooMuchForDeadline where the device is too slow.
-
-        The latter only before the first answer, and for a request that could be split.
-        """
-        tokens, inputs = request.tokens, len(request.work) + request.missing
-        capacity, rate = self.queue.capacity(tokens), self.queue.tokens_per_second
-        size = f"the request has {'about ' if request.missing else ''}{tokens} tokens"
-        if tokens - request.reserved > capacity or tokens > SIZE_MARGIN * capacity:
-            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"{size}; {limit}: {_fitting(inputs, capacity / tokens)}")
-        seconds = request.deadline - self.clock()
-        if inputs > 1 and tokens > self.queue.token_budget and tokens / rate > seconds and not request.answered:
-            limit = f"which take about {tokens / rate:.1f} s here, and its deadline is in {max(0.0, seconds):.1f} s"
-            way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or a longer x-request-timeout-ms"
-            raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
-
-    def _leave(self, request: QueuedRequest) -> None:
-        """Counts how the request has ended; one that has not is withdrawn. Does nothing where it has been counted."""
-        if request not in self.pending:
-            return
-        request.timer.cancel()
-        self.pending.remove(request)
-        if not request.dispatched_all:
-            self.queue.remove(request)
-        future, counts = request.future, self._counts_of(request)
-        if not future.done() or future.cancelled():
-            future.cancel()
-            counts.cancelled += 1
-        elif (error := future.exception()) is None:
-            counts.answered += 1
-        elif isinstance(error, DeadlineExceeded):
-            counts.expired += 1
-        else:
-            counts.failed += 1
-
-
-def _fitting(inputs: int, share: float) -> str:
-    """The way out for a request of which `share` fits."""
-    most = int(FITTING_SHARE * share * inputs)
-    return f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"
-
-
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 
 
@@ -204,14 +51,13 @@ class Batcher:
     failures: RunFailures = field(default_factory=RunFailures)
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
+    _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
     _wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
-    _admitted: AdmittedRequests = field(init=False)
     _sharing: CoreSharing = field(init=False)  # among cores
     _in_flight: int = 0  # batches
     _uses_all_cores: bool = False  # the batch in flight is alone
 
     def __post_init__(self) -> None:
-        self._admitted = AdmittedRequests(self.queue, self.clock, self._wake_up.set, self.counts, self.canaries)
         self._sharing = CoreSharing(self.concurrency, self.queue)
 
     def __repr__(self) -> str:
@@ -220,32 +66,75 @@ class Batcher:
     @property
     def unanswered(self) -> int:
         """Requests of clients that wait or run."""
-        return sum(not request.exclusive for request in self._admitted.pending)
+        return sum(not request.exclusive for request in self._pending)
 
     @property
     def running(self) -> int:
         """Those of them that are wholly in runs."""
-        return sum(not request.exclusive and request.dispatched_all for request in self._admitted.pending)
+        return sum(not request.exclusive and request.dispatched_all for request in self._pending)
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        """One row per sequence of `work`, in its order.
+    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
+        """A request of these sequences, with one row for each.
 
         Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then the request has no result.
         """
-        admitted = self._admitted
-        return await admitted.finish(admitted.start(self.queue.admit, work, timeout_seconds))
+        return await self.begin(work, timeout_seconds=timeout_seconds).finish()
 
-    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
-        """Admits a request of about so many sequences with `tokens` expected tokens, which are appended to it later.
+    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+        """Admits a request with the sequences `work`, or one whose sequences come later.
 
-        Raises as `submit` where the queue cannot take it, and TooMuchForDeadline where it cannot meet its deadline.
+        That one has `sequences` sequences with `tokens` tokens, as expected: their number is only for errors, as the
+        last append says that it is the last. Raises InferenceFailed where `work` would never end, what the queue
+        raises, and TooMuchForDeadline where the request cannot meet its deadline.
         """
-        return self._admitted.begin(sequences, tokens, timeout_seconds)
+        now, reserved = self.clock(), max(1, tokens) if sequences else 0
+        if not sequences:
+            check_not_empty(work, 0)
+        return self._admit(
+            Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=reserved)
+        )
 
-    async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+    async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
         """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
-        admitted = self._admitted
-        return await admitted.finish(admitted.start(self.queue.admit_exclusive, work, timeout_seconds))
+        now = self.clock()
+        request = Request(list(work), arrived=now, deadline=now + timeout_seconds, exclusive=True)
+        return await self._admit(request).finish()
+
+    def append(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
+        """As Request.append; also ends the request where `work` is empty."""
+        if request.ended.done():
+            return
+        if not request.missing:
+            self._fail(request, InferenceFailed("the request brought inputs after its last"))
+            return
+        try:
+            check_not_empty(work, len(request.work))
+            self.queue.extend(request, work, reserved)
+            self._check_expected(request)
+        except (InferenceFailed, TooLarge) as error:
+            self._fail(request, error)
+        else:
+            self._wake_up.set()
+
+    def withdraw(self, request: Request) -> None:
+        """Counts how the request has ended; one that has not is cancelled. Does nothing where it has been counted."""
+        if request not in self._pending:
+            return
+        request.timer.cancel()
+        self._pending.remove(request)
+        if not request.dispatched_all:
+            self.queue.remove(request)
+        request.queue_seconds = self.clock() - request.arrived - request.forward_seconds
+        ended, counts = request.ended, self._counts_of(request)
+        if not ended.done() or ended.cancelled():
+            ended.cancel()
+            counts.cancelled += 1
+        elif (error := ended.exception()) is None:
+            counts.answered += 1
+        elif isinstance(error, DeadlineExceeded):
+            counts.expired += 1
+        else:
+            counts.failed += 1
 
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
@@ -257,21 +146,79 @@ class Batcher:
 
     def close(self, reason: str) -> None:
         """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
-        self._admitted.close(reason)
+        for request in self.queue.close(reason):
+            request.end(Unavailable(reason))
         self._wake_up.set()
 
     def fail_all(self, reason: str) -> None:
         """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
         self.close(reason)
-        for request in self._admitted.pending:
-            self._admitted.fail(request, Unavailable(reason))
+        for request in self._pending:
+            request.end(Unavailable(reason))
 
     def suspend(self, reason: str) -> None:
         """Answers every request but the exclusive ones with 503, those in a run too, until it is called with ""."""
         self.queue.suspended = reason
-        for request in self._admitted.pending if reason else ():
+        for request in self._pending if reason else ():
             if not request.exclusive:
-                self._admitted.fail(request, suspension(reason))
+                self._fail(request, suspension(reason))
+
+    def _admit(self, request: Request) -> Request:
+        """Counts the request, refused or not."""
+        counts = self._counts_of(request)
+        try:
+            if request.missing:
+                self._fit_expected(request)
+            self.queue.admit(request)
+        except ServiceError:
+            counts.refuse(1)
+            raise
+        counts.received += 1
+        self._pending.add(request)
+        loop = asyncio.get_running_loop()
+        request.queue, request.ended = self, loop.create_future()
+        request.timer = loop.call_later(request.deadline - request.arrived, self._expire, request)
+        self._wake_up.set()
+        return request
+
+    def _counts_of(self, request: Request) -> RequestCounts:
+        return self.canaries if request.exclusive else self.counts
+
+    def _fit_expected(self, request: Request) -> None:
+        """An expected size of a little more than the queue takes counts as what it takes."""
+        if not self.queue.closed and not self.queue.suspended:
+            self._check_expected(request)
+        request.size = request.reserved = min(request.reserved, self.queue.capacity(request.reserved))
+
+    def _check_expected(self, request: Request) -> None:
+        """Raises TooLarge where the queue cannot take all of it, TooMuchForDeadline where the device is too slow.
+
+        The latter only before the first answer, and for a request that could be split.
+        """
+        tokens, inputs = request.tokens, len(request.work) + request.missing
+        capacity, rate = self.queue.capacity(tokens), self.queue.tokens_per_second
+        size = f"the request has {'about ' if request.missing else ''}{tokens} tokens"
+        if tokens - request.reserved > capacity or tokens > SIZE_MARGIN * capacity:
+            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
+            raise TooLarge(f"{size}; {limit}: {_fitting(inputs, capacity / tokens)}")
+        seconds = request.deadline - self.clock()
+        if inputs > 1 and tokens > self.queue.token_budget and tokens / rate > seconds and not request.answered:
+            limit = f"which take about {tokens / rate:.1f} s here, and its deadline is in {max(0.0, seconds):.1f} s"
+            way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or a longer x-request-timeout-ms"
+            raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
+
+    def _expire(self, request: Request) -> None:
+        """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
+        if not request.dispatched_all:
+            waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
+            inputs = len(request.work) + request.missing
+            ran = f"{request.dispatched} of {inputs} inputs had been dispatched"
+            tokenized = f", {len(request.work)} tokenized" if request.missing else ""
+            self._fail(request, DeadlineExceeded(f"{waited}; {ran}{tokenized}"))
+
+    def _fail(self, request: Request, error: ServiceError) -> None:
+        self.queue.remove(request)
+        request.end(error)
 
     async def serve(self) -> None:
         """Runs batches until `close`."""
@@ -280,34 +227,34 @@ class Batcher:
     async def _dispatch_loop(self) -> None:
         while not self.queue.closed:
             await self._wake_up.wait()
-            share = self._next_share()
-            if share is None:
+            selection = self._next_selection()
+            if selection is None:
                 self._wake_up.clear()
             else:
-                await self._step(share)
+                await self._step(selection)
 
-    async def _step(self, share: Share) -> None:
+    async def _step(self, selection: Selection) -> None:
         """Decides on a batch, runs it, delivers its rows. A failed run is halved down to the one that fails."""
-        parts = [self._next_batch(share)]
-        if not parts[0]:  # all that was taken had expired: others get the event loop before the next try
+        to_run = [self._next_batch(selection)]
+        if not to_run[0]:  # all that was taken had expired: others get the event loop before the next try
             await asyncio.sleep(0)
         self._in_flight += 1
-        while parts:
-            jobs = [job for job in parts.pop() if not job[0].future.done()]
+        while to_run:
+            jobs = [job for job in to_run.pop() if not job[0].ended.done()]
             if not jobs:
                 continue
             try:
                 rows, batch, began, ended = await self._run_batch(jobs)
             except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
-                parts += self._split_or_fail(jobs, error)
+                to_run += self._split_or_fail(jobs, error)
             else:
-                parts += self._deliver(jobs, rows, began, ended)
+                to_run += self._deliver(jobs, rows, began, ended)
                 self._record_batch(jobs, batch, began, ended)
         self._in_flight -= 1
         if self.queue.tokens:
             self._wake_up.set()
 
-    def _next_share(self) -> Share | None:
+    def _next_selection(self) -> Selection | None:
         """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.
 
         None: nothing is dispatched now.
@@ -318,11 +265,11 @@ class Batcher:
             return None if self._in_flight and self._uses_all_cores else self._sharing.next(self._in_flight)
         return WHOLE_BUDGET if not self._in_flight or self.queue.fills_a_batch else None
 
-    def _next_batch(self, share: Share) -> Sequence[SequenceJob]:
-        batch = self.queue.next_batch(self.clock(), share)
+    def _next_batch(self, selection: Selection) -> Sequence[SequenceJob]:
+        batch = self.queue.next_batch(self.clock(), selection)
         for request in batch.expired:
-            self._admitted.expire(request)
-        self._uses_all_cores = not self._in_flight and (share.all_cores or not self.queue.tokens)
+            self._expire(request)
+        self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
         return batch.jobs
 
     async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:
@@ -363,7 +310,7 @@ class Batcher:
     def _deliver(
         self, jobs: Sequence[SequenceJob], rows: Sequence[Row | None], began: float, ended: float
     ) -> list[Sequence[SequenceJob]]:
-        """Gives the finite rows to their requests; returns what is to run again, in parts.
+        """Gives the finite rows to their requests; returns what is to run again, in halves.
 
         A row that is not finite may be innocent: another sequence in its attention row can have caused it. So these run
         again.
@@ -380,14 +327,14 @@ class Batcher:
             if request.forward_until != ended:  # the first row of this run
                 request.forward_seconds += ended - max(began, request.forward_until)
                 request.forward_until = ended
-            if request.answered == len(request.rows) and not request.missing and not request.future.done():
-                request.future.set_result(None)
+            if request.answered == len(request.rows):
+                request.advance()
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
         return halves(not_finite) if not_finite else []
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
-        """Counts a failed run; returns what is to run again, in parts, or fails the requests where that is nothing."""
+        """Counts a failed run; returns what is to run again, in halves, or fails the requests where that is nothing."""
         self.failures_in_a_row += 1
         self.failures.failed_runs += 1
         self.failures.out_of_memory += isinstance(error, OutOfMemory)
@@ -396,5 +343,11 @@ class Batcher:
                 self.queue.shrink(sum(request.lengths[index] for request, index in jobs))
             return halves(jobs)
         for request, index in jobs:
-            self._admitted.fail(request, run_error(error, index if len(jobs) == 1 else None))
+            self._fail(request, run_error(error, index if len(jobs) == 1 else None))
         return []
+
+
+def _fitting(inputs: int, share: float) -> str:
+    """The way out for a request of which `share` fits."""
+    most = int(FITTING_SHARE * share * inputs)
+    return f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"

@@ -6,7 +6,7 @@ from heapq import heapreplace
 from itertools import chain, islice
 
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, Selection
 
 MIN_TOKENS_PER_CORE = 64  # below, all cores together on one batch are faster than one core on each of several
 
@@ -26,7 +26,7 @@ class Concurrency:
         """How many batches run at the same time at most."""
         return self.max_in_flight if self.per_core else 1
 
-    def share(self, queued_tokens: int, *, in_flight: int) -> int:
+    def tokens_for_one(self, queued_tokens: int, *, in_flight: int) -> int:
         """With per-core sessions: tokens for the next batch, so that every free core gets some of the queued ones."""
         return max(MIN_TOKENS_PER_CORE, -(-queued_tokens // (self.max_in_flight - in_flight)))
 
@@ -51,9 +51,9 @@ class CoreSharing:
     queue: RequestQueue
     _last_arrival: float = float("-inf")  # seconds: the arrival of the newest request at the last decision
     _decided_at: int = -1  # the newest request when long sequences were to get all cores
-    _short_room: int = 0  # tokens of a batch of short sequences before them; 0: there are none
+    _short_tokens: int = 0  # of a batch of short sequences before them; 0: there are none
 
-    def next(self, in_flight: int) -> Share | None:
+    def next(self, in_flight: int) -> Selection | None:
         """What the next batch may take beside `in_flight` others; None: nothing, until these have ended."""
         if in_flight and self._decided_at == self.queue.last_number:
             return self._short_ones()
@@ -61,12 +61,12 @@ class CoreSharing:
         quiet_since, self._last_arrival = self._last_arrival, next(reversed(self.queue.waiting)).arrived
         if tokens <= MIN_TOKENS_PER_CORE:  # so few are not shared
             return WHOLE_BUDGET
-        if not in_flight and (share := self._for_long_sequences(quiet_since)):
-            return share
-        return Share(room=self.concurrency.share(tokens, in_flight=in_flight))
+        if not in_flight and (selection := self._for_long_sequences(quiet_since)):
+            return selection
+        return Selection(tokens=self.concurrency.tokens_for_one(tokens, in_flight=in_flight))
 
-    def _for_long_sequences(self, quiet_since: float) -> Share | None:
-        """The short sequences before long ones, or the first of these; None where each core is to take its share."""
+    def _for_long_sequences(self, quiet_since: float) -> Selection | None:
+        """The short sequences before long ones, or the first of these; None where each core is to take some of them."""
         decided, self._decided_at = self._decided_at == self.queue.last_number, -1
         requests, cores = self.queue.waiting, self.concurrency.max_in_flight
         remaining = (islice(one.lengths, one.dispatched, None) for one in requests)
@@ -77,16 +77,16 @@ class CoreSharing:
             return None
         self._decided_at = self.queue.last_number
         if short := [length for length in lengths if length < LONG_TOKENS]:
-            self._short_room = self.concurrency.share(sum(short), in_flight=0)
-            if share := self._short_ones():
-                return share
-        return next((Share(first=one, all_cores=True) for one in requests if one.next_length), None)
+            self._short_tokens = self.concurrency.tokens_for_one(sum(short), in_flight=0)
+            if selection := self._short_ones():
+                return selection
+        return next((Selection(first=one, all_cores=True) for one in requests if one.next_length), None)
 
-    def _short_ones(self) -> Share | None:
+    def _short_ones(self) -> Selection | None:
         """A batch that begins with a short sequence; None where no request has one next."""
         short = [one for one in self.queue.waiting if 0 < one.next_length < LONG_TOKENS]
-        first = min(short, key=lambda one: (one.finish, one.number), default=None)
-        return None if first is None else Share(room=self._short_room, first=first)
+        first = min(short, key=lambda one: (one.virtual_finish, one.number), default=None)
+        return None if first is None else Selection(tokens=self._short_tokens, first=first)
 
 
 def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:

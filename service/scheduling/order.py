@@ -40,19 +40,19 @@ class FairOrder:
         """`tokens` of a request of `size` are served, the `last` ones or not."""
         cost = tokens + max(0, self.minimum_cost - size) if last else tokens
         self._count(finish, -tokens, -cost)
-        self._share(cost)
+        self._serve_equally(cost)
 
     def leave(self, number: int, finish: float, tokens: int, size: int) -> None:
         """`tokens` of request `number` will not be served; what it was served before still counts."""
         unserved = tokens + max(0, self.minimum_cost - size)
         self._count(finish, -tokens, -unserved)
-        self._lengthen(number, -unserved)
+        self._change_remaining(number, -unserved)
 
     def correct(self, number: int, finish: float, tokens: int) -> None:
         """Request `number` has so many `tokens` more than expected, or fewer. Its place in the order stays."""
         if tokens:
             self._count(finish, tokens, tokens)
-            self._lengthen(number, tokens)
+            self._change_remaining(number, tokens)
 
     def clear(self) -> None:
         """Nothing is queued."""
@@ -98,10 +98,10 @@ class FairOrder:
         if not unserved[0]:
             del self._unserved[bucket]
 
-    def _lengthen(self, number: int, cost: int) -> None:
-        """Changes by `cost` what equal sharing has still to serve of the request.
+    def _change_remaining(self, number: int, cost: int) -> None:
+        """Changes the request's remaining cost under equal sharing by `cost`.
 
-        If it has served more than is left, the surplus is shared among the others.
+        If equal sharing has served more than is left, the surplus is shared among the others.
         """
         now = self.virtual_time
         shared = max(0.0, self._finishes.get(number, now) - now) + cost  # what equal sharing would still have to serve
@@ -110,9 +110,9 @@ class FairOrder:
             heappush(self._heap, (now + shared, number))
         else:
             self._finishes.pop(number, None)
-            self._share(-shared)
+            self._serve_equally(-shared)
 
-    def _share(self, cost: float) -> None:
+    def _serve_equally(self, cost: float) -> None:
         """Lets the unfinished requests share `cost` equally."""
         heap, finishes = self._heap, self._finishes
         while heap and cost > 0:

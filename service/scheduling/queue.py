@@ -12,13 +12,13 @@ from heapq import heappop, heappush
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Unavailable, suspension
 from packbert.service.scheduling.order import FairOrder
-from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, QueuedRequest, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
 from packbert.service.scheduling.wait import QueueLoad, WaitLimit
 
 RECENT_BATCHES = 32  # for so many batches after a small request, bulk requests get half of each batch
 MAX_SKIPPED = 32  # requests whose next sequence does not fit the batch that are skipped before it is dispatched
 BULK_SHARE = 0.9  # of the queue's tokens for requests larger than a batch: the rest stays free for small ones
-LATE_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS move forward when late
+AGEING_SHARE = 8  # only requests that alone take less than an eighth of BERT_MAX_WAIT_SECONDS move forward when late
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -38,8 +38,8 @@ class RequestQueue:
     reserved: int = 0  # expected of the sequences that admitted requests still miss
     _batches_since_small: int = 10**6
     last_number: int = 0  # of the newest request
-    _waiting: dict[int, QueuedRequest] = field(default_factory=dict)  # by number, so in the order of their arrival
-    _exclusive: dict[int, QueuedRequest] = field(default_factory=dict)  # those of them that are
+    _waiting: dict[int, Request] = field(default_factory=dict)  # by number, so in the order of their arrival
+    _exclusive: dict[int, Request] = field(default_factory=dict)  # those of them that are
     _order: list[tuple[float, int]] = field(default_factory=list)  # heap: finish and number of those with sequences
     _ageing: deque[int] = field(default_factory=deque)  # numbers of those, and of former ones, in order of arrival
     _fair: FairOrder = field(init=False)
@@ -53,7 +53,7 @@ class RequestQueue:
         return len(self._waiting)
 
     @property
-    def waiting(self) -> Reversible[QueuedRequest]:
+    def waiting(self) -> Reversible[Request]:
         """The queued requests, in the order of their arrival."""
         return self._waiting.values()
 
@@ -100,20 +100,35 @@ class RequestQueue:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""
         return self.max_tokens if size <= self.token_budget else int(self.max_tokens * BULK_SHARE)
 
-    def admit(self, request: QueuedRequest) -> None:
-        """Adds the request, or raises as `check_admission`. It keeps its place while it waits for sequences."""
-        size, now = request.size, request.arrived
-        self.check_admission(size, now, patience=max(0.0, request.deadline - now))
-        self.last_number = number = request.number = self.last_number + 1
-        request.finish = self._fair.join(number, size)
-        self._limit.recent.add(self._fair.cost(size), size, now)
+    def admit(self, request: Request) -> None:
+        """Adds the request, or raises as `check_admission`. It keeps its place while it waits for sequences.
+
+        An exclusive one bypasses the queue and all limits: the canary must not fail together with user requests.
+        """
+        if not request.exclusive:
+            patience = max(0.0, request.deadline - request.arrived)
+            self.check_admission(request.size, request.arrived, patience=patience)
+        elif self.closed:
+            raise Unavailable(self.closed)
+        self.last_number = request.number = self.last_number + 1
+        if request.exclusive:
+            self._exclusive[request.number] = request
+        else:
+            self._join_order(request)
+        self._waiting[request.number] = request
+        self._count(request, 1)
+        self._put_in_order(request)
+
+    def _join_order(self, request: Request) -> None:
+        size = request.size
+        request.virtual_finish = self._fair.join(request.number, size)
+        self._limit.recent.add(self._fair.cost(size), size, request.arrived)
         if self._ages(size):
-            self._ageing.append(number)
-        self._enter(request)
+            self._ageing.append(request.number)
 
     def _ages(self, size: int) -> bool:
         """Whether a request of `size` moves forward when it is late."""
-        return size * LATE_SHARE <= self.max_wait_seconds * self.tokens_per_second
+        return size * AGEING_SHARE <= self.max_wait_seconds * self.tokens_per_second
 
     def _latest(self, size: int, now: float) -> float:
         """About the longest wait of a new request of `size`, in seconds: that of the oldest one that is served late."""
@@ -124,51 +139,42 @@ class RequestQueue:
         oldest = self._waiting[self._ageing[0]].arrived if self._ageing else now
         return max(self.max_wait_seconds, now - oldest)
 
-    def extend(self, request: QueuedRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """Adds sequences that a request missed, as QueuedRequest.append. Its place stays."""
+    def extend(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
+        """Adds sequences that a request missed, as Request.append. Its place stays."""
         before = request.unserved
         self._count(request, -1)
-        request.append(work, reserved)
+        request.extend(work, reserved)
         self._count(request, 1)
-        self._fair.correct(request.number, request.finish, request.unserved - before)
+        self._fair.correct(request.number, request.virtual_finish, request.unserved - before)
         self._put_in_order(request)
 
-    def admit_exclusive(self, request: QueuedRequest) -> None:
-        """Bypasses the queue and all limits, in its own batch: the canary must not fail together with user requests."""
-        if self.closed:
-            raise Unavailable(self.closed)
-        self.last_number = request.number = self.last_number + 1
-        request.exclusive = True
-        self._exclusive[request.number] = request
-        self._enter(request)
-
-    def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
-        """Late requests, then the others in their order, until the token budget or a smaller `share` is used up.
+    def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
+        """Late requests, then the others in their order, until the token budget or a smaller `selection` is used up.
 
         An exclusive request is first and alone. The first sequence of a batch is taken however long it is, so a batch
         is empty only where nothing is queued or all that is queued has expired.
         """
-        batch = NextBatch(min(share.room or self.token_budget, self.token_budget))
+        batch = NextBatch(min(selection.tokens or self.token_budget, self.token_budget))
         if (exclusive := next(iter(self._exclusive.values()), None)) is not None:
-            self._take(batch, exclusive, batch.room)
+            self._take(batch, exclusive, batch.tokens_left)
             return batch
-        reserved = batch.room // 2
-        if (first := share.first) is not None and not self._expire(batch, first, now):
-            self._take(batch, first, 0 if share.all_cores else batch.room)
-            if share.all_cores:
+        half = batch.tokens_left // 2
+        if (first := selection.first) is not None and not self._expire(batch, first, now):
+            self._take(batch, first, 0 if selection.all_cores else batch.tokens_left)
+            if selection.all_cores:
                 return batch
         if self._ageing:
-            self._take_late(batch, now, reserved)
-        self._take_in_order(batch, now, reserved)
+            self._take_late(batch, now, half)
+        self._take_in_order(batch, now, half)
         if batch.jobs:
             self._batches_since_small += 1
         return batch
 
-    def _take_late(self, batch: NextBatch, now: float, reserved: int) -> None:
+    def _take_late(self, batch: NextBatch, now: float, half: int) -> None:
         """Requests that have waited for `max_wait_seconds`, first come, first served, up to half of the batch."""
         waiting, ageing = self._waiting, self._ageing
         idle: list[int] = []  # requests whose next sequences are missing
-        while ageing and batch.room > reserved:
+        while ageing and batch.tokens_left > half:
             request = waiting.get(ageing[0])
             if request is None:
                 ageing.popleft()
@@ -178,26 +184,26 @@ class RequestQueue:
                 continue
             elif not request.queued_tokens:
                 idle.append(ageing.popleft())
-            elif not self._take(batch, request, batch.room - reserved):
+            elif not self._take(batch, request, batch.tokens_left - half):
                 break
         ageing.extendleft(reversed(idle))
 
-    def _take_in_order(self, batch: NextBatch, now: float, reserved: int) -> None:
+    def _take_in_order(self, batch: NextBatch, now: float, half: int) -> None:
         """A request whose next sequence does not fit the rest keeps its place: it cannot starve, shorter ones pass it.
 
         For RECENT_BATCHES batches after a small request, a bulk request (larger than a batch) may use only half of each
         batch: the next small request neither waits for a full batch to end nor shares one.
         """
-        skipped: list[QueuedRequest] = []
-        while self._order and batch.room > 0 and len(skipped) < MAX_SKIPPED:
+        skipped: list[Request] = []
+        while self._order and batch.tokens_left > 0 and len(skipped) < MAX_SKIPPED:
             if (request := self._waiting.get(heappop(self._order)[1])) is None:
                 continue
             request.in_order = False
             if self._expire(batch, request, now):
                 continue
             bulk = request.size > self.token_budget  # judged by original size: the tail of a bulk request is still bulk
-            kept_free = reserved if bulk and self._batches_since_small < RECENT_BATCHES else 0
-            taken = self._take(batch, request, batch.room - kept_free)
+            kept_free = half if bulk and self._batches_since_small < RECENT_BATCHES else 0
+            taken = self._take(batch, request, batch.tokens_left - kept_free)
             if taken and not bulk:
                 self._batches_since_small = 0
             if request.queued_tokens:
@@ -205,7 +211,7 @@ class RequestQueue:
         for request in skipped:
             self._put_in_order(request)
 
-    def _expire(self, batch: NextBatch, request: QueuedRequest, now: float) -> bool:
+    def _expire(self, batch: NextBatch, request: Request, now: float) -> bool:
         """Removes the request where its deadline has passed."""
         if request.deadline > now:
             return False
@@ -213,30 +219,30 @@ class RequestQueue:
         batch.expired.append(request)
         return True
 
-    def _take(self, batch: NextBatch, request: QueuedRequest, room: int) -> int:
-        """Moves the next sequences of the request that fit into `room` to the batch; how many tokens they have."""
+    def _take(self, batch: NextBatch, request: Request, max_tokens: int) -> int:
+        """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have."""
         queued = request.queued_tokens
-        batch.jobs += request.dispatch(room, always_one=not batch.jobs)
+        batch.jobs += request.dispatch(max_tokens, always_one=not batch.jobs)
         taken = queued - request.queued_tokens
-        batch.room -= taken
+        batch.tokens_left -= taken
         self.tokens -= taken
         if request.dispatched_all:
             self._forget(request)
         if taken and self._waiting and not request.exclusive:
-            self._fair.serve(request.finish, taken, request.size, last=request.dispatched_all)
+            self._fair.serve(request.virtual_finish, taken, request.size, last=request.dispatched_all)
         return taken
 
-    def remove(self, request: QueuedRequest) -> bool:
+    def remove(self, request: Request) -> bool:
         """Drops what the request has not dispatched; False where it is not queued."""
         if request.number not in self._waiting:
             return False
         if not request.exclusive:
-            self._fair.leave(request.number, request.finish, request.unserved, request.size)
+            self._fair.leave(request.number, request.virtual_finish, request.unserved, request.size)
         self._count(request, -1)
         self._forget(request)
         return True
 
-    def close(self, reason: str) -> list[QueuedRequest]:
+    def close(self, reason: str) -> list[Request]:
         """Admits no request from now on; removes and returns the queued ones."""
         self.closed, requests = reason, list(self._waiting.values())
         for request in requests:
@@ -247,21 +253,16 @@ class RequestQueue:
         """A batch of `tokens` did not fit the memory: from now on at most half of it."""
         self.token_budget = max(1, min(self.token_budget, tokens // 2))
 
-    def _enter(self, request: QueuedRequest) -> None:
-        self._waiting[request.number] = request
-        self._count(request, 1)
-        self._put_in_order(request)
-
-    def _put_in_order(self, request: QueuedRequest) -> None:
+    def _put_in_order(self, request: Request) -> None:
         if request.queued_tokens and not request.in_order and not request.exclusive:
             request.in_order = True
-            heappush(self._order, (request.finish, request.number))
+            heappush(self._order, (request.virtual_finish, request.number))
 
-    def _count(self, request: QueuedRequest, sign: int) -> None:
+    def _count(self, request: Request, sign: int) -> None:
         self.tokens += sign * request.queued_tokens
         self.reserved += sign * request.reserved
 
-    def _forget(self, request: QueuedRequest) -> None:
+    def _forget(self, request: Request) -> None:
         del self._waiting[request.number]
         self._exclusive.pop(request.number, None)
         if not self._waiting:

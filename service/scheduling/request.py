@@ -2,20 +2,42 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import InferenceFailed, ServiceError
 from packbert.service.trace_context import TRACEPARENT
 
 
-@dataclass(slots=True, eq=False)
-class QueuedRequest:
-    """Queued or running. Its sequences are dispatched in order, a few per batch; `rows` fills up in any order.
+class InferenceQueue(Protocol):
+    """Where requests wait for the model: a `Batcher`, or an `EngineClient` for an engine in another process."""
 
-    It may be admitted before all its sequences exist: `missing` is the expected number; the last append sets it to 0.
+    def check_admission(self, tokens: int) -> None:
+        """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
+
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float
+    ) -> "Request":
+        """As Batcher.begin."""
+
+    def close(self, reason: str) -> None:
+        """Answers requests that wait, and new ones, with 503."""
+
+    def append(self, request: "Request", work: Sequence[Tokens], reserved: int) -> None:
+        """As Request.append."""
+
+    def withdraw(self, request: "Request") -> None:
+        """As Request.withdraw."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from its admission to its answer: `append` sequences to it, then `finish`, or `withdraw`.
+
+    Its sequences are dispatched in order, a few per batch; `rows` fills up in any order. It may be admitted before all
+    its sequences exist: `missing` is the expected number; the last append sets it to 0.
     """
 
     work: list[Tokens]
@@ -26,24 +48,97 @@ class QueuedRequest:
     reserved: int = 0  # their expected tokens; at least 1 while any is missing
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
-    number: int = 0  # set on admission: 1 for the first request of the queue
-    finish: float = -math.inf  # in virtual time, set on admission; see FairOrder
+    number: int = 0  # set on admission: 1 for the first request of its queue or connection
+    virtual_finish: float = -math.inf  # set on admission; see FairOrder
     in_order: bool = False  # the queue's order has an entry of it
+    queue_seconds: float = 0.0  # set when it has ended
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
     trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
     lengths: list[int] = field(init=False)  # tokens of each sequence
     size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
-    rows: list[Row] = field(init=False)  # empty until computed
-    future: asyncio.Future[None] = field(init=False)  # set on admission by the batcher; done when the request has ended
-    timer: asyncio.TimerHandle = field(init=False)  # likewise; of its deadline
+    rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
+    queue: InferenceQueue = field(init=False)  # set on admission, as the next two
+    ended: "asyncio.Future[None]" = field(init=False)  # done when the request has ended, however it has
+    timer: asyncio.TimerHandle = field(init=False)  # ends the request
+    _taken: int = field(default=0, init=False)  # rows that `take_rows` has returned
+    _caught_up: "asyncio.Future[None] | None" = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.lengths = [len(tokens.ids) for tokens in self.work]
         self.queued_tokens = sum(self.lengths)
         self.size = self.queued_tokens + self.reserved
         self.rows = [{}] * len(self.lengths)
+
+    def append(self, work: Sequence[Tokens], reserved: int) -> None:
+        """The next sequences; `reserved` tokens are expected of those after them: 0 where they are the last.
+
+        Does nothing where the request has ended, and ends it where it is too large.
+        """
+        self.queue.append(self, work, reserved)
+
+    async def finish(self) -> "Request":
+        """The request itself, with all of its rows, once it has ended. Raises what has ended it, as Batcher.submit."""
+        try:
+            await self.ended
+        finally:
+            self.queue.withdraw(self)
+        return self
+
+    def withdraw(self) -> None:
+        """Ends the request. Does nothing where it has ended."""
+        self.queue.withdraw(self)
+
+    async def next_rows(self) -> list[Row]:
+        """Waits as `caught_up`, then as `take_rows`: for a request whose further sequences depend on these rows."""
+        await self.caught_up()
+        return self.take_rows()
+
+    def caught_up(self) -> "asyncio.Future[None]":
+        """Done when all sequences so far have their rows, or the request has ended."""
+        if not self.missing or self.ended.done():
+            return self.ended
+        self._caught_up = asyncio.get_running_loop().create_future()
+        if self._taken < len(self.rows) == self.answered:
+            self._caught_up.set_result(None)
+        return self._caught_up
+
+    def take_rows(self) -> list[Row]:
+        """The rows that no call has returned, and lets go of them; none while some are missing.
+
+        Raises what has ended the request.
+        """
+        if self.ended.done():
+            self.ended.result()
+        if self.answered < len(self.rows):
+            return []
+        rows = self.rows[self._taken :]
+        self.rows[self._taken :] = [{}] * len(rows)
+        self._taken += len(rows)
+        return rows
+
+    def advance(self) -> None:
+        """Some rows have come: ends the request if they were the last, or wakes what waits for them."""
+        if self.answered == len(self.rows):
+            if not self.missing:
+                self.end()
+            else:
+                self._wake()
+
+    def end(self, error: ServiceError | None = None) -> None:
+        """Does nothing where the request has ended."""
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_result(None)
 
     @property
     def tokens(self) -> int:
@@ -64,8 +159,8 @@ class QueuedRequest:
     def dispatched_all(self) -> bool:
         return not self.queued_tokens and not self.missing
 
-    def append(self, work: Sequence[Tokens], reserved: int) -> None:
-        """The next of the missing sequences; `reserved` tokens are expected of those after them: 0 after the last."""
+    def extend(self, work: Sequence[Tokens], reserved: int) -> None:
+        """Takes the next of the missing sequences: what the queue does on `append`."""
         lengths = [len(tokens.ids) for tokens in work]
         self.work += work
         self.lengths += lengths
@@ -74,41 +169,41 @@ class QueuedRequest:
         self.missing = max(1, self.missing - len(lengths)) if reserved else 0
         self.reserved = reserved
 
-    def dispatch(self, room: int, *, always_one: bool) -> "list[SequenceJob]":
-        """The next sequences that fit into `room` tokens; `always_one`: the first one, however long."""
+    def dispatch(self, max_tokens: int, *, always_one: bool) -> "list[SequenceJob]":
+        """The next sequences that fit into `max_tokens`; `always_one`: the first one, however long."""
         jobs: list[SequenceJob] = []
         lengths = self.lengths
         while self.dispatched < len(lengths):
             length = lengths[self.dispatched]
-            if length > room and (jobs or not always_one):
+            if length > max_tokens and (jobs or not always_one):
                 break
             jobs.append((self, self.dispatched))
             self.dispatched += 1
             self.queued_tokens -= length
-            room -= length
+            max_tokens -= length
         return jobs
 
 
-SequenceJob = tuple[QueuedRequest, int]  # one sequence in a run: its request and its index there
+SequenceJob = tuple[Request, int]  # one sequence in a run: its request and its index there
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Share:
-    """What the next batch takes of the queue: the next sequence of `first`, and then what fits the rest of `room`."""
+class Selection:
+    """What the next batch takes of the queue: the next sequence of `first`, and then what fits the rest of `tokens`."""
 
-    room: int = 0  # tokens; 0: as many as the token budget
-    first: QueuedRequest | None = None  # has a queued sequence; None: the first request in the queue's order
+    tokens: int = 0  # 0: as many as the token budget
+    first: Request | None = None  # has a queued sequence; None: the first request in the queue's order
     all_cores: bool = False  # the batch is `first`'s next sequence alone
 
 
-WHOLE_BUDGET = Share()
+WHOLE_BUDGET = Selection()
 
 
 @dataclass(slots=True, eq=False)
 class NextBatch:
-    room: int  # tokens that still fit
+    tokens_left: int  # that still fit
     jobs: list[SequenceJob] = field(default_factory=list)
-    expired: list[QueuedRequest] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
+    expired: list[Request] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 
 
 def check_not_empty(work: Sequence[Tokens], first: int) -> None:
@@ -139,23 +234,3 @@ class RunBatch(Protocol):
     def __call__(
         self, sequences: Sequence[Tokens], *, all_cores: bool
     ) -> Awaitable[tuple[Sequence[Row | None], Batch]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceResult:
-    rows: list[Row]  # one per sequence, in the order of the request
-    queue_seconds: float
-    forward_seconds: float  # of the runs that this request took part in
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInParts:
-    """A request that was admitted before its sequences were known: they run while later ones are still made.
-
-    `append` sequences until the last and `finish`, or `withdraw`.
-    """
-
-    ended: "asyncio.Future[Any]"  # done as soon as the request has ended, also where it failed before `finish`
-    append: Callable[[Sequence[Tokens], int], None]  # and the expected tokens of those after them; 0: they are the last
-    finish: Callable[[], Awaitable[InferenceResult]]  # raises what `submit` raises
-    withdraw: Callable[[], None]

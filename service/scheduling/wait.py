@@ -11,9 +11,10 @@ RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
 MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
 CLASSES = 4  # of costs, from one power of two to the next
 MIN_RETRY_SECONDS = 1.0
-# larger requests may get old and go first while ours waits: x of the longest wait, so that x + x * x = 1 still meets it
-LATE_MARGIN = 0.618
+# larger requests may age past ours while we wait: x of the longest wait, so that x + x * x = 1 still meets it
+AGED_SHARE = 0.618
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
+Arrivals = list[tuple[float, float]]  # tokens a second, and for how many seconds
 RETURN_DRAINS = 1.5  # with the batches in progress, the last of the refused returns within twice the time
 
 
@@ -74,15 +75,16 @@ class WaitLimit:
         over, longest = load.queued + size - capacity, min(patience, self.max_wait_seconds)
         if over <= 0 and (not load.queued or load.queued + size <= SURE_SHARE * longest * load.rate):
             return
-        wait = self.seconds(size, load)
+        ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
+        wait = self._drain_seconds(ahead, arriving, load)
         if over <= 0 and wait <= longest:
             return
         if over <= 0 and wait <= self.max_wait_seconds:
-            retry = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, load)
+            retry = self._seconds_until(size, longest, MIN_RETRY_SECONDS * load.rate, ahead, arriving, load)
             message = f"the request would wait about {wait:.1f} s, and its deadline is in {patience:.1f} s"
             raise DeadlineTooShort(f"{message}: send a longer one, or retry in {retry} s", retry_after=retry)
         least = max(self._return_seconds(size, load) * load.rate, over)
-        retry = self._seconds_until(size, self.max_wait_seconds, least, load)
+        retry = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
         limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
             limit = f"the queue holds {load.queued} of at most {capacity} tokens (BERT_MAX_WAITING_TOKENS)"
@@ -90,14 +92,17 @@ class WaitLimit:
         raise Overloaded(message, retry_after=retry)
 
     def seconds(self, size: int, load: QueueLoad) -> float:
-        """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately.
+        """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately."""
+        return self._drain_seconds(self.fair.ahead(size), self._arriving(size, load), load)
+
+    def _drain_seconds(self, ahead: int, arriving: Arrivals, load: QueueLoad) -> float:
+        """The wait of a request with `ahead` tokens before it, to which the `arriving` ones come.
 
         Larger requests behind it go first once they are late; their number is estimated as if they arrived evenly.
         """
-        if not (ahead := self.fair.ahead(size)):
+        if not ahead:
             return 0.0
         late = min(ahead, load.queued - ahead) * min(1.0, ahead / load.rate / self.max_wait_seconds)
-        arriving = self._arriving(size, load)
         tokens, left = ahead + late, load.rate - sum([rate for rate, _ in arriving])
         for rate, ends in arriving:
             if tokens <= left * ends:
@@ -105,8 +110,8 @@ class WaitLimit:
             tokens, left = tokens + rate * ends, left + rate
         return tokens / left
 
-    def _arriving(self, size: int, load: QueueLoad) -> list[tuple[float, float]]:
-        """The rates at which smaller requests arrive, and how long each comes before a new one, sorted by that time.
+    def _arriving(self, size: int, load: QueueLoad) -> Arrivals:
+        """Of smaller requests, how long each comes before a new one, sorted by that time.
 
         Where n requests share the device equally, a smaller one comes first only if it arrives before the new one has
         been served the difference of their costs: within n * difference / rate.
@@ -115,14 +120,16 @@ class WaitLimit:
         smaller = self.recent.smaller(cost, load.now)
         return [(rate, sharing * (cost - mean) / load.rate) for mean, rate in smaller]
 
-    def _seconds_until(self, size: int, longest: float, least: float, load: QueueLoad) -> int:
+    def _seconds_until(
+        self, size: int, longest: float, least: float, ahead: int, arriving: Arrivals, load: QueueLoad
+    ) -> int:
         """Whole seconds until a request of `size` is admitted if no other arrives, after `least` tokens or more.
 
         That is when it would wait for `longest` at most, or when all that is queued drains soon enough.
         """
-        arriving = sum([rate * min(longest, ends) for rate, ends in self._arriving(size, load)])
-        share = 1.0 if self.fair.ahead(size) == load.queued else LATE_MARGIN
-        wanted = int(max(0.0, longest * load.rate - arriving) * share)
+        expected = sum([rate * min(longest, ends) for rate, ends in arriving])
+        share = 1.0 if ahead == load.queued else AGED_SHARE
+        wanted = int(max(0.0, longest * load.rate - expected) * share)
         drained = load.queued + size - SURE_SHARE * longest * load.rate
         tokens = min(self.fair.tokens_until(size, wanted, least), max(least, drained))
         return math.ceil((tokens + load.budget) / load.rate)

@@ -1,6 +1,5 @@
 """/attention: how much each token of a text or pair attends to each other, by layer and head."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.base import MAX_ATTENTION, LongObject, TaskResult, Tasks, check_tokens
-from packbert.service.tasks.inputs import Body, FailFastList, Pair
+from packbert.service.tasks.inputs import Body, FailFastList, Pair, as_text
 from packbert.service.tasks.vectors import Piece, show_pieces
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
 MAX_NUMBERS = 24 * 16 * 128**2  # BERT-large's for 128 tokens: about 80 MB of JSON, 25 MB as NPY
 OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled model does so many (AMD Zen 3, fp32)
@@ -61,16 +60,14 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
 
     output = "attention_mean" if averaged else "attention"
     options = EncodeOptions(outputs=frozenset({output}), layers=tuple(layers), spans=True)
-    started = time.perf_counter()
     # a text that is too long is refused by its tokens, however many they are
-    read = tasks.tokenizer.encode([_text(request.inputs)], options, "right")
+    read = tasks.tokenizer.encode([as_text(request.inputs, 0)], options, "right")
     (tokens,), left = await tasks.prepare(read, timeout_seconds)
     check_tokens([tokens], [0])
     check_size(tokens, each)
-    tokenize_seconds = time.perf_counter() - started
     cost = expected_cost(len(tokens), each * len(tokens) ** 2, sizes)
     result = await tasks.run_alone([tokens], cost=cost, timeout_seconds=left)
-    result.tokenize_seconds, (row,) = tokenize_seconds, result.rows
+    result.tokenize_seconds, (row,) = timeout_seconds - left, result.rows
     shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
     array = row[output].reshape(shape)
     if not averaged and request.heads is not None:
@@ -135,10 +132,6 @@ def _choose(asked: Sequence[int] | None, count: int, name: str) -> list[int]:
         twice = next(index for index in found if found.count(index) > 1)
         raise Invalid(f"{name} has {twice} more than once: name it once", code=name)
     return found
-
-
-def _text(inputs: str | Pair) -> Text:
-    return inputs if isinstance(inputs, str) else (inputs.text, inputs.text_pair)
 
 
 def _describe(tasks: Tasks, tokens: EncodedText) -> list[dict[str, Any]]:

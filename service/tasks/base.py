@@ -2,25 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from packbert.model_export.artifact.batch import Row, Tokens
+from packbert.model_export.artifact.batch import Row
 from packbert.service.artifact import Manifest
 from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tokenization.encoding import INLINE_CHARACTERS, Direction, EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, is_short
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
+Steps = AsyncGenerator[Sequence[EncodedText]]  # the sequences of a request, some at a time
 Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
@@ -52,12 +53,20 @@ class TaskResult:
         return self.tokenize_seconds, self.queue_seconds, self.forward_seconds, self.format_seconds
 
 
-class InferenceQueue(Protocol):
-    """Where sequences wait for the model, in this process or in the engine's."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Forecast:
+    """What a task expects of sequences that it makes itself; it keeps the numbers as an `EncodingJob` does."""
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
+    expected_sequences: int
+    expected_tokens: int  # of the sequences that are not made yet; 0 after the last
+    owners: list[int] = field(default_factory=list)  # the input of each sequence
 
-    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts: ...
+
+Job = EncodingJob | Forecast
+
+
+def accept(sequences: Sequence[EncodedText], first: int) -> None:
+    """The Check of a task that accepts all texts."""
 
 
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
@@ -97,76 +106,84 @@ class Tasks:
         options: EncodeOptions,
         *,
         timeout_seconds: float,
-        check: Check = lambda sequences, first: None,
+        check: Check = accept,
         encode: Encode | None = None,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
-        first of them while later ones are tokenized. `encode` makes tokens of inputs that are no texts. Raises Invalid
-        for no texts or a text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the
-        queue raise.
+        `encode` makes tokens of inputs that are no texts. Raises Invalid for no texts or a text without tokens,
+        TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started, truncation = time.perf_counter(), self.truncation(request)
         if encode is not None:
             sequences = await encode(texts, options, truncation)
-        elif sum(sizes := self.tokenizer.measure(texts)) > INLINE_CHARACTERS:
-            job = self.tokenizer.start_job(texts, sizes, options, truncation)
-            return await self.run_in_parts(job, check=check, timeout_seconds=timeout_seconds)
-        else:
+        elif is_short(sizes := self.tokenizer.measure(texts)):
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
-        check_tokens(sequences, range(len(sequences)))
-        tokenize_seconds = time.perf_counter() - started
-        check(sequences, 0)
-        result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return task_result(sequences, range(len(sequences)), result, tokenize_seconds)
+        else:
+            job = self.tokenizer.start_job(texts, sizes, options, truncation)
+            return await self.run_job(job, check=check, timeout_seconds=timeout_seconds)
+        return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds, check)
 
-    async def run_job(self, job: EncodingJob, *, timeout_seconds: float) -> TaskResult:
-        """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text."""
-        if sum(job.sizes) > INLINE_CHARACTERS:
-            return await self.run_in_parts(job, timeout_seconds=timeout_seconds)
-        started, sequences = time.perf_counter(), list[EncodedText]()
-        while not job.done:
-            sequences += job.step()
-        check_tokens(sequences, job.owners)
-        tokenize_seconds = time.perf_counter() - started
-        with indexes_of_texts(job.owners):
-            result = await self.queue.submit(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
-        return task_result(sequences, job.owners, result, tokenize_seconds)
+    async def run_job(self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept) -> TaskResult:
+        """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text.
 
-    async def run_in_parts(
-        self, job: EncodingJob, *, timeout_seconds: float, check: Check = lambda sequences, first: None
-    ) -> TaskResult:
-        """As `run`. A request that has ended in the queue, also by its deadline, is not tokenized any further."""
+        Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
+        first of them while later ones are tokenized.
+        """
         started = time.perf_counter()
-        request = self.queue.begin(job.expected_sequences, job.expected_tokens, timeout_seconds=timeout_seconds)
-        sequences: list[EncodedText] = []
-        async with until_ended(request), aclosing(self.tokenizer.run_job(job, queued=True)) as parts:
-            async for part in parts:
-                check_tokens(part, job.owners[len(sequences) : len(sequences) + len(part)])
-                check(part, len(sequences))
-                sequences += part
-                request.append(part, job.expected_tokens)
+        if is_short(job.sizes):
+            sequences: list[EncodedText] = []
+            while not job.done:
+                sequences += job.step()
+            return await self._run_whole(sequences, job.owners, started, timeout_seconds)
+        request = self._begin(job, timeout_seconds)
+        sequences = await _append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = time.perf_counter() - started
-        with indexes_of_texts(job.owners):
-            result = await request.finish()
+        result = await _finish(request, sequences, job.owners)
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
-        waited = replace(result, queue_seconds=result.queue_seconds - tokenize_seconds)
-        return task_result(sequences, job.owners, waited, tokenize_seconds)
+        result.tokenize_seconds, result.queue_seconds = tokenize_seconds, result.queue_seconds - tokenize_seconds
+        return result
+
+    async def run_steps(self, job: Job, steps: Callable[[Request], Steps], *, timeout_seconds: float) -> TaskResult:
+        """Runs the model on what `steps` makes for the request that is passed to it; the model runs on the first of
+        these while later ones are made. The result has no time of tokenizing."""
+        request = self._begin(job, timeout_seconds)
+        return await _finish(request, await _append_all(request, job, steps(request), accept), job.owners)
 
     async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
-        request = self.queue.begin(len(sequences), cost, timeout_seconds=timeout_seconds)
-        held = False
-        try:
-            async with until_ended(request):
-                held = await self.alone.acquire()
-                request.append(sequences, 0)
-            return task_result(sequences, range(len(sequences)), await request.finish(), 0.0)
-        finally:
-            if held:
-                self.alone.release()
+        job = Forecast(expected_sequences=len(sequences), expected_tokens=cost, owners=[*range(len(sequences))])
+
+        async def after_others(request: Request) -> Steps:
+            async with self.alone:
+                job.expected_tokens = 0
+                yield sequences
+                await request.caught_up()
+
+        return await self.run_steps(job, after_others, timeout_seconds=timeout_seconds)
+
+    def _begin(self, job: Job, timeout_seconds: float) -> Request:
+        """Admits a request by what its job expects."""
+        sequences, tokens = job.expected_sequences, job.expected_tokens
+        return self.queue.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout_seconds)
+
+    async def _run_whole(
+        self,
+        sequences: Sequence[EncodedText],
+        owners: Sequence[int],
+        started: float,
+        timeout_seconds: float,
+        check: Check = accept,
+    ) -> TaskResult:
+        """Runs all sequences of a request, which has been tokenized since `started`."""
+        check_tokens(sequences, owners)
+        tokenize_seconds = time.perf_counter() - started
+        check(sequences, 0)
+        request = self.queue.begin(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
+        result = await _finish(request, sequences, owners)
+        result.tokenize_seconds = tokenize_seconds
+        return result
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -241,21 +258,19 @@ def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> Non
             raise Invalid(message, code="empty", index=index)
 
 
-@contextmanager
-def indexes_of_texts(owners: Sequence[int]) -> Iterator[None]:
-    """Errors of the queue have the index of a sequence; from here on it is that of its text."""
+def with_index_of_text(error: ServiceError, owners: Sequence[int]) -> ServiceError:
+    """An error of the queue, which has the index of a sequence: from here on it has that of its text."""
+    if error.index is not None:
+        error.index = owners[error.index]
+    return error
+
+
+async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Sequence[int]) -> TaskResult:
+    """The result of the request, without a value; each sequence that is cut counts as a truncated input."""
     try:
-        yield
+        await request.finish()
     except ServiceError as error:
-        if error.index is not None:
-            error.index = owners[error.index]
-        raise
-
-
-def task_result(
-    sequences: Sequence[EncodedText], owners: Sequence[int], result: InferenceResult, tokenize_seconds: float
-) -> TaskResult:
-    """The result of a run, without a value; each sequence that is cut counts as a truncated input."""
+        raise with_index_of_text(error, owners) from None
     truncated = tokens = 0
     for one in sequences:
         truncated += one.truncated
@@ -263,30 +278,38 @@ def task_result(
     return TaskResult(
         sequences=sequences,
         owners=owners,
-        rows=result.rows,
+        rows=request.rows,
         truncated=truncated,
         tokens=tokens,
-        tokenize_seconds=tokenize_seconds,
-        queue_seconds=result.queue_seconds,
-        forward_seconds=result.forward_seconds,
+        tokenize_seconds=0.0,
+        queue_seconds=request.queue_seconds,
+        forward_seconds=request.forward_seconds,
         received=time.perf_counter(),
     )
 
 
+async def _append_all(request: Request, job: Job, steps: Steps, check: Check) -> list[EncodedText]:
+    """Appends all sequences to the request as they are made; fewer where it fails meanwhile."""
+    sequences: list[EncodedText] = []
+    async with _until_failed(request), aclosing(steps):
+        async for made in steps:
+            check_tokens(made, job.owners[len(sequences) : len(sequences) + len(made)])
+            check(made, len(sequences))
+            sequences += made
+            request.append(made, job.expected_tokens)
+    return sequences
+
+
 @asynccontextmanager
-async def until_ended(request: RequestInParts) -> AsyncIterator[None]:
-    """What is inside ends as soon as the request has ended in the queue: then `finish` says how.
+async def _until_failed(request: Request) -> AsyncIterator[None]:
+    """What is inside ends as soon as the request has failed, also by its deadline: then `finish` says how.
 
     Withdraws the request where what is inside raises.
     """
     try:
         async with asyncio.timeout(None) as working:
-            stop = partial(_stop, working)
-            request.ended.add_done_callback(stop)
-            try:
-                yield
-            finally:
-                request.ended.remove_done_callback(stop)
+            request.ended.add_done_callback(partial(_stop_if_failed, working))
+            yield
     except TimeoutError:
         pass
     except BaseException:
@@ -294,9 +317,10 @@ async def until_ended(request: RequestInParts) -> AsyncIterator[None]:
         raise
 
 
-def _stop(working: asyncio.Timeout, _: "asyncio.Future[Any]") -> None:
-    with suppress(RuntimeError):  # tokenizing ended in the same turn of the loop
-        working.reschedule(asyncio.get_running_loop().time())
+def _stop_if_failed(working: asyncio.Timeout, ended: "asyncio.Future[None]") -> None:
+    if ended.cancelled() or ended.exception():
+        with suppress(RuntimeError):  # what was inside has ended in the same turn of the loop
+            working.reschedule(asyncio.get_running_loop().time())
 
 
 def as_list(inputs: str | list[str]) -> list[str]:

@@ -30,8 +30,7 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
-    if request.parameters is not None:
-        request = merge_parameters(request)
+    request = merge_parameters(request)
     return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
 
 
@@ -151,8 +150,7 @@ async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:
 
 async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:
     """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
-    if request.parameters is not None:
-        request = merge_parameters(request)
+    request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
     return await similarities(
         tasks, source, sentences, request, name="source_sentence", timeout_seconds=timeout_seconds

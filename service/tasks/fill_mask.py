@@ -1,6 +1,5 @@
 """Fills masks: request and response models, and the candidates of each mask."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,7 +106,7 @@ MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error mess
 async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
     """One input (or a list of one) gives one result, a longer list a list of results."""
     tasks.require_head("fill_mask")
-    asked = request if request.parameters is None else merge_parameters(request)
+    asked = merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked, timeout_seconds)
     top_k = _top_k(tasks, asked)
@@ -118,10 +117,8 @@ async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: 
         if any(len(ids) > 1 for ids in words):
             return await _fill_words(tasks, asked, words, top_k, timeout_seconds)
     result = await _run(tasks, asked, top_k, words, timeout_seconds)
-    value = LongList()
-    async for tokens, row in in_turns(zip(result.sequences, result.rows, strict=True)):
-        value.append(await _fill(tasks, tokens, row, top_k, words))
-    return result.finish(value if len(value) > 1 else value[0])
+    texts = in_turns(zip(result.sequences, result.rows, strict=True))
+    return result.finish(_unwrap([await _fill(tasks, tokens, row, top_k, words) async for tokens, row in texts]))
 
 
 async def _run(
@@ -143,27 +140,20 @@ async def _fill_words(
 ) -> TaskResult:
     """As `fill_mask`, for targets of which some have several pieces."""
     answer = AnswerSize(min(top_k, len(words)))
-    started = time.perf_counter()
     texts, left = await tasks.prepare(_read(tasks, asked, answer), timeout_seconds)
-    tokenize_seconds = time.perf_counter() - started
     result, scores = await score_words(tasks, texts, list(words), timeout_seconds=left)
-    result.tokenize_seconds = tokenize_seconds
-    value = LongList()
+    result.tokenize_seconds = timeout_seconds - left
+    value = []
     async for text, logs in in_turns(zip(texts, scores, strict=True)):
-        per_mask = LongList()
+        per_mask = []
         async for mask, position in in_turns(enumerate(text.masks)):
-            order = sorted(words, key=lambda ids: -word_score(ids, logs[mask, ids]))[:top_k]
-            candidates = await _describe(
-                tasks, text, position, order, [word_score(ids, logs[mask, ids]) for ids in order]
-            )
-            per_mask.append(
-                [
-                    one | {"target": words[ids]} | describe_word(tasks, ids, logs[mask, ids])
-                    for one, ids in zip(candidates, order, strict=True)
-                ]
-            )
-        value.append(per_mask if len(per_mask) > 1 else per_mask[0])
-    return result.finish(value if len(value) > 1 else value[0])
+            found = {ids: word_score(ids, logs[mask, ids]) for ids in words}
+            order = sorted(found, key=lambda ids: -found[ids])[:top_k]
+            candidates = await _describe(tasks, text, position, order, [found[ids] for ids in order], words)
+            own = zip(candidates, order, strict=True)
+            per_mask.append([one | describe_word(tasks, ids, logs[mask, ids]) for one, ids in own])
+        value.append(_unwrap(per_mask))
+    return result.finish(_unwrap(value))
 
 
 async def _fill_together(tasks: Tasks, asked: FillMaskRequest, timeout_seconds: float) -> TaskResult:
@@ -171,11 +161,9 @@ async def _fill_together(tasks: Tasks, asked: FillMaskRequest, timeout_seconds: 
     if asked.targets is not None:
         raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
     beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
-    started = time.perf_counter()
     texts, left = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)), timeout_seconds)
-    tokenize_seconds = time.perf_counter() - started
     result = await fill_together(tasks, texts, beam=beam, top_k=top_k, timeout_seconds=left)
-    result.tokenize_seconds = tokenize_seconds
+    result.tokenize_seconds = timeout_seconds - left
     return result if len(texts) > 1 else result.finish(result.value[0])
 
 
@@ -270,9 +258,9 @@ def _options(top_k: int, targets: tuple[int, ...]) -> EncodeOptions:
     return EncodeOptions(outputs=outputs, top_k=max(1, top_k), targets=targets, masks=True)
 
 
-async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> list[Any]:
+async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: Mapping[Ids, str]) -> Any:
     """The candidates of each mask, with the targets in `words`; with a single mask, without the outer list."""
-    per_mask = LongList()
+    per_mask = []
     async for n, position in in_turns(enumerate(tokens.masks)):
         if tokens.targets:
             logits = row["target_logits"].reshape(len(tokens.masks), -1)[n]
@@ -282,15 +270,22 @@ async def _fill(tasks: Tasks, tokens: EncodedText, row: Row, top_k: int, words: 
             ids, logits = row["top_ids"][n][:top_k], row["top_logits"][n][:top_k]
         probabilities = np.exp(logits.astype(np.float64) - float(row["log_sum_exp"][n, 0]))
         single = [(token_id,) for token_id in ids.tolist()]
-        candidates = await _describe(tasks, tokens, position, single, probabilities.tolist())
-        if words:
-            candidates = [one | {"target": words[ids]} for one, ids in zip(candidates, single, strict=True)]
-        per_mask.append(candidates)
-    return per_mask if len(per_mask) > 1 else per_mask[0]
+        per_mask.append(await _describe(tasks, tokens, position, single, probabilities.tolist(), words))
+    return _unwrap(per_mask)
+
+
+def _unwrap(answers: list[Any]) -> Any:
+    """Those of several texts or masks; the only one without a list."""
+    return LongList(answers) if len(answers) > 1 else answers[0]
 
 
 async def _describe(
-    tasks: Tasks, tokens: EncodedText, position: int, candidates: Sequence[Ids], scores: Sequence[float]
+    tasks: Tasks,
+    tokens: EncodedText,
+    position: int,
+    candidates: Sequence[Ids],
+    scores: Sequence[float],
+    targets: Mapping[Ids, str],
 ) -> list[dict[str, Any]]:
     """The candidates, each the ids of its pieces, for the mask at `position`, as in the response."""
     pad, all_ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
@@ -298,7 +293,10 @@ async def _describe(
     filled = [[*before, *ids, *after] if pad not in ids else before + after for ids in candidates]
     sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=len(tokens.masks) == 1)
     words = await tasks.tokenizer.decode(candidates, skip_special_tokens=False)
-    return [
+    found: list[dict[str, Any]] = [
         {"score": score, "token": ids[0], "token_str": word, "sequence": sequence}
         for score, ids, word, sequence in zip(scores, candidates, words, sequences, strict=True)
     ]
+    for candidate, ids in zip(found, candidates if targets else (), strict=False):
+        candidate["target"] = targets[ids]
+    return found

@@ -1,13 +1,13 @@
 """What request models share: fields, texts and pairs of any accepted form, parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import Direction
+from packbert.service.tokenization.encoding import Direction, Text
 
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
@@ -119,6 +119,25 @@ class Pair(Body):
     text_pair: str
 
 
+TWO_TEXTS = "a pair has two texts, this one has {}"
+
+
+def as_text(one: str | Pair | Sequence[str], index: int, *, alone: bool = False, wrong: str = TWO_TEXTS) -> Text:
+    """A text or pair of any accepted form; `alone`: a list of one text is that text.
+
+    Raises Invalid, `wrong` with the number of texts in the place of {}.
+    """
+    if isinstance(one, str):
+        return one
+    if isinstance(one, Pair):
+        return one.text, one.text_pair
+    if len(one) == 1 and alone:
+        return one[0]
+    if len(one) != 2:
+        raise Invalid(wrong.format(len(one)), code="pair", index=index)
+    return one[0], one[1]
+
+
 class NspRequest(TruncationFields):
     inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
@@ -187,7 +206,9 @@ Request = TypeVar("Request", bound=WithParameters)
 
 def merge_parameters(request: Request) -> Request:
     """The request with the fields of its `parameters` at the top level. Raises Invalid for a field in both places."""
-    nested = _set_fields(request.parameters) if request.parameters is not None else {}
+    if request.parameters is None:
+        return request
+    nested = _set_fields(request.parameters)
     if twice := sorted(nested.keys() & _set_fields(request).keys()):
         raise Invalid(f"{', '.join(twice)} given twice: at the top level and under parameters", code="parameters")
     return request.model_copy(update={**nested, "parameters": None})

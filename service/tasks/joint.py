@@ -3,23 +3,24 @@
 A beam holds the best partly filled texts. In each round every text of it fills one more mask: the one whose best
 candidate is the most probable, given what is filled already. Each candidate of that mask makes a new text, and the
 `beam` texts with the highest joint log-probability, the sum over their pieces, are kept. Texts that two orders filled
-with the same pieces are one, with the higher sum. A round of all inputs is one request to the queue; all rounds are
-under one deadline.
+with the same pieces are one, with the higher sum. All rounds of all inputs are one request to the queue, to which each
+round is appended.
 """
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from packbert.model_export.artifact.batch import Row
-from packbert.service.errors import DeadlineExceeded, Invalid
-from packbert.service.tasks.base import LongList, TaskResult, Tasks
-from packbert.service.tasks.passes import check_cost, run_passes
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.errors import Invalid, ServiceError
+from packbert.service.scheduling.request import Request
+from packbert.service.tasks.base import Forecast, LongList, Steps, TaskResult, Tasks, with_index_of_text
+from packbert.service.tasks.passes import check_cost, make_passes, run_forecast
+from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
 OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
@@ -86,16 +87,8 @@ class Search:
         for position, piece in zip(text.masks, state.pieces, strict=True):
             if piece != OPEN:
                 ids[position] = piece
-        return EncodedText(
-            ids=ids,
-            types=text.types,
-            outputs=OUTPUTS,
-            masks=tuple(text.masks[mask] for mask in state.open_masks()),
-            top_k=self.beam,
-            truncated=text.truncated,
-            empty=False,
-            spans=NO_SPANS,
-        )
+        masks = tuple(text.masks[mask] for mask in state.open_masks())
+        return replace(text, ids=ids, outputs=OUTPUTS, masks=masks, top_k=self.beam)
 
 
 def _most_certain(state: Filled, row: Row, beam: int) -> tuple[int, list[int], list[float]]:
@@ -129,38 +122,28 @@ async def fill_together(
     Raises TooLarge where all rounds together could be more than the queue takes at once.
     """
     passes = [1 + beam * (len(text.masks) - 1) for text in texts]
-    check_cost(tasks, sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True)), WAY_OUT)
-    searches = [Search(text, beam) for text in texts]
-    deadline, total = time.perf_counter() + timeout_seconds, None
-    while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
-        count = sum(len(search.states) for _, search in left)
-        tokens = sum(len(search.states) * len(search.text) for _, search in left)
-        round_passes = ((index, one) for index, search in left for one in search.passes())
-        seconds = deadline - time.perf_counter()
-        if seconds <= 0:
-            filled = len(left[0][1].states[0].order)
-            raise DeadlineExceeded(f"the deadline passed after {timeout_seconds:.3f} s, with {filled} masks filled")
-        result = await run_passes(tasks, round_passes, count=count, tokens=tokens, timeout_seconds=seconds)
-        rows = iter(result.rows)
-        async for _, search in in_turns(left):
-            search.advance([next(rows) for _ in search.states])
-        total = result if total is None else _add(total, result)
-    assert total is not None, "texts without masks are refused before"
-    total.truncated = sum(text.truncated for text in texts)
+    count, tokens = sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True))
+    check_cost(tasks, count, tokens, WAY_OUT)
+    job, searches = Forecast(expected_sequences=count, expected_tokens=tokens), [Search(text, beam) for text in texts]
+    result = await run_forecast(tasks, job, partial(_rounds, searches, job), timeout_seconds=timeout_seconds)
+    result.truncated = sum(text.truncated for text in texts)
     value = LongList()
     async for search in in_turns(searches):
         value.append(await _describe(tasks, search, top_k))
-    return total.finish(value)
+    return result.finish(value)
 
 
-def _add(total: TaskResult, result: TaskResult) -> TaskResult:
-    """The cost of all rounds so far."""
-    total.sequences, total.owners = [*total.sequences, *result.sequences], [*total.owners, *result.owners]
-    total.tokens += result.tokens
-    total.queue_seconds += result.queue_seconds
-    total.forward_seconds += result.forward_seconds
-    total.received, total.rows = result.received, ()
-    return total
+async def _rounds(searches: Sequence[Search], job: Forecast, request: Request) -> Steps:
+    """The passes of each round, which are made from the rows of the one before it."""
+    while left := [(index, one) for index, one in enumerate(searches) if not one.done]:
+        async for made in make_passes(job, ((index, one) for index, search in left for one in search.passes())):
+            yield made
+        try:
+            rows = iter(await request.next_rows())
+        except ServiceError as error:
+            raise with_index_of_text(error, job.owners) from None
+        async for _, search in in_turns(left):
+            search.advance([next(rows) for _ in search.states])
 
 
 async def _describe(tasks: Tasks, search: Search, top_k: int) -> list[dict[str, Any]]:

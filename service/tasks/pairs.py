@@ -11,7 +11,7 @@ from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import compare, embed_texts, similarities, similarity_fields
-from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields
+from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields, as_text
 from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
@@ -50,6 +50,13 @@ async def score_pairs(
         tasks = tasks.allowing(len(first) + len(second))
         return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)
     pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
+    return await _score_relevance(tasks, pairs, request, raw=raw, timeout_seconds=timeout_seconds)
+
+
+async def _score_relevance(
+    tasks: Tasks, pairs: Sequence[Text], request: TruncationFields, *, raw: bool, timeout_seconds: float
+) -> TaskResult:
+    """[pairs] float64 by a cross-encoder."""
     result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
     logits = result.value[:, 0]
     return result.finish(logits if raw else SCORE_FUNCTIONS[tasks.manifest.relevance_scores](logits))
@@ -88,22 +95,14 @@ async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> T
 def _pairs(inputs: Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
     """The pairs, and whether they are a single input. A list of two strings is one pair, as in /predict."""
     if isinstance(inputs, Pair):
-        return [_pair(inputs, 0)], True
+        return [as_text(inputs, 0)], True
     strings = [one for one in inputs if isinstance(one, str)]
     if not strings:
-        return [_pair(one, index) for index, one in enumerate(inputs)], False
+        return [as_text(one, index) for index, one in enumerate(inputs)], False
     if len(strings) == len(inputs) == 2:
-        return [_pair(strings, 0)], True
+        return [as_text(strings, 0)], True
     example = '["a", "b"] is one pair, [["a", "b"], ["c", "d"]] are two pairs'
     raise Invalid(f"inputs is a list of {len(inputs)} with {len(strings)} single strings; {example}", code="pair")
-
-
-def _pair(item: str | Pair | list[str], index: int) -> Text:
-    if isinstance(item, Pair):
-        return item.text, item.text_pair
-    if len(item) != 2:
-        raise Invalid(f"a pair has two texts, this one has {len(item)}", code="pair", index=index)
-    return item[0], item[1]
 
 
 def _score(logits: NDArray[np.generic], labels: Sequence[str]) -> dict[str, Any]:
@@ -123,9 +122,7 @@ async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, t
         require_cosine(tasks)
         return await similarities(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
     pairs = [(request.query, text) for text in texts]
-    result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
-    logits = np.array([row["labels"][0, 0] for row in result.rows], np.float64)
-    return result.finish(logits if request.raw_scores else SCORE_FUNCTIONS[tasks.manifest.relevance_scores](logits))
+    return await _score_relevance(tasks, pairs, request, raw=request.raw_scores, timeout_seconds=timeout_seconds)
 
 
 def is_cross_encoder(manifest: Manifest) -> bool:

@@ -1,8 +1,8 @@
 """Tasks that run a text several times: what they may cost, and targets of several pieces."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid, TooLarge, TooMuchForDeadline
-from packbert.service.tasks.base import TaskResult, Tasks, indexes_of_texts, task_result
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
+from packbert.service.scheduling.request import Request
+from packbert.service.tasks.base import Forecast, Steps, TaskResult, Tasks
+from packbert.service.tokenization.encoding import EncodedText
 from packbert.service.turns import in_turns
 
 PASSES_AT_ONCE = 64  # appended to the request together
@@ -33,6 +34,15 @@ def batched(passes: Iterable[Pass], count: int) -> Iterator[Sequence[Pass]]:
         yield part
 
 
+async def make_passes(job: Forecast, passes: Iterable[Pass]) -> Steps:
+    """The sequences of the passes; other requests run in between."""
+    async for some in in_turns(batched(passes, PASSES_AT_ONCE)):
+        made = [sequence for _, sequence in some]
+        job.owners += [owner for owner, _ in some]
+        job.expected_tokens -= sum(map(len, made))
+        yield made
+
+
 async def run_passes(
     tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int, timeout_seconds: float
 ) -> TaskResult:
@@ -41,30 +51,21 @@ async def run_passes(
     The result has a row for each pass and its input as the owner, and no time of tokenizing. An error has the index of
     the input. Raises what the queue raises.
     """
-    sequences: list[EncodedText] = []
-    owners: list[int] = []
-    left = tokens
+    job = Forecast(expected_sequences=count, expected_tokens=tokens)
+    return await run_forecast(tasks, job, lambda _: make_passes(job, passes), timeout_seconds=timeout_seconds)
+
+
+async def run_forecast(
+    tasks: Tasks, job: Forecast, steps: Callable[[Request], Steps], *, timeout_seconds: float
+) -> TaskResult:
+    """As Tasks.run_steps; an error that the passes take too long says how many there are."""
+    count = job.expected_sequences
     try:
-        request = tasks.queue.begin(count, tokens, timeout_seconds=timeout_seconds)
-        try:
-            async for part in in_turns(batched(passes, PASSES_AT_ONCE)):
-                if request.ended.done():
-                    break
-                owners += [owner for owner, _ in part]
-                made = [sequence for _, sequence in part]
-                sequences += made
-                left -= sum(map(len, made))
-                request.append(made, left)
-        except BaseException:
-            request.withdraw()
-            raise
-        with indexes_of_texts(owners):
-            result = await request.finish()
+        return await tasks.run_steps(job, steps, timeout_seconds=timeout_seconds)
     except TooMuchForDeadline as error:
         cost, _, _ = error.message.partition(": ")
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
         raise
-    return task_result(sequences, owners, result, 0.0)
 
 
 OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
@@ -149,26 +150,13 @@ def word_score(ids: Ids, log_probability: float) -> float:
 def _passes(plan: Plan, text: EncodedText, mask_id: int) -> Iterator[EncodedText]:
     """The text as it is for targets of one piece, then the steps of the others at each mask."""
     if plan.single:
-        yield _pass(text, text.ids, text.types, text.masks, plan.single)
+        yield replace(text, outputs=OUTPUTS, targets=plan.single)
     for mask in text.masks:
         for (pieces, done), targets in plan.steps.items():
             filled = np.array([*done, *[mask_id] * (pieces - len(done))], np.int32)
             ids = np.concatenate([text.ids[:mask], filled, text.ids[mask + 1 :]])
             types = np.insert(text.types, mask, np.full(pieces - 1, text.types[mask]))
-            yield _pass(text, ids, types, (mask + len(done),), targets)
-
-
-def _pass(text: EncodedText, ids: Any, types: Any, masks: Ids, targets: Ids) -> EncodedText:
-    return EncodedText(
-        ids=ids,
-        types=types,
-        outputs=OUTPUTS,
-        masks=masks,
-        targets=targets,
-        truncated=text.truncated,
-        empty=False,
-        spans=NO_SPANS,
-    )
+            yield replace(text, ids=ids, types=types, outputs=OUTPUTS, masks=(mask + len(done),), targets=targets)
 
 
 async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:

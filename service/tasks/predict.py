@@ -18,6 +18,7 @@ from packbert.service.tasks.inputs import (
     StringOrList,
     TruncationFields,
     WindowFields,
+    as_text,
     merge_parameters,
 )
 from packbert.service.tasks.windows import Combine, asks_for_windows, combine_windows, largest, mean, run_windows
@@ -119,6 +120,7 @@ TagResponse = list[Tag] | list[list[Tag]]
 
 
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
+TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
 Floats = NDArray[np.float64]
 
 
@@ -129,8 +131,8 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
     """
     tasks.require_head("labels")
     texts, single = _texts(request.inputs)
-    if request.parameters is not None:
-        request, single = merge_parameters(request), False
+    single = single and request.parameters is None
+    request = merge_parameters(request)
     score, combine = _score_function(tasks, request), _window_function(request)
     if combine is None:
         result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
@@ -179,26 +181,14 @@ SCORE_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "s
 def _texts(inputs: str | Pair | Sequence[str | Pair | list[str]]) -> tuple[list[Text], bool]:
     """The texts or pairs, and whether they are a single input. A list of two strings is one pair, as in TEI."""
     if isinstance(inputs, str | Pair):
-        return [_text(inputs, 0)], True
+        return [as_text(inputs, 0, wrong=TEXT_OR_PAIR)], True
     strings = [one for one in inputs if isinstance(one, str)]
     if not inputs or len(strings) < len(inputs):
-        return [_text(one, index) for index, one in enumerate(inputs)], False
+        return [as_text(one, index, wrong=TEXT_OR_PAIR, alone=True) for index, one in enumerate(inputs)], False
     if len(strings) > 2:
         example = '["a", "b"] is one pair, [["a"], ["b"], ["c"]] are three texts'
         raise Invalid(f"inputs is a list of {len(strings)} strings; {example}", code="pair")
-    return [_text(strings, 0)], True
-
-
-def _text(one: str | Pair | list[str], index: int) -> Text:
-    if isinstance(one, str):
-        return one
-    if isinstance(one, Pair):
-        return one.text, one.text_pair
-    if len(one) == 1:
-        return one[0]
-    if len(one) == 2:
-        return one[0], one[1]
-    raise Invalid(f"an input is a text or a pair, this one has {len(one)} texts", code="pair", index=index)
+    return [as_text(strings, 0, wrong=TEXT_OR_PAIR, alone=True)], True
 
 
 def _rank(labels: Sequence[str], scores: Floats, most: int | None) -> list[dict[str, Any]]:

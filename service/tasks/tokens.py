@@ -12,11 +12,12 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import DeadlineExceeded, Invalid, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, FailFastList, Pair
+from packbert.service.tasks.inputs import Body, FailFastList, Pair, as_text
 from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
 from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
 from packbert.service.turns import in_turns
 
+WRONG_PAIR = "a pair has two texts, this one has {}; inputs takes texts and pairs"
 MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 
 
@@ -98,19 +99,9 @@ async def deadline(seconds: float) -> AsyncIterator[None]:
 
 def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
     inputs, prompt = request.inputs, _prompt(tasks, request.prompt_name)
-    texts = [_text(one, i) for i, one in enumerate(inputs if isinstance(inputs, list) else [inputs])]
+    listed = inputs if isinstance(inputs, list) else [inputs]
+    texts = [as_text(one, index, wrong=WRONG_PAIR) for index, one in enumerate(listed)]
     return PromptedTexts(prompt, texts) if prompt else texts
-
-
-def _text(one: str | Pair | list[str], index: int) -> Text:
-    if isinstance(one, str):
-        return one
-    if isinstance(one, Pair):
-        return one.text, one.text_pair
-    if len(one) != 2:
-        message = f"a pair has two texts, this one has {len(one)}; inputs takes texts and pairs"
-        raise Invalid(message, code="pair", index=index)
-    return one[0], one[1]
 
 
 def _prompt(tasks: Tasks, name: str | None) -> str:

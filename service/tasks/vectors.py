@@ -2,7 +2,7 @@
 
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import LAST
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.base import Check, LongObject, MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import check_dimensions, cut_and_scale, embed, prepend_prompt, stack_vectors
 from packbert.service.tasks.inputs import (
     EmbedAllResponse,
@@ -70,13 +70,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     layers = choose_layers(request.layers or [], count)
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
-    answered = 0
-
-    def check(sequences: Sequence[EncodedText], _: int = 0) -> None:
-        nonlocal answered
-        answered += sum(map(len, sequences)) if pooling == "none" else len(sequences)
-        check_answer_size(answered, hidden * len(layers), of="tokens" if pooling == "none" else "texts")
-
+    check = _size_check(hidden * len(layers), of="tokens" if pooling == "none" else "texts")
     texts, prompt = prepend_prompt(tasks, as_list(request.inputs), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
@@ -179,13 +173,7 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
-    tokens, shown = 0, request.dimensions or width
-
-    def check(sequences: Sequence[EncodedText], _: int = 0) -> None:
-        nonlocal tokens
-        tokens += sum(map(len, sequences))
-        check_answer_size(tokens, shown)
-
+    check = _size_check(request.dimensions or width, of="tokens")
     texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
     options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
@@ -215,6 +203,18 @@ async def show_tokens(
         return LongObject(words=_words(tasks, text, tokens, words), vectors=vectors) if request.pieces else vectors
 
     return MadeList(show, texts, sequences, details, states)
+
+
+def _size_check(width: int, *, of: Literal["tokens", "texts"]) -> Check:
+    """Adds up the sequences of a request as they are tokenized; raises as `check_answer_size`."""
+    count = 0
+
+    def check(sequences: Sequence[EncodedText], _: int) -> None:
+        nonlocal count
+        count += sum(map(len, sequences)) if of == "tokens" else len(sequences)
+        check_answer_size(count, width, of=of)
+
+    return check
 
 
 def check_answer_size(count: int, width: int, *, of: str = "tokens") -> None:
@@ -252,8 +252,7 @@ VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[Piec
 
 def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> Coroutine[Any, Any, TaskResult]:
     """Raises Invalid for fields that have no meaning together."""
-    if request.parameters is not None:
-        request = merge_parameters(request)
+    request = merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
         raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)

@@ -122,32 +122,32 @@ def _check_pairs(tasks: Tasks, texts: Sequence[str], labels: Sequence[str]) -> N
 
 def _hypotheses(labels: Sequence[str], template: str, most: int) -> list[str]:
     """The template with each label. Raises Invalid for a template without {}, and for more than `most` characters."""
-    pieces = _parse(template)
-    gaps, size = len(pieces) - 1, sum(map(len, pieces))
+    literals = _parse(template)
+    gaps, size = len(literals) - 1, sum(map(len, literals))
     if (total := size * len(labels) + gaps * sum(map(len, labels))) > most:
         message = f"the labels in the hypothesis template have {total} characters"
         limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
         raise Invalid(f"{message}; {limit}: shorten the template or send fewer labels", code="candidate_labels")
-    return [label.join(pieces) for label in labels]
+    return [label.join(literals) for label in labels]
 
 
 def _parse(template: str) -> list[str]:
     """The text around each {}. str.format is not used: a template could read attributes and fill the memory."""
-    pieces = [""]
+    literals = [""]
     try:
         for literal, name, layout, conversion in Formatter().parse(template):
-            pieces[-1] += literal
+            literals[-1] += literal
             if name is None:
                 continue
             if name not in ("", "0") or layout or conversion:
                 raise ValueError
-            pieces.append("")
+            literals.append("")
     except ValueError:
-        pieces = []
-    if len(pieces) < 2:
+        literals = []
+    if len(literals) < 2:
         message = f"hypothesis_template is {template[:100]!r}; it needs {{}} where the label goes, and no other braces"
         raise Invalid(message, code="hypothesis_template")
-    return pieces
+    return literals
 
 
 def _read_ids(encoder: Any, texts: Sequence[Any]) -> list[Ints]:

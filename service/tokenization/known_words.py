@@ -4,7 +4,6 @@ Tokenizing single words takes 90 % of the time of a short text, and most words w
 BERT's kind, which read each word for itself, and for texts without spans, masks and pairs.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,11 +35,10 @@ class KnownWords:
     @classmethod
     def of(cls, tokenizer: HFTokenizer, limit: int) -> "KnownWords | None":
         """None for a tokenizer that reads words in another way, or whose ids of PROBE are not those of its words."""
-        content = json.loads(tokenizer.to_str())
-        parts = [(content[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
-        if parts != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
+        parts = [type(one).__name__ for one in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.model)]
+        if parts != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or tokenizer.truncation or tokenizer.padding:
             return None
-        if content["truncation"] or content["padding"] or not all(one["special"] for one in content["added_tokens"]):
+        if not all(token.special for token in tokenizer.get_added_tokens_decoder().values()):
             return None
         try:
             probe = guard(lambda: tokenizer.encode(PROBE))
@@ -49,8 +47,7 @@ class KnownWords:
         special = probe.special_tokens_mask
         first, after = special.index(0), special[::-1].index(0)
         ids = probe.ids
-        lowercase = content["normalizer"]["lowercase"]
-        known = cls(tokenizer, lowercase, limit, ids[:first], ids[len(ids) - after :])
+        known = cls(tokenizer, tokenizer.normalizer.lowercase, limit, ids[:first], ids[len(ids) - after :])
         return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:

@@ -1,6 +1,5 @@
 """Questions with contexts, and texts with hypotheses, on their way to sequences."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,9 +9,9 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, encode_each, too_long
-from packbert.service.tokenization.jobs import SAMPLE_CHARACTERS, SAMPLES, EncodingJob, Floats, LongText
-from packbert.service.tokenization.windows import KEEP_OFFSETS, WindowSplitter, too_many_windows
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, numbers, too_long
+from packbert.service.tokenization.jobs import EncodingJob, Floats
+from packbert.service.tokenization.windows import WindowSplitter, expected_windows, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline
@@ -39,6 +38,12 @@ class _Pair:
     words: Ints  # of the context: equal for the tokens of one word
     offsets: Ints  # [length, 2] first and end character in the context, for its tokens
 
+    @classmethod
+    def of(cls, encoding: Encoding) -> "_Pair":
+        ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
+        sides, words = numbers(encoding.sequence_ids), numbers(encoding.word_ids)
+        return cls(ids=ids, types=types, sides=sides, words=words, offsets=np.array(encoding.offsets, np.int32))
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QuestionsJob(EncodingJob):
@@ -61,58 +66,25 @@ class QuestionsJob(EncodingJob):
     def expected_sequences(self) -> int:
         return int(self._expected_windows(self._expected_sizes())[0].sum())
 
-    def sample(self) -> None:
-        """As of any texts, but of the contexts."""
-        every = -(-len(self.texts) // SAMPLES)
-        self._read_samples([text[CONTEXT][:SAMPLE_CHARACTERS] for text in self.texts[::every]])
-
     def _estimate_tokens(self, sizes: Floats) -> int:
         return int(self._expected_windows(sizes)[1].sum())
 
     def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
         """For the pairs that are left, of so many tokens: how many windows each has, and how many tokens."""
-        special = self.tokenizer.num_special_tokens_to_add(True)
+        special = self._special
         characters = np.array([len(text[QUESTION]) for text in self.texts[self.position :]])
         shares = characters / np.maximum(self._sizes[self.position :], 1)
         questions = np.minimum((sizes - special) * shares, self.asked.question_limit or self.asked.limit)
         rooms = np.maximum(self.asked.limit - questions - special, 1)
         strides = np.minimum(self.asked.limit // 2 if self.asked.stride is None else self.asked.stride, rooms // 2)
-        counts = 1 + np.maximum(0.0, np.ceil((sizes - self.asked.limit) / (rooms - strides)))
-        return counts, sizes + (counts - 1) * (self.asked.limit - rooms + strides)
+        return expected_windows(sizes, self.asked.limit, rooms, strides)
 
-    def _encode(self, first: int, end: int) -> list[EncodedText]:
-        windows: list[EncodedText] = []
-        for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
-            self._tokens += len(encoding)
-            self._characters += self.sizes[index]
-            sides, words = _numbers(encoding.sequence_ids), _numbers(encoding.word_ids)
-            windows += self._split(index, _pair(encoding, sides, words, np.array(encoding.offsets, np.int32)))
-        return windows
-
-    def _start_long(self, index: int) -> LongText:
-        return LongText(self.tokenizer, self.cuts, self.texts[index], sys.maxsize, truncate=None, count_all=True)
-
-    def _check_long(self, index: int, long: LongText) -> None:
-        question, context = long.sides
-        if not question.left and question.tokens and context.tokens:
-            self._count(index, question.tokens, context.tokens)
-
-    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:
-        if long.empty:
-            raise _empty(QUESTION if not long.sides[QUESTION].tokens else CONTEXT, index)
-        encoding, offsets = long.encoding()
-        own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-        sides, words, places = (np.full((len(encoding), *shape), -1, np.int32) for shape in ((), (), (2,)))
-        sides[own] = np.repeat([QUESTION, CONTEXT], [side.tokens for side in long.sides])  # sequence_ids lacks some
-        words[own] = np.concatenate([_word_numbers(side.encodings) for side in long.sides])
-        places[own] = offsets
-        return self._split(index, _pair(encoding, sides, words, places))
-
-    def _split(self, index: int, pair: _Pair) -> list[EncodedText]:
+    def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
+        pair = _Pair.of(encoding)
         counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
-        for side, tokens in enumerate(counts):
+        for name, tokens in zip(("question", "context"), counts, strict=True):
             if not tokens:
-                raise _empty(side, index)
+                raise Invalid(f"the {name} has no tokens: {EMPTY}", code="empty", index=index)
         room, stride, count = self._count(index, *counts)
         starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
         self.window_owners += [index] * count
@@ -120,7 +92,7 @@ class QuestionsJob(EncodingJob):
 
     def _count(self, index: int, question: int, context: int) -> tuple[int, int, int]:
         """Of so many tokens: those of the context in a window, those that two windows share, the number of windows."""
-        asked, special = self.asked, self.tokenizer.num_special_tokens_to_add(True)
+        asked, special = self.asked, self._special
         kept = min(question, asked.question_limit or question)
         room = asked.limit - kept - special
         if room < 1:
@@ -157,12 +129,12 @@ class QuestionsJob(EncodingJob):
             is_cut = np.cumsum(pair.sides[:first] == QUESTION) > self.asked.question_limit
             is_cut &= pair.sides[:first] == QUESTION
         after = np.arange(end, len(pair.ids))
-        spans = self._first_spans(index, starts)
-        for start in starts:
+        spans = self.splitter.first_spans(self.texts[index][CONTEXT], starts)
+        for start, span in zip(starts, spans, strict=True):
             window = np.arange(first + start, min(first + start + room, end))
             offsets = pair.offsets[window]
-            if spans:
-                offsets[0] = spans[start]
+            if span is not None:
+                offsets[0] = span
             if self.asked.align_to_words:
                 offsets = _word_spans(offsets, pair.words[window])
             kept = np.concatenate([before[~is_cut], window, after])
@@ -177,32 +149,6 @@ class QuestionsJob(EncodingJob):
                 spans=place,
             )
 
-    def _first_spans(self, index: int, starts: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """The span of the first token of each window, by `starts`, where it is another one than inside a text."""
-        if len(starts) == 1 or type(self.tokenizer.post_processor).__name__ in KEEP_OFFSETS:
-            return {}
-        return dict(zip(starts, self.splitter.first_spans(self.texts[index][CONTEXT], starts), strict=True))
-
-
-def _pair(encoding: Encoding, sides: Ints, words: Ints, offsets: Ints) -> _Pair:
-    ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
-    return _Pair(ids=ids, types=types, sides=sides, words=words, offsets=offsets)
-
-
-def _numbers(values: Sequence[int | None]) -> Ints:
-    """-1 for None."""
-    return np.array([-1 if value is None else value for value in values], np.int32)
-
-
-def _word_numbers(encodings: Sequence[Encoding]) -> Ints:
-    """The word of each token of a text that was read in pieces, each of which counts its words from 0."""
-    numbers, first = [], 0
-    for encoding in encodings:
-        words = _numbers(encoding.word_ids)
-        numbers.append(np.where(words < 0, words, words + first))
-        first += int(words.max(initial=-1)) + 1
-    return np.concatenate(numbers)
-
 
 def _word_spans(offsets: Ints, words: Ints) -> Ints:
     """[length, 2] first and end character of each token's word; of a token without a word, those of the token."""
@@ -211,10 +157,6 @@ def _word_spans(offsets: Ints, words: Ints) -> Ints:
     lasts = np.append(firsts[1:], len(words)) - 1
     word = np.cumsum(is_first) - 1
     return np.stack([offsets[firsts[word], 0], offsets[lasts[word], 1]], axis=-1)
-
-
-def _empty(side: int, index: int) -> Invalid:
-    return Invalid(f"the {('question', 'context')[side]} has no tokens: {EMPTY}", code="empty", index=index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,29 +218,9 @@ class HypothesesJob(EncodingJob):
     def _estimate_tokens(self, sizes: Floats) -> int:
         return int(sum(np.minimum(sizes + len(ids), self.limit).sum() for ids in self.hypotheses))
 
-    def _encode(self, first: int, end: int) -> list[EncodedText]:
-        pairs: list[EncodedText] = []
-        for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
-            ids = own_ids(encoding)
-            self._tokens += len(ids)
-            self._characters += self.sizes[index]
-            pairs += self._pair(index, ids, len(ids))
-        return pairs
-
-    def _start_long(self, index: int) -> LongText:
-        return LongText(self.tokenizer, self.cuts, self.texts[index], max(self.rooms), self.truncate, count_all=False)
-
-    def _check_long(self, index: int, long: LongText) -> None:
-        if self.truncate is None and long.tokens > min(self.rooms):
-            found = long.tokens + self.limit - min(self.rooms)
-            raise too_long(f"more than {found - 1}" if long.left else str(found), self.limit, index)
-
-    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:
-        kept, _ = long.sides[0].keep(max(self.rooms))
-        return self._pair(index, np.array(kept.ids, np.int32), long.tokens)
-
-    def _pair(self, index: int, ids: Ints, tokens: int) -> list[EncodedText]:
-        """The pairs of a text of so many tokens; `ids` has all of them that can matter."""
+    def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
+        ids = own_ids(encoding)
+        tokens = len(ids)
         if self.truncate is None and tokens > (room := min(self.rooms)):
             raise too_long(str(tokens + self.limit - room), self.limit, index)
         pairs = []

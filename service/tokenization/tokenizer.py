@@ -2,6 +2,7 @@
 Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask."""
 
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,15 +24,15 @@ from packbert.service.tokenization.encoding import (
     Texts,
     count_each,
     encode_texts,
+    is_short,
 )
-from packbert.service.tokenization.jobs import Cuts, EncodingJob, TokenizingScheduler
+from packbert.service.tokenization.jobs import EncodingJob, TokenizingScheduler, chunk_end, find_word_ends
 from packbert.service.tokenization.known_words import KnownWords
 from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
 from packbert.service.tokenization.windows import WindowsJob, WindowSplitter
 
 T = TypeVar("T")
 J = TypeVar("J", bound=EncodingJob)
-CHUNK_CHARACTERS = 5000  # 1 to 10 ms of work, as PIECE_CHARACTERS; of decoding as many tokens
 INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 
 
@@ -45,8 +46,7 @@ class Tokenizer:
     mask_token: str = field(init=False)
     _plain: HFTokenizer = field(init=False, repr=False)  # reads all special tokens in a text as text
     _masking: HFTokenizer = field(init=False, repr=False)  # reads the mask token as a mask, the others as text
-    _cuts: Cuts = field(init=False, repr=False)
-    _masking_cuts: Cuts = field(init=False, repr=False)
+    _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of both
     _known_words: KnownWords | None = field(init=False, repr=False)
     _splitter: WindowSplitter = field(init=False, repr=False)
     _takes_pairs: bool = field(init=False, repr=False)  # not where the model has one segment and a pair has two
@@ -58,7 +58,7 @@ class Tokenizer:
         self.mask_id = self.artifact.manifest.special_tokens.get("mask", -1)
         self.mask_token = self._plain.id_to_token(self.mask_id) or ""
         self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
-        self._cuts, self._masking_cuts = Cuts.of(self._plain), Cuts.of(self._masking)
+        self._word_ends = find_word_ends(self._masking)
         self._known_words = KnownWords.of(self._plain, self.artifact.manifest.max_tokens)
         self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
@@ -101,17 +101,9 @@ class Tokenizer:
         self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None
     ) -> EncodingJob:
         """A job for texts of `sizes` characters, with an estimate of their tokens."""
-        job = EncodingJob(
-            tokenizer=self._masking if options.masks else self._plain,
-            cuts=self._masking_cuts if options.masks else self._cuts,
-            texts=texts,
-            sizes=sizes,
-            options=options,
-            truncate=truncate,
-            limit=self.artifact.manifest.max_tokens,
-            mask_id=self.mask_id,
-        )
-        return _sampled(job)
+        limit = self.artifact.manifest.max_tokens
+        fields = self._of_jobs(texts, sizes, options, truncate, limit)
+        return _sampled(EncodingJob(**fields | {"word_ends": self._word_ends}))
 
     async def run_job(self, job: EncodingJob, *, queued: bool) -> AsyncGenerator[list[EncodedText]]:
         """The next texts of the job, as they become ready, in turns with other requests.
@@ -121,15 +113,14 @@ class Tokenizer:
         turns = self.scheduler.enter(job.left, queued=queued)
         try:
             while not job.done:
-                if encoded := await self.scheduler.run(turns, job.left, job.step):
-                    yield encoded
+                yield await self.scheduler.run(turns, job.left, job.step)
         finally:
             self.scheduler.leave(turns)
 
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """As `encode_sync`, with long work on the tokenizer's thread. Raises Invalid also for too many characters."""
         sizes = self.measure(texts)
-        if sum(sizes) <= INLINE_CHARACTERS:
+        if is_short(sizes):
             return self.encode_sync(texts, options, truncate)
         job = self.start_job(texts, sizes, options, truncate)
         return [one async for part in self.run_job(job, queued=False) for one in part]
@@ -142,7 +133,7 @@ class Tokenizer:
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
         large a stride, TooLarge for far more than `most` windows in all.
         """
-        shared = self._of_jobs(texts, options, None, self.artifact.manifest.max_tokens)
+        shared = self._of_jobs(texts, self.measure(texts), options, None, self.artifact.manifest.max_tokens)
         shape = self._splitter.shape(stride, prompt)
         return _sampled(WindowsJob(**shared, splitter=self._splitter, shape=shape, most=most))
 
@@ -154,7 +145,8 @@ class Tokenizer:
         Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
         """
         self.check_pairs()
-        shared = self._of_jobs(texts, options, truncate, self.artifact.manifest.max_tokens)
+        shared = self._of_jobs(texts, self.measure(texts), options, truncate, self.artifact.manifest.max_tokens)
+        shared["word_ends"] = self._word_ends
         return _sampled(HypothesesJob(**shared, hypotheses=hypotheses, frame=PairFrame.of(self._plain)))
 
     def start_questions(
@@ -164,16 +156,19 @@ class Tokenizer:
 
         Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
         """
-        shared = self._of_jobs(pairs, EncodeOptions(outputs=outputs, spans=True), None, asked.limit)
+        options = EncodeOptions(outputs=outputs, spans=True)
+        shared = self._of_jobs(pairs, self.measure(pairs), options, None, asked.limit)
         return _sampled(QuestionsJob(**shared, splitter=self._splitter, asked=asked, most=most))
 
-    def _of_jobs(self, texts: Texts, options: EncodeOptions, truncate: Direction | None, limit: int) -> dict[str, Any]:
-        """The fields of a job that makes several sequences of a text. Raises Invalid for too many characters."""
+    def _of_jobs(
+        self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None, limit: int
+    ) -> dict[str, Any]:
+        """The fields that every job has, of one that reads all of its texts."""
         return {
-            "tokenizer": self._plain,
-            "cuts": self._cuts,
+            "tokenizer": self._masking if options.masks else self._plain,
+            "word_ends": None,
             "texts": texts,
-            "sizes": self.measure(texts),
+            "sizes": sizes,
             "options": options,
             "truncate": truncate,
             "limit": limit,
@@ -186,7 +181,7 @@ class Tokenizer:
         if sum(sizes) > most:
             message = f"targets hold {sum(sizes)} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
             raise Invalid(message, code="targets")
-        return await self._run_in_chunks(sizes, INLINE_CHARACTERS, lambda chunk: self._word_ids(words[chunk]))
+        return await self._run_in_chunks(sizes, lambda chunk: self._word_ids(words[chunk]))
 
     def piece(self, token_id: int) -> str:
         """The word piece as the vocabulary spells it."""
@@ -206,7 +201,7 @@ class Tokenizer:
         def decode_chunk(chunk: slice) -> list[str]:
             return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[chunk]]
 
-        return await self._run_in_chunks([len(ids) for ids in sequences], INLINE_TOKENS, decode_chunk)
+        return await self._run_in_chunks([len(ids) for ids in sequences], decode_chunk, inline=INLINE_TOKENS)
 
     async def read(
         self, texts: Texts, masks: bool, work: Callable[[HFTokenizer, Texts], list[T]], *, queued: bool = False
@@ -216,23 +211,27 @@ class Tokenizer:
         `queued`: the queue has admitted them. Raises as `measure`, and Overloaded.
         """
         encoder, sizes = self._masking if masks else self._plain, self.measure(texts)
-        return await self._run_in_chunks(
-            sizes, INLINE_CHARACTERS, lambda chunk: work(encoder, texts[chunk]), queued=queued
-        )
+        return await self._run_in_chunks(sizes, lambda chunk: work(encoder, texts[chunk]), queued=queued)
 
     async def _run_in_chunks(
-        self, sizes: Sequence[int], inline: int, work: Callable[[slice], list[T]], *, queued: bool = False
+        self,
+        sizes: Sequence[int],
+        work: Callable[[slice], list[T]],
+        *,
+        inline: int = INLINE_CHARACTERS,
+        queued: bool = False,
     ) -> list[T]:
         """The results of `work` for items of these sizes: inline if they are short, else in turns on the thread."""
-        if sum(sizes) <= inline:
+        if is_short(sizes, inline):
             return guard(lambda: work(slice(0, len(sizes))))
-        results: list[T] = []
-        left = sum(sizes)
-        turns = self.scheduler.enter(left, queued=queued)
+        results, first = list[T](), 0
+        turns = self.scheduler.enter(sum(sizes), queued=queued)
         try:
-            for chunk in chunk_by_size(sizes):
-                results += await self.scheduler.run(turns, left, partial(guard, partial(work, chunk)))
-                left -= sum(sizes[chunk])
+            while first < len(sizes):
+                end = chunk_end(sizes, first)
+                step = partial(guard, partial(work, slice(first, end)))
+                results += await self.scheduler.run(turns, sum(sizes[first:]), step)
+                first = end
         finally:
             self.scheduler.leave(turns)
         return results
@@ -246,21 +245,10 @@ class Tokenizer:
 
 
 def _sampled(job: J) -> J:
-    """The job with an estimate of its tokens, where it has more characters than are encoded at once."""
-    if job.left > INLINE_CHARACTERS:
+    """The job with an estimate of its tokens, where it is not read at once."""
+    if not is_short(job.sizes):
         job.sample()
     return job
-
-
-def chunk_by_size(sizes: Sequence[int]) -> list[slice]:
-    """Consecutive items in chunks of about CHUNK_CHARACTERS; other requests use the thread between two chunks."""
-    chunks, start, filled = [], 0, 0
-    for i, size in enumerate(sizes):
-        if filled and filled + size > CHUNK_CHARACTERS:
-            chunks.append(slice(start, i))
-            start, filled = i, 0
-        filled += size
-    return [*chunks, slice(start, len(sizes))]
 
 
 def with_only_mask_token(file: Path, mask_id: int) -> HFTokenizer:

@@ -10,7 +10,15 @@ from tokenizers import Encoding
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, EncodeOptions, Texts, too_long
+from packbert.service.tokenization.encoding import (
+    NO_SPANS,
+    Direction,
+    EncodedText,
+    EncodeOptions,
+    Texts,
+    numbers,
+    too_long,
+)
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.turns import in_turns
 
@@ -139,13 +147,8 @@ def _details(one: Encoding, tokenizer: Tokenizer) -> TokenDetails:
         ids=np.array(ids, np.int32),
         spans=np.array(one.offsets, np.int32).reshape(-1, 2),
         special=np.array(one.special_tokens_mask, np.int32),
-        words=_numbers(one.word_ids),
-        sides=_numbers(one.sequence_ids),
+        words=numbers(one.word_ids),
+        sides=numbers(one.sequence_ids),
         types=np.array(one.type_ids, np.int32),
         spelled=spelled,
     )
-
-
-def _numbers(values: Sequence[int | None]) -> Ints:
-    """-1 for None."""
-    return np.array([-1 if value is None else value for value in values], np.int32)

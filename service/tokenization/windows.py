@@ -12,12 +12,11 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tokenization.encoding import EncodedText, encode_each, to_encoded_text
-from packbert.service.tokenization.jobs import EncodingJob, Floats, LongText
+from packbert.service.tokenization.encoding import EncodedText, to_encoded_text
+from packbert.service.tokenization.jobs import EncodingJob, Floats
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed
-SAMPLES, SAMPLE_CHARACTERS = 16, 100  # as of EncodingJob, here also from inside of long texts
 COUNT_MARGIN = 2  # times the limit: an estimated number of windows that is refused before the texts are read
 Arrays = tuple[Ints, Ints, Ints]  # ids [length], types [length], spans [length, 2] or [0, 2]
 
@@ -40,7 +39,7 @@ class WindowSplitter:
 
     def shape(self, stride: int | None, prompt: int = 0) -> WindowShape:
         """By default a stride of an eighth of the limit. Raises Invalid where a window would add no token."""
-        room = max(0, self._room(prompt))
+        room = max(0, self.room(prompt))
         if prompt and not room:
             message = f"the prompt has {prompt} tokens, which leaves no room for a text in a window of {self.limit}"
             raise Invalid(f"{message}: send a shorter one", code="prompt")
@@ -52,7 +51,7 @@ class WindowSplitter:
 
     def count(self, tokens: int, shape: WindowShape) -> int:
         """The number of windows of a text of so many tokens, special tokens included."""
-        return 1 + max(0, -(-(tokens - self.limit) // (self._room(shape.prompt) - shape.stride)))
+        return 1 + max(0, -(-(tokens - self.limit) // (self.room(shape.prompt) - shape.stride)))
 
     def split(self, text: str, encoding: Encoding, whole: Arrays, shape: WindowShape) -> list[Arrays]:
         """The windows of `text`, whose encoding is `whole`."""
@@ -61,32 +60,29 @@ class WindowSplitter:
             return [whole]
         own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
         first, end = int(own[0]) + shape.prompt, int(own[-1]) + 1
-        room = self._room(shape.prompt)
+        room = self.room(shape.prompt)
         starts = [first + n * (room - shape.stride) for n in range(count)]
         cuts = [(start, min(start + room, end)) for start in starts]
         windows = [[_cut(array, first, cut, end) for array in whole] for cut in cuts]
-        if len(whole[2]) and type(self.tokenizer.post_processor).__name__ not in KEEP_OFFSETS:
+        if len(whole[2]):
             for window, span in zip(windows, self.first_spans(text, [start - first for start in starts]), strict=True):
-                window[2][first] = span
+                if span is not None:
+                    window[2][first] = span
         return [(ids, types, spans) for ids, types, spans in windows]
 
     def added(self, windows: Sequence[Arrays], shape: WindowShape) -> list[int]:
         """How many tokens of a text each of its windows has that the one before it does not have."""
-        special = self.limit - self._room(shape.prompt)
+        special = self.limit - self.room(shape.prompt)
         own = [len(ids) - special for ids, _, _ in windows]
         return [own[0], *(size - shape.stride for size in own[1:])]
 
-    def expected(self, sizes: Floats, shape: WindowShape) -> tuple[Floats, Floats]:
-        """For texts of so many tokens, special tokens included: how many windows each has, and how many tokens."""
-        room = self._room(shape.prompt)
-        counts = 1 + np.maximum(0.0, np.ceil((sizes - self.limit) / (room - shape.stride)))
-        return counts, sizes + (counts - 1) * (self.limit - room + shape.stride)
-
-    def first_spans(self, text: str, starts: Sequence[int]) -> list[tuple[int, int]]:
-        """The span of the first token of each window, `starts` among the text's own tokens.
+    def first_spans(self, text: str, starts: Sequence[int]) -> Sequence[tuple[int, int] | None]:
+        """The span of the first token of each window, `starts` among the text's own tokens; None: as inside the text.
 
         ByteLevel and RobertaProcessing take the space before a token out of its span, but not at the start of a window.
         """
+        if len(starts) == 1 or type(self.tokenizer.post_processor).__name__ in KEEP_OFFSETS:
+            return [None] * len(starts)
         if self._raw is None:
             self._raw = HFTokenizer.from_str(self.tokenizer.to_str())
             self._raw.encode_special_tokens = self.tokenizer.encode_special_tokens
@@ -97,9 +93,15 @@ class WindowSplitter:
         alone = [self.tokenizer.post_process(tokens[start], add_special_tokens=False) for start in starts]
         return [one.offsets[0] for one in alone]
 
-    def _room(self, prompt: int) -> int:
+    def room(self, prompt: int) -> int:
         """Tokens of a text in a window."""
         return self.limit - self.tokenizer.num_special_tokens_to_add(False) - prompt
+
+
+def expected_windows(sizes: Floats, limit: int, room: Floats | int, stride: Floats | int) -> tuple[Floats, Floats]:
+    """For texts of so many tokens, special tokens included: how many windows each has, and how many tokens."""
+    counts = 1 + np.maximum(0.0, np.ceil((sizes - limit) / (room - stride)))
+    return counts, sizes + (counts - 1) * (limit - room + stride)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -121,69 +123,38 @@ class WindowsJob(EncodingJob):
 
     @property
     def expected_sequences(self) -> int:
-        counts, _ = self.splitter.expected(self._expected_sizes(), self.shape)
-        return int(counts.sum())
+        return int(self._expected_windows(self._expected_sizes())[0].sum())
+
+    def _estimate_tokens(self, sizes: Floats) -> int:
+        return int(self._expected_windows(sizes)[1].sum())
+
+    def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
+        return expected_windows(sizes, self.limit, self.splitter.room(self.shape.prompt), self.shape.stride)
 
     def sample(self) -> None:
-        """As of any texts, but spread over their characters; raises TooLarge where that shows far too many windows."""
-        ends = np.cumsum(self._sizes)
-        samples = []
-        for at in np.linspace(0, int(ends[-1]), SAMPLES, endpoint=False, dtype=np.int64).tolist():
-            index = min(int(np.searchsorted(ends, at, side="right")), len(self.texts) - 1)
-            text, start = self.texts[index], at - int(ends[index] - self._sizes[index])
-            samples.append((text if isinstance(text, str) else text[0])[start : start + SAMPLE_CHARACTERS])
-        self._read_samples(samples)
+        """Raises TooLarge where the sample shows far too many windows."""
+        EncodingJob.sample(self)
         if (count := self.expected_sequences) > COUNT_MARGIN * self.most:
             raise too_many_windows(f"about {count}", self.most)
 
-    def _estimate_tokens(self, sizes: Floats) -> int:
-        _, tokens = self.splitter.expected(sizes, self.shape)
-        return int(tokens.sum())
-
-    def _encode(self, first: int, end: int) -> list[EncodedText]:
-        windows: list[EncodedText] = []
-        for index, encoding in enumerate(encode_each(self.tokenizer, self.texts[first:end], first), first):
-            whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
-            self._tokens += len(encoding)
-            self._characters += self.sizes[index]
-            windows += self._split(index, encoding, whole)
-        return windows
-
-    def _start_long(self, index: int) -> LongText:
+    def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
         text = self.texts[index]
-        if not isinstance(text, str):
-            return EncodingJob._start_long(self, index)
-        return LongText(self.tokenizer, self.cuts, text, sys.maxsize, truncate=None, count_all=True)
-
-    def _check_long(self, index: int, long: LongText) -> None:
-        if isinstance(self.texts[index], str):
-            self._check_count(index, long.tokens, whole=long.done)
-        elif long.tokens > long.room:
-            raise pair_too_long(f"more than {self.limit}" if long.left else str(long.tokens), self.limit, index)
-
-    def _finish_long(self, index: int, long: LongText) -> list[EncodedText]:
-        encoding, offsets = long.encoding()
-        whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
-        if self.options.spans:
-            whole.spans[whole.spans[:, 0] >= 0] = offsets
-        return self._split(index, encoding, replace(whole, empty=long.empty))
-
-    def _split(self, index: int, encoding: Encoding, whole: EncodedText) -> list[EncodedText]:
-        text, tokens = self.texts[index], (whole.ids, whole.types, whole.spans)
         if not isinstance(text, str) and len(encoding) > self.limit:
             raise pair_too_long(str(len(encoding)), self.limit, index)
-        self._check_count(index, len(encoding), whole=True)
+        self._check_count(index, len(encoding))
+        whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
+        tokens = (whole.ids, whole.types, whole.spans)
         windows = self.splitter.split(text, encoding, tokens, self.shape) if isinstance(text, str) else [tokens]
         self.window_owners += [index] * len(windows)
         self.added += self.splitter.added(windows, self.shape)
         return [replace(whole, ids=ids, types=types, spans=spans) for ids, types, spans in windows]
 
-    def _check_count(self, index: int, tokens: int, *, whole: bool) -> None:
-        """Of the windows so far, and those of text `index` with so many tokens; `whole`: it has no more."""
+    def _check_count(self, index: int, tokens: int) -> None:
+        """Of the windows so far, and those of text `index`, which has so many tokens."""
         count = len(self.owners) + self.splitter.count(tokens, self.shape)
         if count > self.most:
-            last = whole and index + 1 == len(self.texts)
             expected = len(self.owners) + self.expected_sequences
+            last = index + 1 == len(self.texts)
             raise too_many_windows(str(count) if last else f"about {max(count, expected)}", self.most)
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
-from packbert.service.errors import SHUTTING_DOWN, Unavailable
+from packbert.service.errors import Unavailable
 from packbert.service.http.server import build, run
 from packbert.service.observability import CONTENT_TYPE, Metrics, aggregate, register_state, render
 from packbert.service.settings import Settings
@@ -57,9 +57,6 @@ class RemoteBackend(Backend):
         if self._background:
             await asyncio.wait(self._background)
         self._close_tokenizer()
-
-    def cancel_pending(self) -> None:
-        self.queue.close(SHUTTING_DOWN)
 
     async def ready(self) -> str:
         if self.leaving or self._tasks is None:

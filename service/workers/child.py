@@ -21,7 +21,6 @@ from packbert.service.logs import configure_logging
 from packbert.service.settings import Settings
 
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
-METRICS_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus_client
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,21 +70,12 @@ def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn
     threading.Thread(target=_end_with_supervisor, args=(spec,), daemon=True, name="lifeline").start()
     settings = Settings.from_environment()
     configure_logging(settings, process=spec.name)
-    _store_metrics_in_files(spec.name)
     _write_pid(Path(spec.folder), spec.name)
     code = work(spec, settings, read_artifact(Path(spec.artifact), spec.device))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _store_metrics_in_files(name: str) -> None:
-    """In the folder of METRICS_DIR_VARIABLE, under the worker's name, so that a restarted worker continues the counts.
-    Has to be called before the first Metrics is created."""
-    from prometheus_client import values  # here, because it costs the supervisor 1.9 MiB
-
-    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 
 def _write_pid(folder: Path, name: str) -> None:

@@ -5,39 +5,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from packbert.model_export.artifact.batch import Row, Tokens
-from packbert.service.errors import Overloaded, ServiceError, TooLarge, Unavailable
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
-from packbert.service.trace_context import TRACEPARENT
+from packbert.model_export.artifact.batch import Tokens
+from packbert.service.errors import Overloaded, TooLarge, Unavailable
+from packbert.service.scheduling.request import Request
 from packbert.service.workers import messages
 from packbert.service.workers.messages import MessageWriter, decode_rows, encode_sequences
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class PendingRequest:
-    """A request for the engine that has not ended."""
-
-    id: int
-    started: float  # seconds, as the deadline
-    deadline: float
-    future: "asyncio.Future[tuple[list[Row], float]]"  # its rows, and the seconds of its runs
-
-
-def settle(future: "asyncio.Future[T] | None", outcome: T | ServiceError) -> None:
-    """Does nothing for None and for a future that is done: the request has been cancelled."""
-    if future is None or future.done():
-        return
-    if isinstance(outcome, ServiceError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
 
 READ_AHEAD_BYTES = 2**20
 MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new requests are rejected
@@ -61,7 +35,7 @@ class EngineClient:
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: MessageWriter | None = None
     _last_id: int = 0  # of requests and queries
-    _requests: dict[int, "asyncio.Future[tuple[list[Row], float]]"] = field(default_factory=dict)
+    _requests: dict[int, Request] = field(default_factory=dict)  # that have not ended
     _queries: dict[int, "asyncio.Future[bytes]"] = field(default_factory=dict)
     _overload: Overloaded | None = None
     _overloaded_until: float = 0.0
@@ -72,22 +46,40 @@ class EngineClient:
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        """As Batcher.submit; also raises Unavailable without an engine, or where it ends before it answers."""
-        sequences, request = encode_sequences(work), self._register(timeout_seconds)
-        self._send_sequences(request, messages.Submit(request.id, request.deadline, TRACEPARENT.get(), sequences))
-        return await self._finish(request)
+    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+        """As Batcher.begin, but the request ends with what that raises, and with Unavailable where the engine ends.
 
-    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:
-        """As Batcher.begin, but the request ends with what that raises. Raises Unavailable without an engine."""
-        request = self._register(timeout_seconds)
-        self._send(messages.Begin(request.id, request.deadline, sequences, tokens, TRACEPARENT.get()))
-        return RequestInParts(
-            ended=request.future,
-            append=partial(self._append, request),
-            finish=partial(self._finish, request),
-            withdraw=partial(self._withdraw, request),
-        )
+        Raises Unavailable without an engine.
+        """
+        self._check_open()
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        request = Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=tokens)
+        request.queue, request.ended = self, loop.create_future()
+        self._last_id = request.number = self._last_id + 1
+        request.timer = loop.call_later(timeout_seconds + self.grace_seconds, self._give_up, request)
+        self._requests[request.number] = request
+        head = (request.number, request.deadline, request.trace, sequences, tokens)
+        self._send_sequences(request, messages.Submit(*head, encode_sequences(work)))
+        return request
+
+    def append(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
+        """As Request.append."""
+        if not request.ended.done():
+            request.extend(work, reserved)
+            self._send_sequences(request, messages.Append(request.number, reserved, encode_sequences(work)))
+
+    def withdraw(self, request: Request) -> None:
+        """As Request.withdraw."""
+        if self._requests.pop(request.number, None) is None:
+            return
+        request.timer.cancel()
+        waited = time.monotonic() - request.arrived
+        request.queue_seconds = waited - request.forward_seconds  # includes the transfer between processes
+        if not request.ended.done() or request.ended.cancelled():
+            request.ended.cancel()
+            self._send(messages.Cancel(request.number))
+        else:
+            request.ended.exception()  # otherwise the event loop would log it
 
     def check_admission(self, tokens: int) -> None:
         """Raises Unavailable without an engine, Overloaded where so many tokens did not fit the queue a moment ago."""
@@ -134,8 +126,8 @@ class EngineClient:
     def close(self, reason: str) -> None:
         """Fails all pending requests and all new ones with Unavailable."""
         self._closed = reason
-        for request_id in list(self._requests):
-            self._cancel(request_id)
+        for request_id in self._requests:
+            self._send(messages.Cancel(request_id))
         self._fail_pending(Unavailable(reason))
 
     async def _read_loop(self) -> None:
@@ -143,7 +135,7 @@ class EngineClient:
         writer = MessageWriter(stream)
         try:
             writer.send(messages.Hello(messages.VERSION, self.artifact))
-            if (await messages.read_hello(reader, messages.FROM_ENGINE)).artifact != self.artifact:
+            if (await messages.read_hello(reader)).artifact != self.artifact:
                 self.on_other_artifact()
                 return
             self._writer = writer
@@ -156,17 +148,21 @@ class EngineClient:
 
     def _handle(self, message: messages.FromEngine) -> None:
         if isinstance(message, messages.Result):
-            settle(self._requests.get(message.request_id), (decode_rows(message), message.forward_seconds))
+            if (request := self._requests.get(message.request_id)) is not None:
+                rows = decode_rows(message)
+                request.rows[request.answered : request.answered + len(rows)] = rows
+                request.answered += len(rows)
+                request.forward_seconds = message.forward_seconds
+                request.advance()
         elif isinstance(message, messages.ErrorReply):
             error = messages.to_exception(message)
             if message.min_rejected_tokens and isinstance(error, Overloaded):
                 self._overload, self._min_rejected_tokens = error, message.min_rejected_tokens
                 self._overloaded_until = time.monotonic() + REJECT_SECONDS
-            settle(self._requests.get(message.request_id), error)
-        elif isinstance(message, messages.QueryReply):
-            settle(self._queries.get(message.query_id), message.content)
-        else:
-            raise messages.ProtocolError("a second hello")
+            if (request := self._requests.get(message.request_id)) is not None:
+                request.end(error)
+        elif (query := self._queries.get(message.query_id)) is not None and not query.done():
+            query.set_result(message.content)
 
     def _check_open(self) -> None:
         """Raises Unavailable after `close`, and as `_engine_writer`."""
@@ -182,43 +178,9 @@ class EngineClient:
             raise _retry_later("the engine does not accept requests")
         return self._writer
 
-    def _register(self, timeout_seconds: float) -> PendingRequest:
-        """A new request. Raises as `_check_open`."""
-        self._check_open()
-        now, future = time.monotonic(), asyncio.get_running_loop().create_future()
-        self._last_id = request_id = self._last_id + 1
-        self._requests[request_id] = future
-        return PendingRequest(id=request_id, started=now, deadline=now + timeout_seconds, future=future)
-
-    def _append(self, request: PendingRequest, work: Sequence[Tokens], reserved: int) -> None:
-        """As RequestInParts.append: does nothing where the request has ended."""
-        if request.future.done():
-            return
-        self._send_sequences(request, messages.Append(request.id, reserved, encode_sequences(work)))
-
-    async def _finish(self, request: PendingRequest) -> InferenceResult:
-        """Waits until the request has ended."""
-        try:
-            async with asyncio.timeout(request.deadline + self.grace_seconds - time.monotonic()):
-                rows, forward_seconds = await request.future
-        except TimeoutError:
-            self._cancel(request.id)
-            raise Unavailable("the engine does not answer", retry_after=RETRY_SECONDS) from None
-        except asyncio.CancelledError:
-            self._cancel(request.id)
-            raise
-        finally:
-            del self._requests[request.id]
-        queued = time.monotonic() - request.started - forward_seconds  # includes the transfer between processes
-        return InferenceResult(rows=rows, queue_seconds=queued, forward_seconds=forward_seconds)
-
-    def _withdraw(self, request: PendingRequest) -> None:
-        del self._requests[request.id]
-        if not request.future.done():
-            request.future.cancel()
-            self._cancel(request.id)
-        elif not request.future.cancelled():
-            request.future.exception()  # otherwise the event loop would log it
+    def _give_up(self, request: Request) -> None:
+        request.end(Unavailable("the engine does not answer", retry_after=RETRY_SECONDS))
+        self._send(messages.Cancel(request.number))
 
     def _report_rejections(self) -> None:
         """The engine counts them; an engine that has ended took its counters with it."""
@@ -226,16 +188,13 @@ class EngineClient:
             self._send(messages.RejectedLocally(self._rejections))
         self._rejections = 0
 
-    def _cancel(self, request_id: int) -> None:
-        self._send(messages.Cancel(request_id))
-
-    def _send_sequences(self, request: PendingRequest, message: messages.Submit | messages.Append) -> None:
+    def _send_sequences(self, request: Request, message: messages.Submit | messages.Append) -> None:
         """Ends the request where no frame can hold the message."""
         try:
             self._send(message)
         except TooLarge as error:
-            settle(request.future, error)
-            self._cancel(request.id)
+            request.end(error)
+            self._send(messages.Cancel(request.number))
 
     def _send(self, message: messages.Message) -> None:
         """Does nothing without a connection: its requests have failed with it. Raises as `MessageWriter.send`."""
@@ -244,9 +203,10 @@ class EngineClient:
 
     def _fail_pending(self, error: Unavailable) -> None:
         for request in self._requests.values():
-            settle(request, error)
+            request.end(error)
         for query in self._queries.values():
-            settle(query, error)
+            if not query.done():
+                query.set_exception(error)
 
 
 def _retry_later(reason: str) -> Unavailable:

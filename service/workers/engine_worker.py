@@ -6,24 +6,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import Artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.errors import Overloaded, ServiceError
 from packbert.service.observability import Metrics
 from packbert.service.observability.start import start_tracing
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.request import Request
 from packbert.service.settings import Settings
 from packbert.service.trace_context import TRACEPARENT
 from packbert.service.workers import messages
-from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, run_child, send_heartbeats
+from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir, run_child, send_heartbeats
 from packbert.service.workers.messages import MessageWriter, decode_sequences, encode_rows
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
@@ -37,25 +36,21 @@ class ApiConnection:
 
     engine: ModelEngine
     writer: MessageWriter
-    _running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
-    _in_parts: dict[int, RequestInParts] = field(default_factory=dict)  # those of them that have a Begin
-    _reported_full: bool = False  # the API worker may reject requests by itself only after it has heard so
+    _requests: dict[int, Request] = field(default_factory=dict)  # admitted and not answered
 
     def __repr__(self) -> str:
-        return f"<ApiConnection {len(self._running)} requests>"
+        return f"<ApiConnection {len(self._requests)} requests>"
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Until the connection ends; then its pending requests are cancelled. Raises as `read_message` does."""
         try:
-            await messages.read_hello(reader, messages.FROM_API)
+            await messages.read_hello(reader)
             self.writer.send(messages.Hello(messages.VERSION, self.engine.artifact.digest))
             while True:
                 self._handle(await messages.read_message(reader, messages.FROM_API))
         finally:
-            for request in self._in_parts.values():
-                request.withdraw()
-            for task in self._running.values():
-                task.cancel()
+            while self._requests:
+                self._requests.popitem()[1].withdraw()
 
     async def close(self) -> None:
         """Closes the connection when the last result has been read, or after FLUSH_SECONDS."""
@@ -69,73 +64,57 @@ class ApiConnection:
 
     def _handle(self, message: messages.FromApi) -> None:
         if isinstance(message, messages.Submit):
-            work = decode_sequences(message.sequences)
-            self._run(message.request_id, sum(map(len, work)), partial(self._submit, message, work))
-        elif isinstance(message, messages.Begin):
-            self._begin(message)
+            self._submit(message)
         elif isinstance(message, messages.Append):
-            if message.request_id in self._in_parts:  # otherwise it has ended
-                work = decode_sequences(message.sequences)
-                self._in_parts[message.request_id].append(work, message.reserved)
+            if (request := self._requests.get(message.request_id)) is not None:  # otherwise it has ended
+                request.append(decode_sequences(message.sequences), message.reserved)
         elif isinstance(message, messages.Cancel):
-            self._cancel(message.request_id)
+            if (request := self._requests.pop(message.request_id, None)) is not None:
+                request.withdraw()
         elif isinstance(message, messages.RejectedLocally):
-            if not self._reported_full:
-                raise messages.ProtocolError("rejections although the queue was not full")
             self.engine.batcher.counts.refuse(message.requests)
-        elif isinstance(message, messages.Query):
-            self._send(messages.QueryReply(message.query_id, self._reply_to(message.topic)))
         else:
-            raise messages.ProtocolError("a second hello")
+            self._send(messages.QueryReply(message.query_id, self._reply_to(message.topic)))
 
-    def _cancel(self, request_id: int) -> None:
-        """Does nothing where the request has ended."""
-        if request_id in self._in_parts:
-            self._in_parts[request_id].withdraw()
-        elif request_id in self._running:
-            self._running[request_id].cancel()
-
-    def _begin(self, message: messages.Begin) -> None:
-        """Admits a request whose sequences come later, or refuses it."""
-        request_id, tokens = message.request_id, message.tokens
+    def _submit(self, message: messages.Submit) -> None:
+        """Admits the request, or refuses it."""
+        work = decode_sequences(message.sequences)
+        TRACEPARENT.set(message.trace)  # in the context of this connection's task, for the request's record
         try:
             self.engine.check_open()
-            TRACEPARENT.set(message.trace)
             request = self.engine.batcher.begin(
-                message.sequences, tokens, timeout_seconds=message.deadline - time.monotonic()
+                work,
+                sequences=message.missing,
+                tokens=message.reserved,
+                timeout_seconds=message.deadline - time.monotonic(),
             )
         except ServiceError as error:
-            self._send_error(request_id, tokens, error)
+            self._send_error(message.request_id, message.reserved + sum(map(len, work)), error)
         else:
-            self._in_parts[request_id] = request
-            self._run(request_id, tokens, request.finish)
+            self._requests[message.request_id] = request
+            self._answer_when_ready(message.request_id, request)
 
-    def _run(self, request_id: int, tokens: int, finish: Callable[[], Awaitable[InferenceResult]]) -> None:
-        """Until it ends; a task that is cancelled before its first step runs no `finally`."""
-        task = self._running[request_id] = asyncio.create_task(self._answer(request_id, tokens, finish))
-        task.add_done_callback(lambda _: self._forget(request_id))
+    def _answer_when_ready(self, request_id: int, request: Request) -> None:
+        request.caught_up().add_done_callback(lambda _: self._answer(request_id, request))
 
-    def _forget(self, request_id: int) -> None:
-        del self._running[request_id]
-        self._in_parts.pop(request_id, None)
-
-    async def _submit(self, message: messages.Submit, work: Sequence[Tokens]) -> InferenceResult:
-        self.engine.check_open()
-        TRACEPARENT.set(message.trace)  # in the context of this task
-        return await self.engine.batcher.submit(work, timeout_seconds=message.deadline - time.monotonic())
-
-    async def _answer(self, request_id: int, tokens: int, finish: Callable[[], Awaitable[InferenceResult]]) -> None:
+    def _answer(self, request_id: int, request: Request) -> None:
+        """Sends the rows of the request's sequences so far, or what has ended it."""
+        if request_id not in self._requests:  # it was cancelled
+            return
         try:
-            result = await finish()
-            blocks = encode_rows(result.rows)
-            self._send(messages.Result(request_id, result.forward_seconds, len(result.rows), blocks))
-        except ServiceError as error:
-            self._send_error(request_id, tokens, error)
+            if rows := request.take_rows():
+                self._send(messages.Result(request_id, request.forward_seconds, len(rows), encode_rows(rows)))
+        except ServiceError as error:  # of the request, or of an answer that no frame can hold
+            self._send_error(request_id, request.size, error)
+            request.end(error)
+        if request.ended.done():
+            del self._requests[request_id]
+            request.withdraw()
+        else:
+            self._answer_when_ready(request_id, request)
 
     def _send_error(self, request_id: int, tokens: int, error: ServiceError) -> None:
-        full = type(error) is Overloaded  # whatever its deadline; DeadlineTooShort says nothing of other requests
-        self._reported_full |= full
-        rejected = tokens if full else 0
+        rejected = tokens if type(error) is Overloaded else 0  # DeadlineTooShort says nothing of other requests
         self._send(messages.to_error_reply(request_id, error, min_rejected_tokens=rejected))
 
     def _reply_to(self, topic: messages.Topic) -> bytes:
@@ -222,7 +201,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    engine = ModelEngine(artifact, settings, Metrics(), degraded=spec.degraded, tracing=start_tracing(settings))
+    metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
+    engine = ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=start_tracing(settings))
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
     code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))

@@ -14,23 +14,17 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service import errors
 
-VERSION = 8
+VERSION = 9
 MAX_FRAME_BYTES = 256 * 2**20
-MAX_HELLO_BYTES = 4096  # limit for the first frame of a connection
 PREFIX = struct.Struct("<I")
-QUEUE_ERRORS = (
-    errors.DeadlineExceeded,
-    errors.DeadlineTooShort,
-    errors.Overloaded,
-    errors.TooLarge,
-    errors.TooMuchForDeadline,
-    errors.Unavailable,
-    errors.Invalid,
-)
-RUN_ERRORS = (errors.InferenceFailed, errors.NotFinite, errors.OutOfMemory)
-ERROR_TYPES = {error_type.__name__: error_type for error_type in QUEUE_ERRORS + RUN_ERRORS}
+ERROR_TYPES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.ServiceError)
+}
 Topic = Literal["ready", "info", "metrics"]
 Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
+Count = Annotated[int, msgspec.Meta(ge=0)]
 M = TypeVar("M")
 
 
@@ -72,29 +66,21 @@ class Sequences(Record, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """A request with all of its sequences."""
+    """A request with all of its sequences, or one that is admitted before they are known: Appends bring them."""
 
     request_id: int
     deadline: float  # seconds on the machine's monotonic clock
     trace: Trace
+    missing: Count  # sequences that are expected in Appends; 0: it has all of them
+    reserved: Count  # tokens that are expected of those
     sequences: Sequences
 
 
-class Begin(Message, frozen=True):
-    """A request that is admitted before its sequences are known: Appends with its id bring them, in order."""
-
-    request_id: int
-    deadline: float  # as in Submit
-    sequences: Annotated[int, msgspec.Meta(ge=1)]  # expected
-    tokens: Annotated[int, msgspec.Meta(ge=0)]  # expected
-    trace: Trace
-
-
 class Append(Message, frozen=True):
+    """The next sequences of a request."""
+
     request_id: int
-    reserved: Annotated[
-        int, msgspec.Meta(ge=0)
-    ]  # expected tokens of the sequences still to come; 0: these are the last
+    reserved: Count  # tokens that are expected of the sequences after these; 0: these are the last
     sequences: Sequences
 
 
@@ -125,8 +111,10 @@ class Block(Record, frozen=True):
 
 
 class Result(Message, frozen=True):
+    """The rows of a request's next sequences: all that have been sent and that no Result has brought."""
+
     request_id: int
-    forward_seconds: float
+    forward_seconds: float  # of all of its runs so far
     sequences: int
     blocks: list[Block]
 
@@ -146,8 +134,9 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
-FromApi = Hello | Submit | Begin | Append | Cancel | RejectedLocally | Query
-FromEngine = Hello | Result | ErrorReply | QueryReply
+FromApi = Submit | Append | Cancel | RejectedLocally | Query
+FromEngine = Result | ErrorReply | QueryReply
+HELLO: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 _encoder = msgspec.msgpack.Encoder()
@@ -186,13 +175,11 @@ class MessageWriter:
         self.stream.writelines(frames)
 
 
-async def read_message(
-    reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]", *, limit: int = MAX_FRAME_BYTES
-) -> M:
+async def read_message(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> M:
     """Raises ProtocolError on an invalid frame, IncompleteReadError or OSError at the end of the connection."""
     (size,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
-    if not 0 < size <= limit:
-        raise ProtocolError(f"a frame of {size} bytes; at most {limit} are accepted")
+    if not 0 < size <= MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are accepted")
     body = await reader.readexactly(size)
     try:
         return decoder.decode(body)
@@ -200,18 +187,17 @@ async def read_message(
         raise ProtocolError(f"a frame that is not a message: {error}") from None
 
 
-async def read_hello(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> Hello:
-    """As `read_message`; raises ProtocolError where the first message is not a Hello of this version."""
-    hello = await read_message(reader, decoder, limit=MAX_HELLO_BYTES)
-    if not isinstance(hello, Hello) or hello.version != VERSION:
-        raise ProtocolError(f"no hello of version {VERSION}")
+async def read_hello(reader: asyncio.StreamReader) -> Hello:
+    """The first message of a connection. Raises as `read_message`, and ProtocolError for another version."""
+    hello = await read_message(reader, HELLO)
+    if hello.version != VERSION:
+        raise ProtocolError(f"a hello of version {hello.version}; this is version {VERSION}")
     return hello
 
 
 def to_error_reply(request_id: int, error: errors.ServiceError, *, min_rejected_tokens: int = 0) -> ErrorReply:
-    name = type(error).__name__
     fields = (error.message, error.code, error.index, error.retry_after, min_rejected_tokens)
-    return ErrorReply(request_id, name if name in ERROR_TYPES else "InferenceFailed", *fields)
+    return ErrorReply(request_id, type(error).__name__, *fields)
 
 
 def to_exception(reply: ErrorReply) -> errors.ServiceError:

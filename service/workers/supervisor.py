@@ -18,12 +18,11 @@ from pathlib import Path
 
 from packbert.service.address import ListenError
 from packbert.service.artifact import Artifact
-from packbert.service.settings import Settings, variables_with
+from packbert.service.settings import Settings
 from packbert.service.workers.child import (
     INTERVAL_SECONDS,
     LOAD_FAILED,
     MAX_MISSED,
-    METRICS_DIR_VARIABLE,
     WorkerSpec,
     engine_socket,
     metrics_dir,
@@ -72,7 +71,6 @@ class Child:
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", self.module, spec.argument),
             pass_fds=spec.descriptors,
-            env=variables_with(**{METRICS_DIR_VARIABLE: str(metrics_dir(Path(spec.folder)))}),
             start_new_session=True,  # Ctrl-C reaches the supervisor only, which stops its workers in order
         )
         watch = asyncio.create_task(self._kill_when_hung())
@@ -163,7 +161,9 @@ class Supervisor:
 def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
     try:
-        listeners, admin_listeners = _bind_ports(settings)
+        host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
+        listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
+        admin_listeners = bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
     except ListenError as error:
         log.error("%s", error)
         return 1
@@ -202,13 +202,6 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
         code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
     os.close(lifeline_write_end)
     return code
-
-
-def _bind_ports(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
-    """For each API worker a socket on BERT_PORT, and one on BERT_ADMIN_PORT if there is one. Raises ListenError."""
-    host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
-    listeners = bind_listeners(host, settings.port, count, "BERT_PORT")
-    return listeners, bind_listeners(host, admin_port, count, "BERT_ADMIN_PORT") if admin_port else []
 
 
 def bind_engine_socket(folder: Path) -> socket.socket:

@@ -44,7 +44,7 @@ class Rendered:
 
     @property
     def container(self) -> Resource:
-        (found,) = self.pod["containers"]
+        (found,) = [each for each in self.pod["containers"] if each["name"] == "bert"]
         assert isinstance(found, dict)
         return found
 

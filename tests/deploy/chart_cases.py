@@ -30,6 +30,20 @@ CLAIM = {"create": True, "storageClass": "fast"}
 NEW_REGISTRY = {"registry": "registry.example.com/team/", "pullPolicy": "Always", "pullSecrets": [{"name": "login"}]}
 KEDA = scaled("keda", minReplicas=2, maxReplicas=9, busyRatio=0.6, waitSeconds=2, scaleDownSeconds=60)
 KEDA["autoscaling"]["prometheus"] = "http://prometheus.example.com"
+KEDA["autoscaling"]["authentication"] = {"name": "prometheus", "modes": "bearer"}
+FETCHED = "s3://models/bert"
+CERTIFICATE = [{"hosts": ["bert.example.com"], "secretName": "certificate"}]
+GATEWAY = [{"name": "gateway", "namespace": "infra"}]
+LOG_SHIPPER: dict[str, Any] = {
+    "name": "logs",
+    "image": "shipper:1",
+    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    "securityContext": {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
 CASES = {
     "model": Case(
         MODEL | {"precision": "int8"},
@@ -85,6 +99,151 @@ CASES = {
             "container/volumeMounts/1": {"name": "artifact", "mountPath": "/artifacts", "readOnly": True},
         },
     ),
+    "checkpoint of a claim": Case(
+        {"checkpoint": {"claim": "models", "path": "bert/v2"}},
+        {
+            "env/BERT_MODEL": "/checkpoint/bert/v2",
+            "container/image": "packbert:cpu",
+            "container/volumeMounts/2": {"name": "checkpoint", "mountPath": "/checkpoint", "readOnly": True},
+            "pod/volumes/2/persistentVolumeClaim": {"claimName": "models", "readOnly": True},
+            "pod/initContainers": None,
+        },
+    ),
+    "checkpoint of an image": Case(
+        {"checkpoint": {"uri": "oci://registry.example.com/bert:2"}},
+        {
+            "env/BERT_MODEL": "/checkpoint/model",
+            "pod/volumes/2/image": {"reference": "registry.example.com/bert:2", "pullPolicy": "IfNotPresent"},
+            "pod/initContainers": None,
+        },
+    ),
+    "checkpoint of a bucket": Case(
+        {"checkpoint": {"uri": FETCHED, "fetchImage": "fetch:1", "fetchSecret": "s3"}, "cache": {"size": "9Gi"}},
+        {
+            "env/BERT_MODEL": "/checkpoint",
+            "pod/initContainers/0/image": "fetch:1",
+            "pod/initContainers/0/args": [FETCHED, "/checkpoint"],
+            "pod/initContainers/0/envFrom/0/secretRef/name": "s3",
+            "pod/volumes/2": {"name": "checkpoint", "emptyDir": {"sizeLimit": "9Gi"}},
+        },
+    ),
+    "bf16": Case(MODEL | {"precision": "bf16"}, {"env/BERT_PRECISION": "bf16", "container/image": "packbert:openvino"}),
+    "bf16, after an export": Case(
+        MODEL | EXPORT | {"precision": "bf16"},
+        {"container/image": "packbert-serve:openvino", "pod/initContainers/0/image": "packbert-export:openvino"},
+    ),
+    "image by digest": Case(
+        MODEL | {"image": {"service": "registry.example.com/packbert@sha256:" + "0" * 64}},
+        {"container/image": "registry.example.com/packbert@sha256:" + "0" * 64},
+    ),
+    "strategy and probes": Case(
+        MODEL
+        | {
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+            "probes": {
+                "startup": {"failureThreshold": 7},
+                "liveness": {"timeoutSeconds": 9},
+                "readiness": {"periodSeconds": 1},
+            },
+        },
+        {
+            "Deployment/spec/strategy/rollingUpdate": {"maxUnavailable": 1},
+            "container/startupProbe": {
+                "failureThreshold": 7,
+                "httpGet": {"path": "/health", "port": "http"},
+                "periodSeconds": 5,
+                "timeoutSeconds": 5,
+            },
+            "container/livenessProbe": {
+                "httpGet": {"path": "/health", "port": "http"},
+                "periodSeconds": 10,
+                "timeoutSeconds": 9,
+            },
+            "container/readinessProbe": {
+                "httpGet": {"path": "/ready", "port": "http"},
+                "periodSeconds": 1,
+                "timeoutSeconds": 5,
+            },
+        },
+    ),
+    "Ingress": Case(
+        MODEL
+        | {
+            "ingress": {
+                "enabled": True,
+                "className": "nginx",
+                "annotations": {"a": "b"},
+                "hosts": ["bert.example.com"],
+                "path": "/bert",
+                "tls": CERTIFICATE,
+            }
+        },
+        {
+            "Ingress/metadata/annotations": {"a": "b"},
+            "Ingress/spec/ingressClassName": "nginx",
+            "Ingress/spec/tls": CERTIFICATE,
+            "Ingress/spec/rules/0/host": "bert.example.com",
+            "Ingress/spec/rules/0/http/paths/0": {
+                "path": "/bert",
+                "pathType": "Prefix",
+                "backend": {"service": {"name": "demo-packbert", "port": {"name": "http"}}},
+            },
+        },
+    ),
+    "Ingress of all hosts": Case(
+        MODEL | {"ingress": {"enabled": True}}, {"Ingress/spec/rules/0/host": None, "Ingress/spec/rules/1": None}
+    ),
+    "HTTPRoute": Case(
+        MODEL
+        | {
+            "httpRoute": {
+                "enabled": True,
+                "annotations": {"a": "b"},
+                "parentRefs": GATEWAY,
+                "hostnames": ["bert.example.com"],
+                "path": "/bert",
+            }
+        },
+        {
+            "HTTPRoute/metadata/annotations": {"a": "b"},
+            "HTTPRoute/spec/parentRefs": GATEWAY,
+            "HTTPRoute/spec/hostnames": ["bert.example.com"],
+            "HTTPRoute/spec/rules/0/matches/0/path": {"type": "PathPrefix", "value": "/bert"},
+            "HTTPRoute/spec/rules/0/backendRefs": [{"name": "demo-packbert", "port": 8080}],
+        },
+    ),
+    "dashboard": Case(
+        MODEL | {"dashboard": {"enabled": True, "labels": {"team": "search"}, "annotations": {"folder": "models"}}},
+        {
+            "ConfigMap/metadata/name": "demo-packbert-dashboard",
+            "ConfigMap/metadata/labels/grafana_dashboard": "1",
+            "ConfigMap/metadata/labels/team": "search",
+            "ConfigMap/metadata/annotations": {"folder": "models"},
+        },
+    ),
+    "account of the release": Case(
+        MODEL | {"serviceAccount": {"create": True, "annotations": {"role": "reader"}}},
+        {
+            "ServiceAccount/metadata/name": "demo-packbert",
+            "ServiceAccount/metadata/annotations": {"role": "reader"},
+            "pod/serviceAccountName": "demo-packbert",
+        },
+    ),
+    "more of the pod": Case(
+        MODEL
+        | {
+            "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+            "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/own"}],
+            "initContainers": [{"name": "wait", "image": "wait:1"}],
+            "extraContainers": [LOG_SHIPPER],
+        },
+        {
+            "pod/volumes/2": {"name": "ca", "configMap": {"name": "ca"}},
+            "container/volumeMounts/2/mountPath": "/etc/ssl/own",
+            "pod/initContainers": [{"name": "wait", "image": "wait:1"}],
+            "pod/containers/1": LOG_SHIPPER,
+        },
+    ),
     "images of a registry": Case(
         MODEL | EXPORT | {"image": NEW_REGISTRY},
         {
@@ -94,6 +253,10 @@ CASES = {
             "pod/initContainers/0/imagePullPolicy": "Always",
             "pod/imagePullSecrets": [{"name": "login"}],
         },
+    ),
+    "images of a release": Case(
+        MODEL | EXPORT | {"image": {"version": "1.2.3"}, "gpu": {"count": 1}},
+        {"container/image": "packbert-serve:1.2.3-cuda", "pod/initContainers/0/image": "packbert-export:1.2.3-cpu"},
     ),
     "the service's image": Case(MODEL | {"image": {"service": "mine:1"}}, {"container/image": "mine:1"}),
     "the other images": Case(
@@ -154,6 +317,8 @@ CASES = {
             "ScaledObject/spec/fallback/replicas": 2,
             "ScaledObject/spec/triggers/0/metadata/serverAddress": "http://prometheus.example.com",
             "ScaledObject/spec/triggers/0/metadata/threshold": "0.6",
+            "ScaledObject/spec/triggers/0/metadata/authModes": "bearer",
+            "ScaledObject/spec/triggers/0/authenticationRef": {"name": "prometheus"},
             "ScaledObject/spec/triggers/0/metadata/query": (
                 f"sum(bert_busy_ratio{SERIES} + bert_wait_seconds_estimated{SERIES} / 2)"
             ),
@@ -255,7 +420,7 @@ CASES = {
         MODEL
         | {
             "fullnameOverride": "embeddings",
-            "serviceAccountName": "reader",
+            "serviceAccount": {"name": "reader"},
             "priorityClassName": "high",
             "podAnnotations": {"a": "b"},
             "podLabels": {"c": "d"},

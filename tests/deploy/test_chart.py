@@ -1,5 +1,6 @@
 """The Helm chart: what it renders is valid Kubernetes, every value has its effect, and wrong values are refused."""
 
+import json
 import re
 import subprocess
 import tomllib
@@ -23,6 +24,10 @@ ALL: dict[str, Any] = {
     "serviceMonitor": {"enabled": True},
     "networkPolicy": {"enabled": True},
     "autoscaling": {"kind": "keda"},
+    "dashboard": {"enabled": True},
+    "serviceAccount": {"create": True},
+    "ingress": {"enabled": True},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}]},
 }
 
 
@@ -41,7 +46,7 @@ def look(rendered: Rendered, path: str) -> Any:
 
 def leaves(values: dict[str, Any], above: str = "") -> dict[str, Any]:
     """The values by their paths; a free map such as `podLabels` is one value."""
-    free = {"settings", "resources", "export.resources", "podSecurityContext"}
+    free = {"settings", "resources", "export.resources", "podSecurityContext", "dashboard.labels"}
     found: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{above}{key}"
@@ -85,9 +90,14 @@ def test_every_value_is_changed_from_its_default_in_a_case() -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({}, "set model .a hub id. or artifact.claim"),
-        (MODEL | {"artifact": {"claim": "x"}}, "model and artifact.claim are both set"),
-        ({"artifact": {"claim": "x"}} | EXPORT, "export.initContainer exports model"),
+        ({}, "set model .a hub id., checkpoint.claim, checkpoint.uri or artifact.claim"),
+        (MODEL | {"artifact": {"claim": "x"}}, "model and artifact.claim are set: leave one of them"),
+        ({"checkpoint": {"claim": "x", "uri": "s3://x"}}, "checkpoint.claim and checkpoint.uri are set"),
+        ({"checkpoint": {"uri": "no address"}}, "uri"),
+        ({"checkpoint": {"claim": "x"}} | EXPORT, "export.initContainer exports model once"),
+        ({"artifact": {"claim": "x"}} | EXPORT, "export.initContainer exports model once"),
+        (MODEL | {"precision": "bf16", "gpu": {"count": 1}}, "bf16 is of CPUs"),
+        (MODEL | {"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is empty"),
         (MODEL | {"replicas": 2, "cache": {"claim": {"create": True}}}, "several replicas need ReadWriteMany"),
         (MODEL | {"autoscaling": {"kind": "hpa"}, "cache": {"claim": {"name": "x"}}}, "need ReadWriteMany"),
         (MODEL | {"autoscaling": {"kind": "hpa", "minReplicas": 5}}, "minReplicas is 5, above .*maxReplicas, 4"),
@@ -183,6 +193,13 @@ def test_the_alerts_are_those_of_the_rules_file_and_find_the_job_of_the_monitor(
 def test_a_packaged_chart_holds_the_rules_themselves(tmp_path: Path) -> None:
     rules = render_packaged(MODEL | ALL, tmp_path)["packbert/templates/prometheusrule.yaml"]
     assert yaml.safe_load(rules)["spec"] == yaml.safe_load(RULES.read_text("utf-8"))
+
+
+def test_the_dashboard_is_that_of_grafanas_folder(tmp_path: Path) -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "packbert.json").read_text("utf-8"))
+    rendered = render(MODEL | ALL)["ConfigMap"]["data"]["packbert.json"]
+    packaged = yaml.safe_load(render_packaged(MODEL | ALL, tmp_path)["packbert/templates/dashboard.yaml"])
+    assert [json.loads(rendered), json.loads(packaged["data"]["packbert.json"])] == [dashboard, dashboard]
 
 
 def test_selectors_find_the_pods_and_the_service_of_this_release_only() -> None:

@@ -18,11 +18,17 @@ def test_the_table_of_alerts_is_the_one_that_the_command_writes() -> None:
     assert rewrite(text) == text, "run `python -m tests.operating_alerts`"
 
 
+def test_actions_name_settings_that_exist() -> None:
+    named = {name for rule in ALERTS for name in re.findall(r"BERT_[A-Z_]+", rule["annotations"]["action"])}
+    assert named
+    assert named <= {f"BERT_{name.upper()}" for name in Settings.model_fields}
+
+
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_says_how_bad_it_is_what_it_means_and_where(rule: dict[str, Any]) -> None:
+def test_an_alert_says_how_bad_it_is_what_it_means_where_and_what_to_do(rule: dict[str, Any]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert set(rule["annotations"]) == {"summary", "description"}
+    assert set(rule["annotations"]) == {"summary", "description", "action"}
     assert "$labels.instance" in rule["annotations"]["description"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from tests.paths import SAMPLE
+from tests.serving import fail_to_serve
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +73,7 @@ def test_sigterm_under_load_answers_every_request_and_exits_with_0(artifact: Pat
 def test_a_wrong_setting_stops_the_start_with_a_sentence(
     artifact: Path, setting: str, value: str, sentence: str
 ) -> None:
-    environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(artifact), setting: value}
-    finished = subprocess.run(
-        [sys.executable, "-m", "packbert", "serve"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    finished = fail_to_serve({"BERT_ARTIFACT": str(artifact), setting: value})
     assert finished.returncode == 2
     assert sentence in finished.stderr
     assert "Traceback" not in finished.stderr
@@ -91,14 +84,6 @@ def test_a_damaged_artifact_stops_the_start(artifact: Path, tmp_path: Path) -> N
     shutil.copytree(artifact, damaged)
     weights = damaged / "cpu" / "model.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    environment = {"PATH": "/usr/bin", "BERT_ARTIFACT": str(damaged)}
-    finished = subprocess.run(
-        [sys.executable, "-m", "packbert", "serve"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    finished = fail_to_serve({"BERT_ARTIFACT": str(damaged)})
     assert finished.returncode == 2
     assert "SHA-256" in finished.stderr

@@ -14,7 +14,7 @@ import onnxruntime
 from packbert.model_export.artifact import cpu
 from tests.paths import ROOT
 
-LIBRARIES = ("ml-dtypes", "numpy", "onnx", "onnx-ir", "safetensors", "tokenizers")
+LIBRARIES = ("ml-dtypes", "numpy", "onnx", "safetensors", "tokenizers")
 EXPORTERS = 3  # states of the exporter whose artifacts are kept
 
 

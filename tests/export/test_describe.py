@@ -11,7 +11,7 @@ from tests.paths import GOLDEN
 
 
 def described(folder: Path, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> dict[str, str]:
-    assert main(["describe", str(folder)]) == code
+    assert main([str(folder)], "describe") == code
     lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
     return {name: what.strip() for name, what in lines}
 
@@ -50,7 +50,7 @@ def test_it_reports_each_reason_why_an_export_would_fail(capsys: pytest.CaptureF
     (tmp_path / "checkpoint" / "config.json").write_text(
         config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'), "utf-8"
     )
-    assert main(["describe", str(tmp_path / "checkpoint")]) == 2
+    assert main([str(tmp_path / "checkpoint")], "describe") == 2
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert len(refused) == 2
     assert "has no tokenizer that is supported" in refused[0]
@@ -67,7 +67,7 @@ def test_a_vocabulary_without_a_mask_is_refused_as_at_export(
 
 
 def test_a_folder_that_is_no_checkpoint_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["describe", str(tmp_path / "nowhere")]) == 2
+    assert main([str(tmp_path / "nowhere")], "describe") == 2
     assert "is missing: CHECKPOINT is a folder" in capsys.readouterr().err
 
 

@@ -42,10 +42,11 @@ def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
     same = {one for one, other in zip(english, chinese, strict=True) if one == other}
     assert same <= {"", "curl", "Python"}
     page.reload()
-    expect(page.locator("h1:visible")).to_have_text("是否相接")
+    expect(page.locator("h1:visible")).to_have_text("下一句预测")
+    expect(page.locator("html")).to_have_attribute("lang", "zh")
     page.locator("#pair-first").fill("my own text")
     page.locator("#language").click()
-    expect(page.locator("h1:visible")).to_have_text("Do these follow")
+    expect(page.locator("h1:visible")).to_have_text("Next sentence")
     expect(page.locator("#pair-first")).to_have_value("my own text")
     assert translated(page) == english
 
@@ -72,12 +73,12 @@ def test_the_keyboard_reaches_everything_in_order(opened: Open) -> None:
     shown.assert_settled()
     page = shown.page
     names = []
-    for _ in range(12):
+    for _ in range(14):
         page.keyboard.press("Tab")
         names.append(page.evaluate("document.activeElement.textContent || document.activeElement.id"))
-    assert names[:4] == ["Skip to the content", "API reference", "Dark", "中文"]
-    assert names[4:9] == ["Fill the mask", "Do these follow", "What is it like", "Look inside", "Status"]
-    assert names[9:] == ["pair-first", "pair-second", "Swap"]
+    assert names[:5] == ["Skip to the content", "About this model", "API reference", "Dark", "中文"]
+    assert names[5:11] == ["Fill the mask", "Surprise", "Next sentence", "Similarity", "Look inside", "Status"]
+    assert names[11:] == ["pair-first", "pair-second", "Swap"]
     page.goto("about:blank")
     shown.open("pair")
     page.keyboard.press("Tab")
@@ -97,23 +98,98 @@ def test_a_refused_request_shows_the_services_error(opened: Open, bundled: httpx
     shown.page.locator("#pair-second").fill(long)
     shown.page.locator("#pair-second").press("Enter")
     card = shown.page.get_by_role("alert").locator("visible=true")
-    expect(card).to_contain_text("The service refused this request")
+    expect(card).to_contain_text("A text is too long for this model")
     expect(card).to_contain_text(refused.json()["error"])
     expect(card).to_contain_text("422 too_long")
-    assert ["422" in one for one in shown.reports] == [True]  # the browser's own report of the status
+    run, alert = (shown.page.locator(one).bounding_box() for one in (".primary:visible", ".error:visible"))
+    assert run
+    assert alert
+    assert 0 < alert["y"] - run["y"] < 150
+    assert {"422" in one for one in shown.reports} == {True}  # the browser's own report of the status
     shown.reports.clear()
     shown.assert_accessible()
 
 
-def test_a_busy_service_says_when_to_try_again(opened: Open) -> None:
+def test_a_busy_service_is_asked_again_after_a_countdown(opened: Open) -> None:
     shown = opened(View("zh"))
     body = json.dumps({"error": "the queue is full", "code": "overloaded", "request_id": "abc"})
     headers = {"retry-after": "7", "content-type": "application/json"}
-    shown.page.route("**/nsp", lambda route: route.fulfill(status=429, headers=headers, body=body))
+    refusals = [body, body]
+
+    def answer(route: Any) -> None:
+        if refusals:
+            route.fulfill(status=429, headers=headers, body=refusals.pop())
+        else:
+            route.continue_()
+
+    shown.page.route("**/nsp", answer)
+    shown.page.clock.install()
     shown.open("pair")
-    expect(shown.page.get_by_role("alert").locator("visible=true")).to_contain_text("服务繁忙，请在 7 秒后重试")
-    expect(shown.page.get_by_role("alert").locator("visible=true")).to_contain_text("请求 abc")
+    alert = shown.page.get_by_role("alert").locator("visible=true")
+    expect(alert).to_contain_text("服务繁忙，7 秒后自动重试")
+    expect(alert).to_contain_text("the queue is full")
+    expect(alert).to_contain_text("请求 abc")
+    shown.page.clock.run_for(3000)
+    expect(alert).to_contain_text("服务繁忙，4 秒后自动重试")
+    shown.page.clock.run_for(4000)
+    expect(alert).to_contain_text("服务繁忙，7 秒后自动重试")
+    shown.page.clock.run_for(7000)
+    expect(shown.page.locator(".verdict:visible")).to_be_visible()
+    expect(alert).to_have_count(0)
     shown.reports.clear()
+
+
+def test_what_is_typed_is_answered_without_a_click_and_in_the_address(opened: Open) -> None:
+    shown = opened()
+    shown.open("mask")
+    page = shown.page
+    shown.assert_settled()
+    page.locator("#mask-text").fill("")
+    page.locator("#mask-text").press_sequentially("A cat has four legs and a long ___.")
+    expect(page.locator(".candidate-word").first).to_have_text("tail")
+    expect(page.locator(".slot")).to_have_count(1)
+    expect(page.locator(".request code:visible")).to_contain_text("a long [MASK].")
+    page.locator("#mask-count").select_option("10")
+    expect(page.locator(".candidate")).to_have_count(10)
+    other = opened()
+    other.page.goto(page.url)
+    expect(other.page.locator("#mask-text")).to_have_value("A cat has four legs and a long ___.")
+    expect(other.page.locator(".candidate")).to_have_count(10)
+    expect(other.page.locator(".candidate-word").first).to_have_text("tail")
+    page.reload()
+    expect(page.locator(".candidate")).to_have_count(10)
+
+
+def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
+    shown = opened()
+    shown.open("pair")
+    shown.assert_settled()
+    failed: list[str] = []
+    shown.page.on("requestfailed", lambda request: failed.append(request.url))
+    held: list[Any] = []
+    shown.page.route("**/nsp", lambda route: route.continue_() if held else held.append(route))
+    shown.page.locator("#pair-second").press_sequentially(" And")
+    with shown.page.expect_event("requestfailed"):
+        shown.page.locator("#pair-second").press_sequentially(" then")
+    shown.assert_settled()
+    assert [url.rsplit("/")[-1] for url in failed] == ["nsp"]
+
+
+def test_the_answer_is_in_view_on_a_phone_after_run(opened: Open) -> None:
+    shown = opened(View(width=390))
+    shown.open("similar")
+    shown.assert_settled()
+    shown.page.locator("#similar-query").fill("It is snowing.")
+    shown.page.locator(".primary:visible").click()
+    expect(shown.page.locator(".neighbour").first).to_be_in_viewport()
+
+
+def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) -> None:
+    shown = opened()
+    shown.open("pair")
+    shown.page.get_by_text("About this model").click()
+    expect(shown.page.locator(".facts dd").first).to_have_text(str(bundled.get("/info").json()["limits"]["tokens"]))
+    expect(shown.page.locator(".bundled")).to_contain_text("packbert serve NAME")
 
 
 def test_a_service_that_cannot_be_reached(opened: Open) -> None:
@@ -134,7 +210,7 @@ def test_an_empty_text_is_asked_for_and_not_sent(opened: Open) -> None:
     shown.open("inside")
     shown.assert_settled()
     sent: list[Request] = []
-    shown.page.on("request", lambda request: sent.append(request))
+    shown.page.on("request", lambda request: sent.append(request) if request.method == "POST" else None)
     shown.page.locator("#inside-first").fill("  ")
     shown.page.locator("#inside-first").press("Enter")
     expect(shown.page.locator(".empty:visible")).to_have_text("Type a text first.")
@@ -154,7 +230,7 @@ def test_a_loading_model_is_waited_for(opened: Open) -> None:
     shown.page.goto(shown.url)
     expect(shown.page.get_by_role("status")).to_have_text("The model is loading …")
     shown.page.clock.run_for(1000)
-    expect(shown.page.locator(".tabs a")).to_have_count(5)
+    expect(shown.page.locator(".tabs a")).to_have_count(6)
 
 
 def test_texts_of_users_stay_text(opened: Open) -> None:
@@ -177,7 +253,7 @@ def test_no_text_can_become_html_and_nothing_is_sent_elsewhere(opened: Open) -> 
     shown = opened()
     requested: list[str] = []
     shown.page.on("request", lambda request: requested.append(request.url))
-    for panel in ("mask", "pair", "similar", "inside", "status"):
+    for panel in ("mask", "pair", "similar", "surprise", "inside", "status"):
         shown.open(panel)
     assert {httpx.URL(url).copy_with(raw_path=b"/") for url in requested} == {httpx.URL(shown.url + "/")}
     assert "TrustedHTML" in shown.page.evaluate(

@@ -1,7 +1,7 @@
 """Each panel's main action against the real service, in both languages, on a desk and on a phone, light and dark."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import httpx
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.conftest import Serve
+from tests.export.goldens import Artifact
 from tests.page.browser import VIEWS, Shown, View, show
 from tests.page.conftest import Open
 
@@ -53,13 +55,61 @@ def test_words_are_hidden_filled_and_compared(shown: Shown, view: View) -> None:
     expect(page.locator("#mask-text")).to_have_value(
         view.choose(f"December is the last month of the {word}.", f"这本书很有{word}思。")
     )
-    expect(page.locator(".empty:visible")).to_have_text(view.choose("Every mask is filled.", "所有空位都已填好。"))
+    expect(page.locator(".empty:visible")).to_have_text(view.choose("Every mask is filled.", "所有掩码都已填好。"))
 
     page.locator("#mask-text").fill(view.choose("A cat has four legs and a long [MASK].", "北京是中国的[MASK]都。"))
     page.locator("#mask-targets").fill(view.choose("river, tail", "河，首"))
     page.locator("#mask-targets").press("Enter")
     expect(page.locator(".candidate-word").first).to_have_text(view.choose("tail", "首"))
     expect(page.locator(".candidate")).to_have_count(2)
+
+
+@in_all_views
+def test_a_hidden_word_that_is_no_candidate_has_its_rank(shown: Shown, view: View, bundled: httpx.Client) -> None:
+    shown.open("mask")
+    page = shown.page
+    page.locator("#mask-targets").fill("")
+    page.locator("#mask-text").fill(view.choose("He sat on the old river.", "他坐在茶上。"))
+    page.locator(".word", has_text=view.choose("river", "茶")).click()
+    own = page.locator(".own")
+    expect(own.locator(".badge")).to_have_text(re.compile(view.choose(r"rank \d+", r"第 \d+ 位")))
+    text, word = page.locator("#mask-text").input_value(), view.choose("river", "茶")
+    (scored,) = bundled.post("/fill-mask", json={"inputs": text, "targets": word}).json()
+    share = float(own.locator(".figure").inner_text().rstrip(" %").lstrip("< "))
+    assert share == pytest.approx(100 * scored["score"], abs=0.06)
+    shown.assert_accessible()
+
+
+@in_all_views
+def test_all_masks_are_filled_together(shown: Shown, view: View, bundled: httpx.Client) -> None:
+    shown.open("mask")
+    page = shown.page
+    text = view.choose("He was born in [MASK] and died in [MASK].", "他在[MASK]学学习历[MASK]。")
+    page.locator("#mask-text").fill(text)
+    page.locator("#mask-joint").check()
+    expected = [one["sequence"] for one in bundled.post("/fill-mask", json={"inputs": text, "joint": True}).json()]
+    expect(page.locator(".candidate.joint .candidate-word")).to_have_text(expected)
+    shown.assert_accessible()
+    page.locator(".candidate.joint").first.click()
+    expect(page.locator("#mask-text")).to_have_value(expected[0])
+    page.locator("#mask-joint").uncheck()
+
+
+@in_all_views
+def test_words_are_coloured_by_their_surprise(shown: Shown, view: View, bundled: httpx.Client) -> None:
+    shown.open("surprise")
+    page = shown.page
+    texts = view.choose("He drinks a cup of sand.", "他喝一杯沙。"), view.choose("He drinks tea.", "他喝茶。")
+    page.locator("#surprise-first").fill(texts[0])
+    page.locator("#surprise-second").fill(texts[1])
+    expect(page.locator("#panel-surprise .tagged")).to_have_text(list(texts))
+    scored = bundled.post("/score", json={"inputs": list(texts)}).json()
+    words = [len({token["word"] for token in one["tokens"]}) for one in scored]
+    expect(page.locator("#panel-surprise .surprising")).to_have_count(sum(words))
+    expect(page.locator("#panel-surprise .surprising[aria-pressed=true]")).to_have_count(2)
+    page.locator("#panel-surprise .surprising").first.click()
+    expect(page.locator("#panel-surprise .result .bars").first).to_be_visible()
+    shown.assert_accessible()
 
 
 @in_all_views
@@ -137,9 +187,9 @@ def test_a_classifier_has_its_labels(opened: Open, view: View, classifier: httpx
     shown = opened(view, classifier)
     shown.page.goto(shown.url)
     expect(shown.page.locator(".tabs a")).to_have_text(
-        ["Labels", "What is it like", "Look inside", "Status"]
+        ["Labels", "Similarity", "Look inside", "Status"]
         if view.language == "en"
-        else ["分类", "与何相似", "查看内部", "状态"]
+        else ["分类", "语义相似度", "查看内部", "状态"]
     )
     shown.page.locator("#labels-text").fill("the cat")
     shown.page.locator("#labels-pair").fill("a dog")
@@ -176,6 +226,8 @@ def test_attention_is_drawn_between_the_tokens(opened: Open, view: View, bundled
     shown.page.locator("#inside-second").fill("")
     shown.page.locator("#inside-first").press("Enter")
     answer = bundled.post("/attention", json={"inputs": inputs, "layers": [0]}).json()
+    shown.page.locator("#inside-layer").select_option("0")
+    shown.page.locator(".heads button").first.click()  # the mean
     weights = np.array(answer["attention"][0])
     expect(shown.page.locator(".attention .from li")).to_have_text([piece["text"] for piece in answer["pieces"]])
     lines = shown.page.locator(".lines line")
@@ -185,9 +237,87 @@ def test_attention_is_drawn_between_the_tokens(opened: Open, view: View, bundled
     shown.page.locator(".attention .from button").nth(2).click()
     expect(lines).to_have_count(int((weights[1][2] >= LEAST_WEIGHT).sum()))
     shown.assert_accessible()
-    shown.page.locator("#attention-layer").select_option("rollout")
+    shown.page.locator("#inside-layer").select_option("rollout")
     expect(shown.page.locator(".heads")).to_have_count(0)
     code = shown.page.locator(".request code").locator("visible=true")
-    expect(code).to_contain_text("/tokenize")
-    shown.page.get_by_role("button", name="/attention").click()
     expect(code).to_contain_text('"reduce": "rollout"')
+
+
+@in_two_views
+def test_attention_opens_on_a_case_that_shows_something(opened: Open, view: View) -> None:
+    shown = opened(view)
+    shown.open("inside")
+    page = shown.page
+    if view.language == "en":
+        expect(page.locator(".attention .from [aria-pressed=true]")).to_have_text("it")
+        expect(page.locator(".attention .to li", has_text="dog").locator(".figure")).to_have_text(re.compile(r"^\d\d"))
+    page.locator(".attention .from li").nth(1).hover()
+    expect(page.locator(".attention .to .figure", has_text="%").first).to_be_visible()
+    page.locator(".attention .from button").nth(2).click()
+    page.locator("h1:visible").hover()
+    expect(page.locator(".attention .from [aria-pressed=true]")).to_have_count(1)
+    shown.assert_accessible()
+
+
+@pytest.fixture(scope="module")
+def of_questions(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
+
+
+@pytest.fixture(scope="module")
+def of_choices(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
+    return serve(exported("bert-choices").root, BERT_TOKEN_BUDGET="256")
+
+
+@in_two_views
+def test_an_answer_is_marked_in_its_text(opened: Open, view: View, of_questions: httpx.Client) -> None:
+    shown = opened(view, of_questions)
+    shown.open("answer")
+    context = "😀 My name is Clara and I live in Berkeley. " * 20
+    shown.page.locator("#answer-question").fill("Where do I live?")
+    shown.page.locator("#answer-context").fill(context)
+    body = {"question": "Where do I live?", "context": context, "top_k": 3}
+    answers = of_questions.post("/answer", json=body).json()
+    best = answers[0]
+    expect(shown.page.locator("mark")).to_have_text(context[best["start"] : best["end"]])
+    expect(shown.page.locator("#panel-answer .share > span:first-child")).to_have_text(
+        [one["answer"] for one in answers]
+    )
+    shown.assert_accessible()
+
+
+@in_two_views
+def test_choices_are_ranked(opened: Open, view: View, of_choices: httpx.Client) -> None:
+    shown = opened(view, of_choices)
+    shown.open("choose")
+    shown.page.locator("#choose-prompt").fill("the cat")
+    shown.page.locator("#choose-lines").fill("a dog\nthe mat\nit rains")
+    body = {"prompt": "the cat", "choices": ["a dog", "the mat", "it rains"]}
+    found = [one["choice"] for one in of_choices.post("/choose", json=body).json()]
+    expect(shown.page.locator("#panel-choose .share > span:first-child")).to_have_text(found)
+    shown.assert_accessible()
+
+
+@in_two_views
+def test_texts_are_reranked(opened: Open, view: View, cross_encoder: httpx.Client) -> None:
+    shown = opened(view, cross_encoder)
+    shown.open("rerank")
+    shown.page.locator("#rerank-query").fill("the cat")
+    shown.page.locator("#rerank-lines").fill("a dog\nthe mat\nit rains")
+    texts = ["a dog", "the mat", "it rains"]
+    ranked = cross_encoder.post("/rerank", json={"query": "the cat", "texts": texts}).json()
+    names = shown.page.locator("#panel-rerank .share > span:first-child")
+    expect(names).to_have_text([texts[one["index"]] for one in ranked])
+    shown.assert_accessible()
+
+
+@in_two_views
+def test_labels_of_ones_own_are_scored(opened: Open, view: View, entailment: httpx.Client) -> None:
+    shown = opened(view, entailment)
+    shown.open("zero_shot")
+    shown.page.locator("#zero_shot-text").fill("the cat sat on the mat")
+    shown.page.locator("#zero_shot-labels").fill("animals, weather")
+    body = {"inputs": "the cat sat on the mat", "candidate_labels": ["animals", "weather"]}
+    labels = entailment.post("/predict", json=body).json()["labels"]
+    expect(shown.page.locator("#panel-zero_shot .share > span:first-child")).to_have_text(labels)
+    shown.assert_accessible()

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
-from packbert.service.errors import OutOfMemory
+from packbert.service.errors import OutOfMemory, ServiceError
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.request import InferenceQueue, Request
 
 T = TypeVar("T")
 
@@ -116,19 +116,40 @@ class FakeRunner:
 
 
 class WholeQueue(ABC):
-    """An InferenceQueue that collects a request in parts and submits it as a whole."""
+    """An InferenceQueue that answers a request as soon as it has all of its sequences."""
 
     @abstractmethod
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult: ...
+    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]: ...
 
-    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> RequestInParts:  # noqa: ARG002
-        work: list[Tokens] = []
-        return RequestInParts(
-            ended=asyncio.get_running_loop().create_future(),
-            append=lambda part, _: work.extend(part),
-            finish=lambda: self.submit(work, timeout_seconds=timeout_seconds),
-            withdraw=lambda: None,
-        )
+    def check_admission(self, tokens: int) -> None: ...  # noqa: B027 - refuses none
+
+    def close(self, reason: str) -> None: ...  # noqa: B027 - nothing waits
+
+    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+        request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
+        request.queue, request.ended = self, asyncio.get_running_loop().create_future()
+        self._answer(request)
+        return request
+
+    def append(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
+        request.extend(work, reserved)
+        self._answer(request)
+
+    def withdraw(self, request: Request) -> None:
+        request.ended.cancel()
+
+    def _answer(self, request: Request) -> None:
+        if request.missing:
+            return
+        try:
+            request.rows = self.answer(request.work, request.deadline)
+            request.end()
+        except ServiceError as error:
+            request.end(error)
+
+
+async def submit(queue: InferenceQueue, work: Sequence[Tokens], timeout_seconds: float = 60.0) -> Request:
+    return await queue.begin(work, timeout_seconds=timeout_seconds).finish()
 
 
 def make_queue(

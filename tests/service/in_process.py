@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 import httpx
 
-from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
 from packbert.service.observability import Metrics
-from packbert.service.scheduling.request import InferenceResult
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults, root_task
@@ -30,12 +29,10 @@ class RunnerQueue(WholeQueue):
     def __init__(self, runner: ModelRunner) -> None:
         self.runner = runner
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
         rows, _ = self.runner.run_sync(work)
         assert all(rows)
-        return InferenceResult(
-            rows=[row for row in rows if row is not None], queue_seconds=0.0, forward_seconds=timeout_seconds
-        )
+        return [row for row in rows if row is not None]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from packbert.service import errors
 from packbert.service.errors import ServiceError
 from packbert.service.observability import REASONS, TASKS, Metrics, aggregate, register_state, render
-from packbert.service.observability.cells import REQUEST_SECONDS
+from packbert.service.observability.series import REQUEST_SECONDS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
@@ -85,14 +85,15 @@ def test_a_histogram_of_requests_is_what_the_library_would_write() -> None:
     for seconds in (0.0, 0.0005, *REQUEST_SECONDS, 0.06, 1000.0):
         theirs.labels("embed").observe(seconds)
         answer(metrics, seconds)
-    expected = values_of(generate_latest(registry).decode())
+    written = values_of(generate_latest(registry).decode())
+    expected = {name: value for name, value in written.items() if "_created" not in name}
     assert len(expected) > len(REQUEST_SECONDS)
     assert {name: value for name, value in render_metrics(metrics).items() if name in expected} == expected
 
 
 def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(tmp_path: Path) -> None:
     one, other = Metrics("api-0", tmp_path), Metrics("api-1", tmp_path)
-    (tmp_path / "api-2.requests").touch()  # of a process that is starting
+    (tmp_path / "api-2.values").touch()  # of a process that is starting
     for metrics in (one, other, other):
         answer(metrics)
     one.cells[0] += 1  # in flight when the process ends
@@ -105,6 +106,31 @@ def test_the_requests_of_all_processes_are_summed_and_those_of_ended_ones_stay(t
     assert (values["bert_request_texts_sum"], values["bert_response_bytes_sum"]) == (8, 3600)
     in_flight = [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")]
     assert in_flight == [0, 1]
+
+
+def test_labels_that_are_not_known_from_the_start_are_summed_and_continued(tmp_path: Path) -> None:
+    one, other = Metrics("api-0", tmp_path), Metrics("api-1", tmp_path)
+    one.refused("embed", 422, "invalid")
+    other.operational("/health", 200)
+    other.refused("embed", 422, "invalid")
+    one.tokenizing(2, 5000)  # when the process ends
+    replaced = Metrics("api-0", tmp_path)
+    replaced.operational("/health", 503)
+    replaced.refused("embed", 422, "invalid")
+    values = values_of(aggregate(tmp_path).decode())
+    assert values['bert_requests_total{status="422",task="embed"}'] == 3
+    assert [values[f'bert_operational_requests_total{{path="/health",status="{n}"}}'] for n in (200, 503)] == [1, 1]
+    assert (values["bert_tokenizing_requests"], values["bert_tokenizing_characters"]) == (0, 0)
+
+
+def test_the_cells_have_room_for_thirty_statuses_of_every_task_and_of_fifty_paths() -> None:
+    metrics = Metrics()
+    for status in range(400, 430):
+        for task in TASKS:
+            metrics.refused(task, status, "invalid")
+        for path in range(50):
+            metrics.operational(f"/{path}", status)
+    assert sum("total{" in name for name in render_metrics(metrics)) > 30 * (len(TASKS) + 50)
 
 
 def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
@@ -139,7 +165,7 @@ def test_waiting_tokens_include_those_expected_from_tokenizing() -> None:
     async def story(time: FakeTime) -> None:
         batcher, metrics = Batcher(run=FakeRunner().run, queue=make_queue(), clock=time.clock), Metrics()
         metrics.observe_queue(batcher, "CPU", degraded=False)
-        request = batcher.begin(3, 300, timeout_seconds=1000.0)
+        request = batcher.begin((), sequences=3, tokens=300, timeout_seconds=1000.0)
         request.append([sequence(1)], 200)
         values = render_metrics(metrics)
         assert (values["bert_waiting_tokens"], values["bert_inflight_requests"]) == (204, 1)

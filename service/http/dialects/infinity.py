@@ -4,15 +4,14 @@ import time
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from packbert.service.backend import Backend
-from packbert.service.http.dialects.openai import Usage, VllmFields, new_id, truncation_fields, usage
+from packbert.service.http.dialects.openai import Usage, VllmFields, finish, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
-from packbert.service.http.responses import JSON
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.http.responses import json_response
+from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.inputs import NO_EFFECT, StringOrList, TruncationFields
 from packbert.service.tasks.pairs import score_labels
 from packbert.service.tasks.predict import Floats, Label
@@ -78,11 +77,7 @@ async def _classify(tasks: Tasks, request: ClassifyRequest, *, timeout_seconds: 
     result = await score_labels(tasks, as_list(request.input), fields, raw=raw, timeout_seconds=timeout_seconds)
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
     data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(result.value)), result.value)
-    kind = {"object": "list" if as_vllm else "classify"}
-    result.value = LongObject(
-        new_id("classify") | kind | {"model": tasks.manifest.name, "data": data, "usage": usage(result.tokens)}
-    )
-    return result
+    return finish(tasks, result, "classify", data, named="list" if as_vllm else "classify")
 
 
 def _rank(tasks: Tasks, _: int, scores: Floats) -> list[dict[str, Any]]:
@@ -125,4 +120,4 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
         "/models", response_model=InfinityModelsResponse, summary="infinity's list of models: the one that runs"
     )
     async def models_of_infinity() -> Response:
-        return Response(orjson.dumps({"object": "list", "data": [model]}), media_type=JSON)
+        return json_response({"object": "list", "data": [model]})

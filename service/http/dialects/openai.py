@@ -4,17 +4,17 @@ import base64
 import random
 import time
 import typing
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from packbert.service.backend import Backend
 from packbert.service.errors import Invalid, NotFound
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
-from packbert.service.http.responses import JSON, Floats
+from packbert.service.http.responses import Floats, json_response
 from packbert.service.tasks import embed
 from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
@@ -181,9 +181,14 @@ def as_base64_text(row: Floats) -> str:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-def new_id(kind: str) -> dict[str, Any]:
-    """What the responses of infinity and vLLM begin with."""
-    return {"id": f"{kind}-{random.getrandbits(64):016x}", "created": int(time.time())}
+def finish(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[Any], *, named: str = "list") -> TaskResult:
+    """The result with vLLM's and infinity's response, whose `object` is `named`."""
+    own = {"id": response_id(kind), "created": int(time.time()), "object": named}
+    return result.finish(LongObject(own, model=tasks.manifest.name, data=data, usage=usage(result.tokens)))
+
+
+def response_id(kind: str) -> str:
+    return f"{kind}-{random.getrandbits(64):016x}"  # names the response, no secret
 
 
 def usage(tokens: int) -> dict[str, int]:
@@ -217,10 +222,10 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
 
     @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: the one that runs")
     async def models() -> Response:
-        return Response(orjson.dumps({"object": "list", "data": [model]}), media_type=JSON)
+        return json_response({"object": "list", "data": [model]})
 
     @router.get("/v1/models/{name:path}", response_model=Model, summary="OpenAI's description of a model")
     async def retrieve_model(name: str) -> Response:
         if name != manifest.name:
             raise NotFound(f"there is no model {name!r}: this server runs {manifest.name}", code="model_not_found")
-        return Response(orjson.dumps(model), media_type=JSON)
+        return json_response(model)

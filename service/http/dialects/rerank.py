@@ -5,15 +5,14 @@ object, or a string. Their clients send `return_documents: true` unasked and fai
 without. So `true` adds no document; a request that names the form gets it.
 """
 
-import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
+from packbert.service.http.dialects.openai import response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
 from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
@@ -76,10 +75,8 @@ class RerankErrorBody(ErrorBody):
     detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
 
 
-def _write_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
-    return orjson.dumps(
-        service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
-    )
+def _rerank_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
+    return service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
 
 
 async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
@@ -120,11 +117,11 @@ def _build_response(
         results = [one | {"document": texts[one["index"]]} for one in results]
     return {
         "object": "rerank",
-        "id": f"rerank-{random.getrandbits(64):016x}",  # names the response, no secret
+        "id": response_id("rerank"),
         "model": model,
         "results": results,
         "data": results,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": usage(tokens),
         "meta": {"tokens": {"input_tokens": tokens}},
     }
 
@@ -137,7 +134,7 @@ def _route(operation: str) -> TaskSpec:
         list[TextScore] | RerankResponse,
         "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
         "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-        error_shape=ErrorShape(_write_error, RerankErrorBody),
+        error_shape=ErrorShape(_rerank_error, RerankErrorBody),
         operation=operation,
     )
 

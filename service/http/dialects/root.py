@@ -8,7 +8,6 @@ route.
 from collections.abc import Mapping
 from typing import Any, Self
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ConfigDict, Field, model_validator
@@ -19,7 +18,7 @@ from packbert.service.errors import ServiceError
 from packbert.service.http.dialects import native, rerank
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.page.routes import add_page_routes, open_page
-from packbert.service.http.responses import JSON
+from packbert.service.http.responses import json_response
 from packbert.service.http.validation import validate
 from packbert.service.settings import RootTask
 from packbert.service.tasks.answer import AnswerResponse, QuestionAndContext
@@ -50,8 +49,6 @@ SPECS: dict[RootTask, TaskSpec] = {
     "similarity": native.TEI_ROUTES["/similarity"],
     "tag": native.ROUTES["/tag"],
 }
-
-
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # that no other has
 OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
     SimilarityInputs: "similarity",
@@ -193,9 +190,9 @@ def add_get_routes(app: APIRouter, backend: Backend) -> None:
             if page is not None:
                 return await page.respond_home(request)
             return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path
-        return Response(orjson.dumps({"status": "ok"}), media_type=JSON, headers={"vary": "accept"})
+        return json_response({"status": "ok"}, headers={"vary": "accept"})
 
     @app.get("/ping", response_model=Status, summary="As /ready: SageMaker asks here whether to send requests")
     async def ping() -> Response:
         reason = await backend.ready()
-        return Response(orjson.dumps({"status": reason or "ready"}), 503 if reason else 200, media_type=JSON)
+        return json_response({"status": reason or "ready"}, 503 if reason else 200)

@@ -24,7 +24,7 @@ OPENAI_TYPES: dict[int, OpenAIErrorType] = {
 # text-embeddings-inference's names of errors; of all other statuses: Validation
 TEI_TYPES_BY_CODE = {"empty": "Empty", "tokenizer_failed": "Tokenizer"}
 TEI_TYPES_BY_STATUS = {429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
-
+MAX_DIGITS = 12  # of a number of bytes
 MAX_CHARACTERS = 2000  # of a message; our own longest sentence, of a 404, has 1,100
 
 
@@ -44,14 +44,15 @@ class OpenAIErrorBody(BaseModel):
 class ErrorShape:
     """How a dialect writes an error."""
 
-    form: Callable[[str, int, str, str, int | None], bytes]  # request id, status, message, code, index of the input
+    # of request id, status, message, code, index of the input
+    form: Callable[[str, int, str, str, int | None], dict[str, Any]]
     model: type[BaseModel]  # documents what `write` returns
 
     def write(self, request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
         """A message with a long value of the client's is cut in the middle: its end names the way out."""
         if len(message) > MAX_CHARACTERS:
             message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
-        return self.form(request_id, status, message, code, index)
+        return orjson.dumps(self.form(request_id, status, message, code, index))
 
 
 def service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
@@ -61,26 +62,15 @@ def service_error(request_id: str, status: int, message: str, code: str, index: 
     return content if index is None else content | {"index": index}
 
 
-def _write_service_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
-    return orjson.dumps(service_error(request_id, status, message, code, index))
-
-
-def openai_error(status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
+def openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = None if index is None else f"input.{index}"
     error = {"message": message, "type": kind, "param": param, "code": code}
     return {"error": error, "detail": message}
 
 
-def _write_openai_error(_request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
-    return orjson.dumps(openai_error(status, message, code, index))
-
-
-SERVICE_ERROR = ErrorShape(_write_service_error, ErrorBody)
-OPENAI_ERROR = ErrorShape(_write_openai_error, OpenAIErrorBody)
-
-
-MAX_DIGITS = 12  # of a number of bytes
+SERVICE_ERROR = ErrorShape(service_error, ErrorBody)
+OPENAI_ERROR = ErrorShape(openai_error, OpenAIErrorBody)
 
 
 @dataclass(frozen=True, slots=True)

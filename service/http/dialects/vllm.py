@@ -5,17 +5,15 @@ is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The error
 the fields `index` and `request_id` of this service's own errors.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
-import orjson
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import Usage, VllmFields, as_base64_text, new_id, truncation_fields, usage
+from packbert.service.http.dialects.openai import Usage, VllmFields, as_base64_text, finish, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 from packbert.service.http.responses import Floats
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import embed_texts
 from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, StringOrList
 from packbert.service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
@@ -98,9 +96,9 @@ class PoolingResponse(BaseModel):
     usage: Usage
 
 
-def _write_error(request_id: str, status: int, message: str, code: str, index: int | None) -> bytes:
+def _score_error(request_id: str, status: int, message: str, code: str, index: int | None) -> dict[str, Any]:
     own = {"request_id": request_id} if index is None else {"request_id": request_id, "index": index}
-    return orjson.dumps(openai_error(status, message, code, index) | own)
+    return openai_error(request_id, status, message, code, index) | own
 
 
 async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float) -> TaskResult:
@@ -113,7 +111,7 @@ async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float)
     raw = request.use_activation is False
     result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
-    return _finish(tasks, result, "score", data)
+    return finish(tasks, result, "score", data)
 
 
 async def _score_sentences(
@@ -161,7 +159,7 @@ async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: fl
         return {"index": index, "object": "pooling", "data": as_base64_text(row) if as_base64 else row}
 
     data = MadeList(show, range(len(rows)), rows)
-    return _finish(tasks, result, "pooling", data)
+    return finish(tasks, result, "pooling", data)
 
 
 def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
@@ -169,12 +167,6 @@ def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
     fields = truncation_fields(tasks, request) | {"dimensions": request.dimensions or None}
     stated = request.normalize if request.use_activation is None else request.use_activation
     return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
-
-
-def _finish(tasks: Tasks, result: TaskResult, kind: str, data: Sequence[dict[str, Any]]) -> TaskResult:
-    result.value = LongObject(new_id(kind), object="list", model=tasks.manifest.name, data=data)
-    result.value["usage"] = usage(result.tokens)
-    return result
 
 
 ROUTES = {
@@ -185,7 +177,7 @@ ROUTES = {
         ScoreResponse | LikelihoodResponse,
         "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
         "inputs: how likely texts are, by a pass of the masked-language model for each token",
-        error_shape=ErrorShape(_write_error, ScoreErrorBody),
+        error_shape=ErrorShape(_score_error, ScoreErrorBody),
     ),
     "/pooling": TaskSpec(
         "pooling",

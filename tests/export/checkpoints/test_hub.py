@@ -32,11 +32,13 @@ def hub() -> Iterator[FakeHub]:
         yield served
 
 
-def run(hub: FakeHub, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """`packbert export`, with `folder`/hub as the hub's cache."""
+def run(
+    hub: FakeHub, folder: Path, *arguments: str, command: str = "export", **more: str
+) -> subprocess.CompletedProcess[str]:
+    """`packbert export`, or another command, with `folder`/hub as the hub's cache."""
     environment = os.environ | hub.variables(folder / "hub") | more
-    command = [sys.executable, "-m", "packbert", "export", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    words = [sys.executable, "-m", "packbert", command, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
 
 
 def export_from(hub: FakeHub, folder: Path) -> str:
@@ -79,7 +81,7 @@ def test_a_broken_download_is_an_error_and_the_next_one_continues(hub: FakeHub, 
 
 
 def test_offline_the_error_says_what_is_missing_and_the_way_out(hub: FakeHub, tmp_path: Path) -> None:
-    finished = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    finished = run(hub, tmp_path, REPOSITORY, HF_HUB_OFFLINE="1", command="download")
     assert finished.returncode == 2
     assert f"it is not, or not completely, in {tmp_path / 'hub' / 'hub'}, and HF_HUB_OFFLINE is set" in finished.stderr
     assert "run `packbert download` with this name where there is a network, and copy HF_HOME here" in finished.stderr
@@ -87,18 +89,18 @@ def test_offline_the_error_says_what_is_missing_and_the_way_out(hub: FakeHub, tm
 
 def test_what_was_downloaded_is_enough_offline(hub: FakeHub, tmp_path: Path) -> None:
     del hub.files["modules.json"]
-    folder = run(hub, tmp_path, "download", REPOSITORY).stdout.strip()
+    folder = run(hub, tmp_path, REPOSITORY, command="download").stdout.strip()
     assert (Path(folder) / "config.json").is_file()
-    offline = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    offline = run(hub, tmp_path, REPOSITORY, HF_HUB_OFFLINE="1", command="download")
     assert offline.stdout.strip() == folder
 
 
 def test_a_folder_that_another_program_downloaded_in_part_is_not_a_plain_bert(hub: FakeHub, tmp_path: Path) -> None:
-    folder = Path(run(hub, tmp_path, "download", REPOSITORY).stdout.strip())
+    folder = Path(run(hub, tmp_path, REPOSITORY, command="download").stdout.strip())
     (folder / "modules.json").unlink()  # transformers never downloads it
     for listing in (folder.parent.parent / "trees").glob("*"):  # of newer versions of huggingface_hub
         listing.unlink()
-    offline = run(hub, tmp_path, "download", REPOSITORY, HF_HUB_OFFLINE="1")
+    offline = run(hub, tmp_path, REPOSITORY, HF_HUB_OFFLINE="1", command="download")
     assert offline.returncode == 2
     assert "does not know whether it has modules.json" in offline.stderr
 
@@ -114,20 +116,20 @@ def test_a_folder_that_another_program_downloaded_in_part_is_not_a_plain_bert(hu
 )
 def test_what_the_hub_refuses_has_a_way_out(name: str, token: str, sentence: str, hub: FakeHub, tmp_path: Path) -> None:
     hub.token = "right"
-    finished = run(hub, tmp_path, "download", name, **({"HF_TOKEN": token} if token else {}))
+    finished = run(hub, tmp_path, name, **({"HF_TOKEN": token} if token else {}), command="download")
     assert finished.returncode == 2
     assert sentence in finished.stderr
 
 
 def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
     hub.token = "right"
-    assert run(hub, tmp_path, "download", REPOSITORY, HF_TOKEN="right").returncode == 0
+    assert run(hub, tmp_path, REPOSITORY, HF_TOKEN="right", command="download").returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_download_ends_at_once(number: int, hub: FakeHub, tmp_path: Path) -> None:
     hub.stall = "model.safetensors"
-    words = [sys.executable, "-m", "packbert", "export", "download", REPOSITORY]
+    words = [sys.executable, "-m", "packbert", "download", REPOSITORY]
     environment = os.environ | hub.variables(tmp_path / "hub")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         hub.stalled.wait()

@@ -129,7 +129,7 @@ def test_without_modules_exports_and_names_what_was_left_out(
     ).folder
     assert main([str(folder), str(tmp_path / "artifact")]) == 2
     assert "sentence_transformers.models.CNN, is not computed" in capsys.readouterr().err
-    assert main(["describe", str(folder)]) == 2
+    assert main([str(folder)], "describe") == 2
     assert "CNN, is not computed" in capsys.readouterr().out
     assert main([str(folder), str(tmp_path / "artifact"), "--without-modules"]) == 0
     said = capsys.readouterr().out

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import onnx_ir as ir
-from onnx import defs
+import onnx
+from onnx import AttributeProto, TensorProto, defs
 
-from packbert.model_export.graph.builder import OPSET
+from packbert.model_export.graph.builder import OPSET, GraphBuilder
 
-BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
+BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+Types = dict[str, int]  # of values, by their names, as TensorProto numbers them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,36 +23,33 @@ class NodeKind:
     types: tuple[str, ...]  # of the inputs; "" for one that is left out
 
 
-def node_kinds(graph: ir.Graph) -> set[NodeKind]:
-    """Of all nodes, those of loops included. Raises AssertionError where the type of a value is not known."""
-    known: dict[ir.Value, ir.DataType] = {}
-    return set(_kinds(graph, known))
+def node_kinds(g: GraphBuilder) -> set[NodeKind]:
+    """Of all nodes, those of loops included. Raises KeyError where the type of a value is not known."""
+    with TemporaryDirectory() as folder:
+        g.save(path := Path(folder) / "model.onnx")
+        return set(_kinds(onnx.load(path).graph, {}))
 
 
-def _kinds(graph: ir.Graph, known: dict[ir.Value, ir.DataType]) -> Iterator[NodeKind]:
-    for node in graph:
-        types = [None if value is None else _type(value, known) for value in node.inputs]
-        names = tuple("" if one is None else one.name.lower() for one in types)
+def _kinds(graph: onnx.GraphProto, outer: Types) -> Iterator[NodeKind]:
+    known = outer | {one.name: one.type.tensor_type.elem_type for one in graph.input}
+    known |= {one.name: one.data_type for one in graph.initializer}
+    for node in graph.node:
+        types = [known[name] if name else None for name in node.input]
+        names = tuple("" if one is None else TensorProto.DataType.Name(one).lower() for one in types)
         version = 1 if node.domain else defs.get_schema(node.op_type, OPSET, node.domain).since_version
         yield NodeKind(node.domain, node.op_type, version, names)
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _kinds(attribute.as_graph(), known)
-        known.update(zip(node.outputs, _results(node, types), strict=False))
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _kinds(attribute.g, known)
+        known.update(zip(node.output, _results(node, types), strict=False))
 
 
-def _type(value: ir.Value, known: dict[ir.Value, ir.DataType]) -> ir.DataType:
-    found = value.dtype or known.get(value)
-    assert found is not None, value.name
-    return found
-
-
-def _results(node: ir.Node, types: list[ir.DataType | None]) -> list[ir.DataType]:
+def _results(node: onnx.NodeProto, types: list[int | None]) -> list[int]:
     """The types of the outputs, as the operators of ONNX and of ONNX Runtime define them."""
     present = [one for one in types if one is not None]
     match node.op_type:
         case "Cast":
-            return [ir.DataType(node.attributes["to"].as_int())]
+            return [next(one.i for one in node.attribute if one.name == "to")]
         case "Equal":
             return [BOOL]
         case "NonZero":
@@ -58,7 +59,7 @@ def _results(node: ir.Node, types: list[ir.DataType | None]) -> list[ir.DataType
         case "Where":
             return [present[1]]
         case "EmbedLayerNormalization":
-            return [next(one for one in present if one.is_floating_point()), ir.DataType.INT32]
+            return [next(one for one in present if one in FLOATS), TensorProto.INT32]
         case "Loop":
             return present[1:]  # the condition is left out
     return present[:1]

@@ -29,7 +29,7 @@ def kinds_of_graphs(checkpoint: Path, *, packed: bool) -> set[NodeKind]:
     kinds: set[NodeKind] = set()
     for precision in ("fp32", "fp16"):
         built = build_graph(Checkpoint(checkpoint), precision, "cuda")
-        model, attention = (node_kinds(one._graph) for one in (built.graph, built.attention))
+        model, attention = (node_kinds(one) for one in (built.graph, built.attention))
         operators = {kind.operator for kind in model}
         assert ("PackedMultiHeadAttention" in operators) == packed
         assert not operators & ON_HOST
@@ -80,7 +80,7 @@ def test_a_node_without_a_kernel_is_found_in_the_body_of_a_loop_too() -> None:
     start = {g.constant(np.zeros(3, np.int32)): "int32"}
     g.loop(count, start, lambda _, last: [g.op("Add", last[0], g.op("GatherND", last[0], pairs))])
     g.op("Sin", g.input("x", "float32", ["n"]))
-    assert {(kind.operator, kind.types) for kind in without_kernel(node_kinds(g._graph))} == {
+    assert {(kind.operator, kind.types) for kind in without_kernel(node_kinds(g))} == {
         ("GatherND", ("int32", "int64")),
         ("Sin", ("float",)),
     }

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 from packbert.model_export.graph.builder import GraphBuilder
 from packbert.model_export.graph.linear import Quantized, multiply, quantize_above
@@ -43,7 +43,7 @@ def test_products_of_codes_are_exact_on_every_processor(kind: str, rows: int, tm
     if kind != "random":
         codes[:], weight[:, 1:] = 255, 127 if kind == "largest" else -127
     g = GraphBuilder()
-    x = g.op("Cast", g.input("x", "int32", ["rows", 768]), to=int(ir.DataType.UINT8))
+    x = g.op("Cast", g.input("x", "int32", ["rows", 768]), to=TensorProto.UINT8)
     quantized = Quantized(codes=x, scale=g.constant(np.float32(1)), zero_point=128)
     stored = LazyWeight((48, 768), lambda: weight.astype(np.float32))
     g.output("products", multiply(g, quantized, stored), "float32", ["rows", 48])

@@ -1,8 +1,6 @@
 """No silent fallback: BERT_DEVICE=cuda without a usable GPU stops the start; auto warns and serves on the CPU."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +23,7 @@ from packbert.service.errors import DeviceError, InferenceFailed
 from packbert.service.scheduling.cores import Concurrency
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden
+from tests.serving import fail_to_serve
 
 BERT = GOLDEN / "bert"
 
@@ -45,21 +44,8 @@ def runner(both: Path) -> Iterator[ModelRunner]:
     opened.close()
 
 
-def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A start that is expected to fail; the machine's GPUs are hidden from it."""
-    environment = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": ""} | settings
-    return subprocess.run(
-        [sys.executable, "-m", "packbert", "serve"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both: Path) -> None:
-    finished = start({"BERT_ARTIFACT": str(both), "BERT_DEVICE": "cuda"})
+    finished = fail_to_serve({"BERT_ARTIFACT": str(both), "BERT_DEVICE": "cuda"})
     assert finished.returncode == 2
     assert "BERT_DEVICE is cuda, but the GPU cannot be used: " in finished.stderr
     assert any(word in finished.stderr for word in ("driver", "library", "provider", "device is detected"))
@@ -67,10 +53,10 @@ def test_cuda_that_cannot_be_used_stops_the_start_and_names_what_is_missing(both
 
 def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(both: Path, tmp_path: Path) -> None:
     shutil.copytree(both / "cuda", tmp_path / "artifact" / "cuda")
-    finished = start({"BERT_ARTIFACT": str(tmp_path / "artifact")})
+    finished = fail_to_serve({"BERT_ARTIFACT": str(tmp_path / "artifact")})
     assert finished.returncode == 2
     assert "export one with --device cpu too" in finished.stderr
-    explicit = start({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
+    explicit = fail_to_serve({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
     assert explicit.returncode == 2
     assert "holds no artifact for cpu, only one for cuda" in explicit.stderr
 

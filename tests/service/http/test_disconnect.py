@@ -12,7 +12,7 @@ def test_a_disconnect_cancels_the_work_at_once() -> None:
     async def story(time: FakeTime) -> None:
         connection = ClientConnection()
         asyncio.get_running_loop().call_later(3, connection.on_disconnect)
-        with pytest.raises(ClientDisconnected), connection.cancel_on_disconnect():
+        with pytest.raises(ClientDisconnected), connection:
             await asyncio.sleep(1000)
         assert time.now == 3.0
         assert len(asyncio.all_tasks()) == 1
@@ -25,7 +25,7 @@ def test_work_does_not_start_after_a_disconnect() -> None:
     async def story(_: FakeTime) -> None:
         connection, started = ClientConnection(), []
         connection.on_disconnect()
-        with pytest.raises(ClientDisconnected), connection.cancel_on_disconnect():
+        with pytest.raises(ClientDisconnected), connection:
             started.append(1)
         assert not started
 
@@ -35,7 +35,7 @@ def test_work_does_not_start_after_a_disconnect() -> None:
 def test_a_disconnect_after_the_work_cancels_nothing() -> None:
     async def story(_: FakeTime) -> None:
         connection = ClientConnection()
-        with connection.cancel_on_disconnect():
+        with connection:
             await settle()
         connection.on_disconnect()
         await settle()
@@ -45,7 +45,7 @@ def test_a_disconnect_after_the_work_cancels_nothing() -> None:
 
 def test_an_error_of_the_work_is_raised() -> None:
     async def story(_: FakeTime) -> None:
-        with pytest.raises(ValueError, match="why"), ClientConnection().cancel_on_disconnect():
+        with pytest.raises(ValueError, match="why"), ClientConnection():
             raise ValueError("why")
 
     play(story)
@@ -54,7 +54,7 @@ def test_an_error_of_the_work_is_raised() -> None:
 def test_a_cancellation_without_a_disconnect_stays_a_cancellation() -> None:
     async def story(_: FakeTime) -> None:
         async def work() -> None:
-            with ClientConnection().cancel_on_disconnect():
+            with ClientConnection():
                 await asyncio.sleep(1000)
 
         task = asyncio.create_task(work())

@@ -20,7 +20,6 @@ from packbert.service.http.app import TASKS, create_app, task_routes
 from packbert.service.http.body import INLINE_BYTES, start_thread
 from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.scheduling.request import InferenceResult
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
@@ -56,11 +55,11 @@ VALID = {"strings", "pairs", "a string", "escapes"}  # where small, some routes 
 class FullQueue(WholeQueue):
     """Refuses the requests that come so far."""
 
-    async def submit(self, work: Any, *, timeout_seconds: float) -> InferenceResult:
-        raise Overloaded(f"{len(work)} sequences, {timeout_seconds} s")
+    def answer(self, work: Any, timeout_seconds: float) -> list[Any]:
+        raise NotImplementedError
 
-    def begin(self, sequences: int, tokens: int, *, timeout_seconds: float) -> Any:
-        raise Overloaded(f"{sequences} sequences, {tokens} tokens, {timeout_seconds} s")
+    def begin(self, work: Any, *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Any:
+        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {timeout_seconds} s")
 
 
 class Turns(selectors.DefaultSelector):

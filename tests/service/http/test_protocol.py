@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from uvicorn.server import ServerState
 
 from packbert.service.http import connection as connection_module
 from packbert.service.http.limits import BufferedBytes, ConnectionLimits
@@ -59,9 +58,7 @@ class Client:
         self.may_respond.set()
         self.fails = self.answers_early = False
         self.transport = FakeTransport()
-        self.protocol = connection_module.Connection.bind(self.app, limits)(
-            config=None, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
-        )
+        self.protocol = connection_module.Connection(self.app, limits)
         self.protocol.connection_made(self.transport)
 
     async def app(
@@ -244,6 +241,15 @@ def test_endless_trailers_get_431(trailer: bytes) -> None:
     play_connection(story, rejections=[(431, "headers_too_large")])
 
 
+def test_an_endless_extension_of_a_chunk_gets_431() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(CHUNKED.removesuffix(b"0\r\n") + b"1;x=", *[b"v" * 90] * 13)
+        assert connection.statuses == [431]
+        assert connection.transport.closed
+
+    play_connection(story, rejections=[(431, "headers_too_large")])
+
+
 def test_trailers_are_not_passed_on_as_headers() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(CHUNKED + b"x-request-id: mine\r\n\r\n", GET)
@@ -358,7 +364,7 @@ def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
 
 def test_an_answer_that_waits_for_its_reader_is_counted_until_it_is_read_or_dropped() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
-        buffered = type(connection.protocol).limits.buffered
+        buffered = connection.protocol.limits.buffered
         connection.transport.unread = 5000
         connection.protocol.pause_writing()
         assert list(buffered.unsent.values()) == [5000]
@@ -446,7 +452,7 @@ def test_while_draining_each_connection_closes_after_its_next_response() -> None
     async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(GET)
         assert not connection.transport.closed
-        type(connection.protocol).limits.closing = True
+        connection.protocol.limits.closing = True
         await connection.send(GET)
         assert connection.statuses == [200, 200]
         assert connection.transport.written.count(b"connection: close") == 1
@@ -470,7 +476,7 @@ def test_a_connection_closes_after_the_response_pending_when_draining_began() ->
 
 def test_a_request_that_has_arrived_and_was_not_read_when_the_port_closes_is_answered() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
-        type(connection.protocol).limits.closing = True
+        connection.protocol.limits.closing = True
         connection.transport.sockets[1].sendall(GET)
         connection.protocol.shutdown()
         assert not connection.transport.closed
@@ -614,7 +620,7 @@ def test_a_request_that_was_answered_before_its_body_is_closed_without_another_r
 
 def test_a_connection_in_the_reserve_answers_probes_only_and_closes() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
-        limits = type(connection.protocol).limits
+        limits = connection.protocol.limits
         connection.protocol.in_reserve = True
         limits.is_over, limits.probes = lambda: True, frozenset({"/health"})
         await connection.send(GET.replace(b"/health", b"/health?x=1"))
@@ -623,7 +629,7 @@ def test_a_connection_in_the_reserve_answers_probes_only_and_closes() -> None:
     play_connection(story)
 
     async def refused(connection: Client, _: FakeTime) -> None:
-        limits = type(connection.protocol).limits
+        limits = connection.protocol.limits
         connection.protocol.in_reserve = True
         limits.is_over, limits.most = lambda: True, 7
         await connection.send(POST)
@@ -647,7 +653,7 @@ def test_a_connection_leaves_the_reserve_when_another_has_ended() -> None:
 
 def test_unfinished_requests_are_listed_by_what_is_missing() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
-        limits, protocol = type(connection.protocol).limits, connection.protocol
+        limits, protocol = connection.protocol.limits, connection.protocol
 
         def listed() -> tuple[bool, bool]:
             return protocol in limits.heads, protocol in limits.bodies
@@ -677,7 +683,7 @@ def test_unfinished_requests_are_listed_by_what_is_missing() -> None:
 def test_a_connection_that_gives_way_says_why_and_does_not_count_any_more(sent: bytes, statuses: list[int]) -> None:
     async def story(connection: Client, _: FakeTime) -> None:
         ended: list[int] = []
-        type(connection.protocol).limits.on_connection_lost = lambda: ended.append(1)
+        connection.protocol.limits.on_connection_lost = lambda: ended.append(1)
         await connection.send(*[sent] * bool(sent))
         connection.protocol.give_way()
         await settle()

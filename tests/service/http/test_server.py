@@ -78,7 +78,7 @@ def test_half_sent_requests_keep_no_probe_waiting(bert_artifact: Path, half: str
         began = time.now
         assert (await ask_once(port, get("/health"))).status == 200
         assert time.now == began
-        assert len(server._connections) <= PLACES + RESERVE
+        assert len(server.limits.connections) <= PLACES + RESERVE
         for client in clients:
             client.close()
 
@@ -128,19 +128,33 @@ def test_a_full_server_closes_the_connection_that_has_been_idle_longest_for_a_ne
     async def story() -> None:
         backend: Any = OpenBackend(port=0, max_connections=2)
         server = server_module.build(backend.settings, backend)
-        server.config.load()
-        server.lifespan = server.config.lifespan_class(server.config)
-        await server.startup()
-        port = server.servers[0].sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        serving = asyncio.create_task(server.serve([listener]))
         clients = []
         for _ in range(3):
             clients.append(await asyncio.open_connection("127.0.0.1", port))
             assert await ask_health(*clients[-1]) == b"HTTP/1.1 200 OK"
         assert await clients[0][0].read() == b""
         assert await ask_health(*clients[1]) == b"HTTP/1.1 200 OK"
-        assert len(server.server_state.connections) == 2
+        assert len(server.limits.connections) == 2
         for _, writer in clients:
             writer.close()
-        await server.shutdown()
+        server.should_exit = True
+        await serving
 
     asyncio.run(story())
+
+
+def test_a_port_that_another_process_takes_meanwhile_ends_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    backend: Any = OpenBackend(port=0)
+    server = server_module.build(backend.settings, backend)
+    with socket.socket() as other, socket.socket() as own:
+        for each in (other, own):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        own.bind(other.getsockname())
+        other.listen()
+        asyncio.run(server.serve([own]))
+    assert server.failed
+    assert "cannot listen on 127.0.0.1:0 (BERT_HOST, BERT_PORT)" in caplog.text

@@ -71,20 +71,20 @@ def test_an_error_names_its_path_and_the_valid_alternatives(
 @pytest.mark.parametrize(
     ("path", "body", "hint"),
     [
-        ("/embed", {"inputs": "x", "normalise": True}, "(normalise: did you mean normalize?)"),
-        ("/embed", {"input": "x"}, "(input: did you mean inputs?)"),
-        ("/embed", {"text": "x"}, "(text: did you mean inputs?)"),
-        ("/nsp", {"sentences": ["x", "y"]}, "(sentences: did you mean inputs?)"),
-        ("/v1/embeddings", {"inputs": "x"}, "(inputs: did you mean input?)"),
-        ("/v1/embeddings", {"text": "x"}, "(text: did you mean input?)"),
-        ("/rerank", {"query": "x", "docs": ["y"]}, "(docs: did you mean documents?)"),
-        ("/embed", {"inputs": "x", "parameters": {"normalise": True}}, "(normalise: did you mean normalize?)"),
+        ("/embed", {"inputs": "x", "normalise": True}, "normalise: did you mean normalize?"),
+        ("/embed", {"input": "x"}, "input: did you mean inputs?"),
+        ("/embed", {"text": "x"}, "text: did you mean inputs?"),
+        ("/nsp", {"sentences": ["x", "y"]}, "sentences: did you mean inputs?"),
+        ("/v1/embeddings", {"inputs": "x"}, "inputs: did you mean input?"),
+        ("/v1/embeddings", {"text": "x"}, "text: did you mean input?"),
+        ("/rerank", {"query": "x", "docs": ["y"]}, "docs: did you mean documents?"),
+        ("/embed", {"inputs": "x", "parameters": {"normalise": True}}, "parameters.normalise: did you mean normalize?"),
     ],
 )
 def test_an_unknown_field_names_the_field_that_was_probably_meant(path: str, body: Any, hint: str) -> None:
     with pytest.raises(Invalid) as raised:
         parse(TASKS[path].request_model, json.dumps(body).encode())
-    assert hint in raised.value.message
+    assert raised.value.message.startswith(hint)
 
 
 def test_an_unknown_field_like_no_other_names_none() -> None:

@@ -33,7 +33,7 @@ def stop_exporter(process: subprocess.Popen[str]) -> int:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None:
         for child in children.read_text().split():
-            if b"model_export" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"--lifeline" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGSTOP)
                 return int(child)
     raise AssertionError(f"{process.args!r} ended without an exporter")

@@ -70,8 +70,8 @@ def test_a_sentence_after_an_unfinished_bar_is_found(show: Callable[[str], str])
 
 def test_a_missing_exporter_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter.check_exporter()
-    monkeypatch.setattr(exporter, "MODULES", ("numpy", "no_such_package.module"))
-    with pytest.raises(ModelError, match=r"no_such_package.module is missing; install packbert with the extra"):
+    monkeypatch.setattr(exporter, "PACKAGES", ("numpy", "no_such_package"))
+    with pytest.raises(ModelError, match=r"no_such_package is missing; install packbert with the extra"):
         exporter.check_exporter()
 
 

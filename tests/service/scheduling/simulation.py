@@ -9,7 +9,7 @@ import numpy as np
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Overloaded
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import QueuedRequest
+from packbert.service.scheduling.request import Request
 
 FOREVER = 1e9
 
@@ -46,7 +46,7 @@ class Simulation:
     rate: float
     now: float = 0.0
     busy_seconds: float = 0.0
-    requests: dict[QueuedRequest, Arrival] = field(default_factory=dict)
+    requests: dict[Request, Arrival] = field(default_factory=dict)
 
     def run(self, arrivals: Iterable[Arrival], *, until: float = FOREVER) -> None:
         """To the last answer, or to `until`. An arrival during a batch is admitted before the next batch forms."""
@@ -97,19 +97,19 @@ class Simulation:
                 self.requests.pop(request).ended = self.now
         return tokens
 
-    def bring_part(self, request: QueuedRequest, one: Arrival) -> None:
+    def bring_part(self, request: Request, one: Arrival) -> None:
         begin = len(request.work)
         part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
         expected = max(1, int(one.expected * sum(rest))) if rest else 0
         self.queue.extend(request, [tokens_of(n) for n in part], expected)
 
 
-def request_of(one: Arrival) -> QueuedRequest:
+def request_of(one: Arrival) -> Request:
     deadline = one.at + one.patience
     if not one.part:
-        return QueuedRequest([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=deadline)
+        return Request([tokens_of(n) for n in one.lengths], arrived=one.at, deadline=deadline)
     expected = max(1, int(one.expected * one.size))
-    return QueuedRequest([], arrived=one.at, deadline=deadline, missing=len(one.lengths), reserved=expected)
+    return Request([], arrived=one.at, deadline=deadline, missing=len(one.lengths), reserved=expected)
 
 
 def tokens_of(length: int) -> Tokens:

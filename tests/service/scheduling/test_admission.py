@@ -16,7 +16,7 @@ from packbert.service.errors import (
 )
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.request import Request
 from packbert.service.scheduling.watchdog import RequestCounts
 from tests.service.fakes import FakeRunner, FakeTime, play, sequence, settle
 from tests.service.scheduling.test_batcher import ask, serving
@@ -36,15 +36,15 @@ def run(story: Story, *, held: bool = False, queue: RequestQueue | None = None, 
     play(whole)
 
 
-def begin(batcher: Batcher, sequences: int, tokens: int, timeout: float = 1000.0) -> RequestInParts:
-    return batcher.begin(sequences, tokens, timeout_seconds=timeout)
+def begin(batcher: Batcher, sequences: int, tokens: int, timeout: float = 1000.0) -> Request:
+    return batcher.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout)
 
 
-def numbers_of(result: InferenceResult) -> list[int]:
+def numbers_of(result: Request) -> list[int]:
     return [int(row["cls"][0]) for row in result.rows]
 
 
-async def error_of(request: RequestInParts) -> ServiceError:
+async def error_of(request: Request) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
         await request.finish()
     return caught.value
@@ -216,3 +216,34 @@ def test_a_small_request_overtakes_one_whose_parts_arrive_one_by_one() -> None:
         await request.finish()
 
     run(story, per_token=0.01)
+
+
+def test_a_request_of_several_rounds_gets_the_rows_of_each_and_is_admitted_once() -> None:
+    async def story(batcher: Batcher, _: FakeRunner) -> None:
+        request = begin(batcher, 3, 12)
+        request.append([sequence(1), sequence(2)], 4)
+        assert [int(row["cls"][0]) for row in await request.next_rows()] == [1, 2]
+        assert batcher.queue.reserved == 4
+        request.append([sequence(3)], 0)
+        assert [int(row["cls"][0]) for row in await request.next_rows()] == [3]
+        await request.finish()
+        assert batcher.counts == RequestCounts(received=1, answered=1)
+
+    run(story)
+
+
+def test_what_ends_a_request_between_two_rounds_is_raised_where_its_rows_are_awaited() -> None:
+    async def story(batcher: Batcher, runner: FakeRunner) -> None:
+        runner.poisoned = {2}
+        failing, late = begin(batcher, 3, 12), begin(batcher, 3, 12, timeout=5.0)
+        failing.append([sequence(1), sequence(2)], 4)
+        with pytest.raises(InferenceFailed) as caught:
+            await failing.next_rows()
+        assert caught.value.index == 1
+        with pytest.raises(DeadlineExceeded):
+            await late.next_rows()
+        failing.withdraw()
+        late.withdraw()
+        assert batcher.counts == RequestCounts(received=2, failed=1, expired=1)
+
+    run(story)

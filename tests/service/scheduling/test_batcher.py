@@ -24,7 +24,7 @@ from packbert.service.errors import (
 from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, InferenceResult, NextBatch, Share
+from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
 
@@ -53,15 +53,15 @@ async def serving(
     assert batcher.queue.tokens == 0
 
 
-def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[InferenceResult]:
+def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[Request]:
     return asyncio.create_task(batcher.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
 
 
-def numbers(answer: InferenceResult) -> list[int]:
+def numbers(answer: Request) -> list[int]:
     return [int(row["cls"][0]) for row in answer.rows]
 
 
-async def outcomes(*tasks: asyncio.Task[InferenceResult]) -> list[list[int] | type[BaseException]]:
+async def outcomes(*tasks: asyncio.Task[Request]) -> list[list[int] | type[BaseException]]:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [type(r) if isinstance(r, BaseException) else numbers(r) for r in results]
 
@@ -91,9 +91,9 @@ def test_an_idle_batcher_runs_a_request_at_once() -> None:
 class CountingQueue(RequestQueue):
     calls = 0
 
-    def next_batch(self, now: float, share: Share = WHOLE_BUDGET) -> NextBatch:
+    def next_batch(self, now: float, selection: Selection = WHOLE_BUDGET) -> NextBatch:
         self.calls += 1
-        return super().next_batch(now, share)
+        return super().next_batch(now, selection)
 
 
 @pytest.mark.parametrize("concurrency", [Concurrency(1), Concurrency(2), PER_CORE])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packbert.service.errors import Overloaded, TooLarge
 from packbert.service.scheduling.cores import Concurrency, CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import QueuedRequest, SequenceJob
+from packbert.service.scheduling.request import Request, SequenceJob
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
 from tests.service.scheduling.simulation import tokens_of
 from tests.service.scheduling.test_batcher import ask, outcomes, serving
@@ -17,7 +17,7 @@ LENGTHS = [1, 10, 12, 63, 64, 65, 127, 128, 129, 256, 511, 512]
 
 
 def dispatch_until_empty(
-    draw: np.random.Generator, queue: RequestQueue, cores: int, bursts: list[list[QueuedRequest]]
+    draw: np.random.Generator, queue: RequestQueue, cores: int, bursts: list[list[Request]]
 ) -> int:
     """Admits a burst, dispatches for some steps, and so on; ends the runs in flight in any order. The batches taken."""
     sharing = CoreSharing(Concurrency(cores, per_core=True), queue)
@@ -33,26 +33,26 @@ def dispatch_until_empty(
                 except (Overloaded, TooLarge):
                     continue
         free = len(in_flight) < cores and not (in_flight and alone)
-        share = sharing.next(len(in_flight)) if free and queue.tokens else None
-        if share is None:
+        selection = sharing.next(len(in_flight)) if free and queue.tokens else None
+        if selection is None:
             if in_flight:
                 in_flight.pop(int(draw.integers(len(in_flight))))
             else:
                 assert not queue.tokens, "nothing runs and nothing is dispatched, though sequences are queued"
             continue
-        batch = queue.next_batch(now, share)
+        batch = queue.next_batch(now, selection)
         assert batch.jobs or batch.expired, "a dispatched batch took nothing, though sequences are queued"
         batches += 1
         if batch.jobs:
-            alone = not in_flight and (share.all_cores or not queue.tokens)
+            alone = not in_flight and (selection.all_cores or not queue.tokens)
             in_flight.append(batch.jobs)
     return batches
 
 
-def random_bursts(draw: np.random.Generator) -> list[list[QueuedRequest]]:
+def random_bursts(draw: np.random.Generator) -> list[list[Request]]:
     return [
         [
-            QueuedRequest(
+            Request(
                 [tokens_of(int(length)) for length in draw.choice(LENGTHS, int(draw.integers(1, 4)))],
                 arrived=0.0,
                 deadline=float(draw.choice([0.5, 2.0, 1e9], p=[0.05, 0.15, 0.8])),

@@ -8,14 +8,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
 from packbert.service.scheduling.queue import RECENT_BATCHES, RequestQueue
-from packbert.service.scheduling.request import NextBatch, QueuedRequest
+from packbert.service.scheduling.request import NextBatch, Request
 from tests.service.fakes import make_queue, sequence
 
 FOREVER = 1e9
 
 
-def request_of(*lengths: int, number: int = 0, arrived: float = 0.0, deadline: float = FOREVER) -> QueuedRequest:
-    return QueuedRequest([sequence(number, length) for length in lengths], arrived=arrived, deadline=deadline)
+def request_of(
+    *lengths: int, number: int = 0, arrived: float = 0.0, deadline: float = FOREVER, exclusive: bool = False
+) -> Request:
+    work = [sequence(number, length) for length in lengths]
+    return Request(work, arrived=arrived, deadline=deadline, exclusive=exclusive)
 
 
 def dispatched_tokens(batch: NextBatch) -> int:
@@ -26,7 +29,7 @@ def numbers(batch: NextBatch) -> list[int]:
     return [int(one.work[index].ids[0]) for one, index in batch.jobs]
 
 
-def admit(queue: RequestQueue, *requests: QueuedRequest) -> None:
+def admit(queue: RequestQueue, *requests: Request) -> None:
     for one in requests:
         queue.admit(one)
 
@@ -211,7 +214,7 @@ def test_check_admission_rejects_exactly_when_the_smallest_request_is_rejected()
 def test_an_exclusive_request_bypasses_the_queue_and_all_limits_in_its_own_batch() -> None:
     queue = make_queue(max_tokens=10)
     admit(queue, request_of(2, number=1), request_of(2, number=2))
-    queue.admit_exclusive(request_of(8, number=3))
+    queue.admit(request_of(8, number=3, exclusive=True))
     assert [numbers(queue.next_batch(0)) for _ in range(2)] == [[3], [1, 2]]
     assert queue.tokens == 0
 
@@ -227,7 +230,7 @@ def test_expired_requests_are_returned_separately_and_never_dispatched() -> None
 
 def test_a_request_in_parts_keeps_its_place_while_it_waits_for_sequences() -> None:
     queue = make_queue(token_budget=10)
-    early = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=2, reserved=8)
+    early = Request([], arrived=0.0, deadline=FOREVER, missing=2, reserved=8)
     admit(queue, early, request_of(9, number=2), request_of(9, number=3))
     assert numbers(queue.next_batch(0)) == [2]
     queue.extend(early, [sequence(1, 8)], 4)
@@ -239,7 +242,7 @@ def test_a_request_in_parts_keeps_its_place_while_it_waits_for_sequences() -> No
 
 def test_a_late_request_that_waits_for_sequences_holds_up_no_other_late_one() -> None:
     queue = make_queue(token_budget=16, max_wait_seconds=1.0, tokens_per_second=1000.0)
-    waiting = QueuedRequest([], arrived=0.0, deadline=FOREVER, missing=1, reserved=100)
+    waiting = Request([], arrived=0.0, deadline=FOREVER, missing=1, reserved=100)
     admit(queue, waiting, request_of(*[4] * 30, number=1), request_of(8, 8, number=2, arrived=1.0))
     assert numbers(queue.next_batch(2.0)) == [1, 1, 2]
     queue.extend(waiting, [sequence(0, 8)], 0)
@@ -249,9 +252,9 @@ def test_a_late_request_that_waits_for_sequences_holds_up_no_other_late_one() ->
 def test_exclusive_requests_are_first_one_after_another() -> None:
     queue = make_queue(token_budget=16)
     admit(queue, request_of(4, 4, number=1))
-    gone = request_of(4, number=2)
-    for one in (gone, request_of(4, number=3), request_of(4, number=4)):
-        queue.admit_exclusive(one)
+    gone, *others = (request_of(4, number=n, exclusive=True) for n in (2, 3, 4))
+    for one in (gone, *others):
+        queue.admit(one)
     assert queue.remove(gone)
     assert [numbers(queue.next_batch(0)) for _ in range(3)] == [[3], [4], [1, 1]]
 
@@ -274,7 +277,7 @@ def test_shrink_halves_the_batch_that_did_not_fit_the_memory() -> None:
     assert queue.token_budget == 1
 
 
-def retry_seconds(queue: RequestQueue, one: QueuedRequest) -> float | None:
+def retry_seconds(queue: RequestQueue, one: Request) -> float | None:
     """The seconds after which to retry; None when admitted."""
     try:
         queue.admit(one)
@@ -292,10 +295,10 @@ class QueueModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue = make_queue(token_budget=64, max_tokens=800, max_wait_seconds=3.0, tokens_per_second=100.0)
-        self.queued: list[QueuedRequest] = []
+        self.queued: list[Request] = []
         self.now = 0.0
-        self.turns: dict[QueuedRequest, int] = {}
-        self.missing: dict[QueuedRequest, list[int]] = {}  # the lengths that requests in parts are still to bring
+        self.turns: dict[Request, int] = {}
+        self.missing: dict[Request, list[int]] = {}  # the lengths that requests in parts are still to bring
 
     @rule(sizes=lengths, patience=st.floats(0.1, 20))
     def admit(self, sizes: Sequence[int], patience: float) -> None:
@@ -307,7 +310,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule(sizes=lengths, patience=st.floats(0.1, 20), expected=st.integers(1, 800))
     def admit_in_parts(self, sizes: list[int], patience: float, expected: int) -> None:
         deadline = self.now + patience
-        one = QueuedRequest([], arrived=self.now, deadline=deadline, missing=len(sizes), reserved=expected)
+        one = Request([], arrived=self.now, deadline=deadline, missing=len(sizes), reserved=expected)
         if expected <= self.queue.capacity(expected) and retry_seconds(self.queue, one) is None:
             self.queued.append(one)
             self.turns[one] = 0

@@ -7,7 +7,6 @@ import numpy as np
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact
-from packbert.service.scheduling.request import InferenceResult
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
@@ -19,12 +18,9 @@ class CountingQueue(WholeQueue):
     def __init__(self, width: int) -> None:
         self._width = width
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
         counts = [np.bincount(tokens.ids % self._width, minlength=self._width).astype(np.float32) for tokens in work]
-        rows: list[Row] = [
-            dict.fromkeys(tokens.outputs, count[None]) for tokens, count in zip(work, counts, strict=True)
-        ]
-        return InferenceResult(rows=rows, queue_seconds=0.0, forward_seconds=timeout_seconds)
+        return [dict.fromkeys(tokens.outputs, count[None]) for tokens, count in zip(work, counts, strict=True)]
 
 
 def tasks_with_vectors(artifact: Artifact, **fields: Any) -> Tasks:

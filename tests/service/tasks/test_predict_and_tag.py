@@ -9,12 +9,12 @@ import httpx
 import numpy as np
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
-from packbert.service.scheduling.request import InferenceResult
+from packbert.service.scheduling.request import InferenceQueue
 from packbert.service.settings import Settings
-from packbert.service.tasks.base import InferenceQueue, Limits, Tasks
+from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.predict import TagRequest
 from packbert.service.tasks.tag import tag
@@ -85,12 +85,8 @@ def test_tag_returns_a_list_for_one_text_and_a_list_of_lists_for_several(tagger:
 class ImmediateQueue(WholeQueue):
     """Answers at once: every token gets the first tag."""
 
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
-        return InferenceResult(
-            rows=[{"tags": np.zeros((len(tokens), 5), np.float32)} for tokens in work],
-            queue_seconds=0.0,
-            forward_seconds=timeout_seconds,
-        )
+    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
+        return [{"tags": np.zeros((len(tokens), 5), np.float32)} for tokens in work]
 
 
 @contextmanager
@@ -155,7 +151,7 @@ def test_an_error_in_a_window_has_the_index_of_its_text(exported: Callable[..., 
     """The third text has three windows: they are the sequences 2, 3 and 4 of the request, and the last one fails."""
 
     class FailingQueue(WholeQueue):
-        async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:
+        def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:
             assert len(work) == 5
             assert timeout_seconds <= 1
             raise InferenceFailed("the model failed", index=4)

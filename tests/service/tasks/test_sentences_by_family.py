@@ -21,6 +21,7 @@ from packbert.service.tasks.likelihood import score_sentences
 from packbert.service.tokenization.encoding import EncodeOptions
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.fakes import submit
 
 NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
@@ -187,7 +188,7 @@ async def check_chain(tasks: Tasks, body: dict[str, Any], candidates: list[dict[
         for mask in one["order"]:
             position = text.masks[mask]
             alone = Tokens(ids=ids.copy(), types=text.types, outputs=FILL, masks=tuple(still), top_k=body["beam"])
-            (row,) = (await tasks.queue.submit([alone], timeout_seconds=60)).rows
+            (row,) = (await submit(tasks.queue, [alone])).rows
             at = still.index(position)
             rank = row["top_ids"][at].tolist().index(one["tokens"][mask])
             log = float(row["top_logits"][at, rank]) - float(row["log_sum_exp"][at, 0])

@@ -8,10 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Unavailable
-from packbert.service.scheduling.request import InferenceResult
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
@@ -90,7 +89,7 @@ def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_art
     left: list[float] = []
 
     class ClosedQueue(WholeQueue):
-        async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> InferenceResult:  # noqa: ARG002
+        def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
             left.append(timeout_seconds)
             raise Unavailable("closed")
 

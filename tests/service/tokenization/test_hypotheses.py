@@ -16,7 +16,7 @@ LIMIT = 144
 OPTIONS = EncodeOptions(outputs=frozenset({"labels"}))
 LABELS = ("This example is cat.", "It is about the big river in the sun!", "我爱北京。")
 TEXTS = ("The cat sat on the mat.", "a", "dog " * 135, "The cat sat on the mat in Paris. " * 20)
-LONG = ("The dog walked to the river. " * 300, "The cat sat, and it was warm. " * 400)  # read in pieces
+LONG = ("The dog walked to the river. " * 300, "The cat sat, and it was warm. " * 400)  # of which a beginning is read
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "albert"])
@@ -45,7 +45,7 @@ def pairs(
 
 
 @pytest.mark.parametrize("truncate", ["right", "left"])
-@pytest.mark.parametrize("texts", [TEXTS, LONG], ids=["short", "in pieces"])
+@pytest.mark.parametrize("texts", [TEXTS, LONG], ids=["short", "long"])
 def test_pairs_are_those_of_the_library(tokenizer: Tokenizer, texts: Sequence[str], truncate: Direction) -> None:
     library = HFTokenizer.from_file(str(tokenizer.artifact.tokenizer))
     library.enable_truncation(LIMIT, strategy="only_first", direction=truncate)

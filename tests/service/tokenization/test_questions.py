@@ -32,7 +32,6 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
         assert '"add_prefix_space":true' in content
         opened._plain = HFTokenizer.from_str(content)
         opened._plain.encode_special_tokens = True
-        opened._cuts = type(opened._cuts).of(opened._plain)
         opened._splitter.tokenizer = opened._plain
     yield opened
     opened.close()
@@ -103,16 +102,6 @@ def test_windows_are_those_of_the_library(
     found, owners = windows(tokenizer, pair, limit=limit, stride=stride, align_to_words=align)
     assert rows(found) == expected
     assert owners == [0] * len(found)
-
-
-@pytest.mark.parametrize("align", [True, False])
-def test_a_context_of_one_long_word_after_another_in_pieces_keeps_its_words_apart(
-    tokenizer: Tokenizer, align: bool
-) -> None:
-    """Each piece of the text counts its words from 0, and each has one word here."""
-    pair = ("cat", " ".join(["a" * 6000] * 3))
-    expected = library_rows(tokenizer, pair, limit=LIMIT, stride=5, align=align)
-    assert rows(windows(tokenizer, pair, stride=5, align_to_words=align)[0]) == expected
 
 
 def test_the_default_stride_is_that_of_the_pipeline_where_the_question_leaves_room(tokenizer: Tokenizer) -> None:

@@ -13,8 +13,16 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, Text, longest_first
-from packbert.service.tokenization.tokenizer import CHUNK_CHARACTERS, Tokenizer, chunk_by_size
+from packbert.service.tokenization.encoding import (
+    INLINE_TEXTS,
+    Direction,
+    EncodedText,
+    EncodeOptions,
+    Text,
+    longest_first,
+)
+from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.tokens import describe_tokens
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
@@ -127,15 +135,6 @@ def test_both_sides_of_a_pair_are_cut_on_the_chosen_side_to_the_limit_of_the_mod
         assert ends == (one[:3] if direction == "right" else one[-3:])
 
 
-@given(sizes=st.lists(st.integers(0, 30_000), min_size=1, max_size=50))
-def test_chunks_have_every_text_once_in_order_and_exceed_their_size_only_for_a_single_long_text(
-    sizes: list[int],
-) -> None:
-    chunks = chunk_by_size(sizes)
-    assert [i for chunk in chunks for i in range(chunk.start, chunk.stop)] == list(range(len(sizes)))
-    assert all(sum(sizes[chunk]) <= CHUNK_CHARACTERS or sum(size > 0 for size in sizes[chunk]) == 1 for chunk in chunks)
-
-
 def test_a_long_request_gives_the_same_ids_in_chunks_as_at_once(tokenizer: Tokenizer) -> None:
     texts: list[Text] = [f"cat {'dog ' * (n % 90)}" for n in range(400)]
     at_once = tokenizer.encode_sync(texts, PLAIN, None)
@@ -171,6 +170,19 @@ def test_long_targets_and_long_decoding_do_not_block_the_event_loop(tokenizer: T
     assert (
         asyncio.run(turns_beside(tokenizer.decode(sequences[:1], skip_special_tokens=True))) == 1
     )  # a short one runs on the loop
+
+
+def test_many_short_texts_do_not_block_the_event_loop(tokenizer: Tokenizer) -> None:
+    """A text takes as long as many characters, even if it has one."""
+    for count in (INLINE_TEXTS, INLINE_TEXTS + 1):
+        few = count == INLINE_TEXTS
+        for work in (
+            tokenizer.encode(["a"] * count, MASKS, None),
+            tokenizer.word_ids(["a"] * count),
+            tokenizer.decode([[5]] * count, skip_special_tokens=True),
+            describe_tokens(tokenizer, ["a"] * count, special_tokens=True, masks=False),
+        ):
+            assert (asyncio.run(turns_beside(work)) == 1) == few
 
 
 def test_one_long_text_does_not_block_the_event_loop(tokenizer: Tokenizer) -> None:

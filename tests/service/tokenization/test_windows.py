@@ -175,10 +175,9 @@ def test_a_pair_is_one_window_or_an_error(tokenizer: Tokenizer) -> None:
     (text, (pair,)) = windows(tokenizer, "cat " * 300, ("cat", "dog"))  # type: ignore[arg-type]
     assert len(text) > 1
     assert pair.ids.tolist() == tokenizer.encode_sync([("cat", "dog")], SPANS, None)[0].ids.tolist()
-    for size, shown in ((300, r"\d+"), (4000, r"more than 144")):
-        with pytest.raises(Invalid, match=f"input is a pair of {shown} tokens; .*and a pair has no windows") as caught:
-            windows(tokenizer, "cat", ("cat " * size, "dog"))  # type: ignore[arg-type]
-        assert (caught.value.code, caught.value.index) == ("too_long", 1)
+    with pytest.raises(Invalid, match=r"input is a pair of [36]0\d tokens; .*and a pair has no windows") as caught:
+        windows(tokenizer, "cat", ("cat " * 300, "dog"))  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.index) == ("too_long", 1)
 
 
 def test_a_pair_that_fills_a_window_is_one_window(tokenizer: Tokenizer) -> None:

@@ -49,5 +49,5 @@ def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artif
         families = text_string_to_metric_families(scrape.text)  # type: ignore[no-untyped-call]
         assert {"bert_requests", "bert_queue_requests"} <= {family.name for family in families}
     exemplar = f'# {{trace_id="{TRACE}"}}' in scrape.text
-    assert exemplar is (processes == 0)  # prometheus_client keeps none where several processes count
+    assert exemplar is (processes == 0)  # several processes' counts are summed without them
     assert scrape.headers["content-type"].startswith("text/plain" if processes else "application/openmetrics-text")

@@ -178,7 +178,7 @@ def test_the_lines_of_a_request_name_its_trace(traced: Traced, caplog: pytest.Lo
     caplog.handler.addFilter(add_trace_id)
     try:
         traced.embed(NOT_SAMPLED)  # what the client calls it, whether there is a span or not
-        of_access_log = traced.connection.take_noted()
+        of_access_log = traced.connection.noted
         traced.backend.refusals.append(ValueError("unexpected"))  # type: ignore[arg-type]
         traced.embed(SAMPLED)
         logging.getLogger("service").warning("of no request")

@@ -27,12 +27,13 @@ from packbert.service.errors import (
 )
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import InferenceResult, RequestInParts
+from packbert.service.scheduling.request import Request
 from packbert.service.workers import messages
 from packbert.service.workers.child import open_pipe
 from packbert.service.workers.engine_client import EngineClient
 from packbert.service.workers.engine_worker import EngineWorker
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
+from tests.service.fakes import submit as submit_work
 
 GRACE_SECONDS = 10
 E = TypeVar("E", bound=ServiceError)
@@ -144,17 +145,15 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
-def submit(
-    client: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0
-) -> "asyncio.Task[InferenceResult]":
-    return asyncio.create_task(client.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
+def submit(client: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0) -> "asyncio.Task[Request]":
+    return asyncio.create_task(submit_work(client, [sequence(n, length) for n in numbers], timeout))
 
 
-def numbers_of(result: InferenceResult) -> list[int]:
+def numbers_of(result: Request) -> list[int]:
     return [int(row["cls"][0]) for row in result.rows]
 
 
-async def error_of(task: "asyncio.Task[InferenceResult]", kind: type[E]) -> E:
+async def error_of(task: "asyncio.Task[Request]", kind: type[E]) -> E:
     with pytest.raises(kind) as raised:
         await task
     assert type(raised.value) is kind
@@ -330,7 +329,7 @@ def test_the_engine_keeps_nothing_of_requests_that_are_cancelled_in_the_read_tha
                     task.cancel()
             assert numbers_of(await submit(client, 500)) == [500]
             await asyncio.sleep(0)
-            assert (connection._running, connection._in_parts) == ({}, {})
+            assert connection._requests == {}
 
     play(story)
 
@@ -368,7 +367,7 @@ def test_requests_get_503_when_the_engine_ends_and_its_replacement_is_found(tmp_
             assert await processes.stop_engine() == 0
             assert {type(r) for r in await asyncio.gather(running, waiting, return_exceptions=True)} <= {
                 Unavailable,
-                InferenceResult,
+                Request,
             }
             await until(lambda: client._writer is None)
             assert (await error_of(submit(client, 3), Unavailable)).retry_after == 2.0
@@ -426,7 +425,6 @@ VIOLATIONS = {
     "no hello": messages.frame(messages.Cancel(1)),
     "two hellos": HELLO + HELLO,
     "another version": messages.frame(messages.Hello(99, "mine")),
-    "rejections without a full queue": HELLO + messages.frame(messages.RejectedLocally(1)),
     "a negative number of rejections": HELLO + messages.frame(messages.RejectedLocally(-1)),
     "an engine's message": HELLO + messages.frame(messages.QueryReply(1, b"")),
     "random": HELLO + struct.pack("<I", 5) + b"\xff\x00\xc1aa",
@@ -465,7 +463,7 @@ def test_a_request_that_no_run_would_end_is_refused(tmp_path: Path, work: list[T
     async def story() -> None:
         async with start(tmp_path) as processes:
             client = await processes.connected()
-            whole = asyncio.create_task(client.submit(work, timeout_seconds=100))
+            whole = asyncio.create_task(submit_work(client, work))
             parts = parts_of(client, 4, 16)
             parts.append([sequence(2), sequence(3)], 8)
             parts.append(work, 0)
@@ -503,8 +501,8 @@ def test_a_request_or_answer_that_no_frame_can_hold_fails_alone(
     play(story)
 
 
-def parts_of(client: EngineClient, sequences: int, tokens: int, timeout: float = 100.0) -> RequestInParts:
-    return client.begin(sequences, tokens, timeout_seconds=timeout)
+def parts_of(client: EngineClient, sequences: int, tokens: int, timeout: float = 100.0) -> Request:
+    return client.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout)
 
 
 def test_a_request_in_parts_runs_before_its_last_part_is_sent(tmp_path: Path) -> None:
@@ -594,5 +592,26 @@ def test_sequences_after_the_last_fail_the_request(tmp_path: Path) -> None:
             request.append([sequence(3)], 0)
             with pytest.raises(InferenceFailed, match="the request brought inputs after its last"):
                 await request.finish()
+
+    play(story)
+
+
+def test_the_rows_of_a_round_come_before_the_next_one_is_sent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start(tmp_path) as processes:
+            client = await processes.connected()
+            request = parts_of(client, 5, 20)
+            for reserved, *numbers in ((12, 1, 2), (8, 3), (0, 4, 5)):
+                request.append([sequence(number) for number in numbers], reserved)
+                assert [int(row["cls"][0]) for row in await request.next_rows()] == numbers
+            await request.finish()
+            counts = processes.batcher.counts
+            assert (counts.received, counts.answered) == (1, 1)
+            failing = parts_of(client, 2, 8)
+            processes.runner.poisoned = {7}
+            failing.append([sequence(7)], 4)
+            with pytest.raises(InferenceFailed):
+                await failing.next_rows()
+            failing.withdraw()
 
     play(story)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packbert.model_export.artifact.batch import LAST, OUTPUTS, Row, Tokens
-from packbert.service import errors
 from packbert.service.workers import messages
 from packbert.service.workers.messages import (
     ProtocolError,
@@ -66,12 +65,12 @@ def send(message: messages.Message, *, from_api: bool) -> Any:
     return read_bytes(messages.frame(message), messages.FROM_API if from_api else messages.FROM_ENGINE)
 
 
-def read_bytes(content: bytes, decoder: Any = messages.FROM_API, *, limit: int = messages.MAX_FRAME_BYTES) -> Any:
+def read_bytes(content: bytes, decoder: Any = messages.FROM_API) -> Any:
     async def read() -> Any:
         reader = asyncio.StreamReader()
         reader.feed_data(content)
         reader.feed_eof()
-        return await messages.read_message(reader, decoder, limit=limit)
+        return await messages.read_message(reader, decoder)
 
     return asyncio.run(read())
 
@@ -84,7 +83,7 @@ def fields_of(one: Tokens) -> list[object]:
 @given(st.lists(tokens(), max_size=4), st.floats(allow_nan=False), st.booleans())
 def test_every_field_of_sequences_crosses(sent: list[Tokens], deadline: float, whole: bool) -> None:
     body = encode_sequences(sent)
-    message = messages.Submit(2**40, deadline, "00-1-1-01", body) if whole else messages.Append(2**40, 7, body)
+    message = messages.Submit(2**40, deadline, "00-1-1-01", 3, 7, body) if whole else messages.Append(2**40, 7, body)
     found = send(message, from_api=True)
     assert msgspec.structs.replace(found, sequences=body) == message
     assert list(map(fields_of, decode_sequences(found.sequences))) == list(map(fields_of, sent))
@@ -117,20 +116,6 @@ def test_errors_keep_their_class_code_index_and_retry_after(kind: str) -> None:
         1.5,
         sent.status,
     )
-
-
-def test_every_error_of_the_queue_has_an_error_type() -> None:
-    raised = {
-        "Overloaded",
-        "TooLarge",
-        "DeadlineExceeded",
-        "Unavailable",
-        "InferenceFailed",
-        "NotFinite",
-        "OutOfMemory",
-    }
-    assert raised <= set(messages.ERROR_TYPES)
-    assert all(issubclass(kind, errors.ServiceError) for kind in messages.ERROR_TYPES.values())
 
 
 def ints(*values: int) -> memoryview:
@@ -206,7 +191,7 @@ def test_a_frame_of_random_bytes_is_not_a_message(body: bytes) -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_message_with_a_changed_byte_is_rejected_or_read(place: int, byte: int) -> None:
-    body = bytearray(messages.frame(messages.Submit(1, 5.0, "", SEQUENCES)))
+    body = bytearray(messages.frame(messages.Submit(1, 5.0, "", 0, 0, SEQUENCES)))
     body[4 + place % (len(body) - 4)] = byte
     try:
         found = read_bytes(bytes(body))
@@ -217,8 +202,8 @@ def test_a_message_with_a_changed_byte_is_rejected_or_read(place: int, byte: int
 
 
 def test_a_frame_over_the_limit_is_rejected_before_it_is_read() -> None:
-    with pytest.raises(ProtocolError, match="at most 4096"):
-        read_bytes(messages.PREFIX.pack(5000), limit=4096)
+    with pytest.raises(ProtocolError, match=f"at most {messages.MAX_FRAME_BYTES}"):
+        read_bytes(messages.PREFIX.pack(messages.MAX_FRAME_BYTES + 1))
     with pytest.raises(ProtocolError):
         read_bytes(messages.PREFIX.pack(0))
 

@@ -27,6 +27,7 @@ from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.child import private_folder
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
+from tests.serving import fail_to_serve
 
 APIS = 2
 DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine
@@ -468,20 +469,8 @@ def test_a_service_that_is_killed_as_a_whole_leaves_its_folder_to_the_next_one(
     assert [*tmp_path.iterdir()] == [living]
 
 
-def start(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERT_")} | settings
-    return subprocess.run(
-        [sys.executable, "-m", "packbert", "serve"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def test_an_invalid_setting_fails_the_start_with_one_line(settings: dict[str, str]) -> None:
-    finished = start(settings | {"BERT_API_PROCESSES": "many"})
+    finished = fail_to_serve(settings | {"BERT_API_PROCESSES": "many"})
     assert finished.returncode == 2
     assert finished.stderr.startswith("packbert serve: BERT_API_PROCESSES: many is not a whole number from 0 to 256")
     assert len(finished.stderr.splitlines()) == 1
@@ -505,11 +494,11 @@ def test_a_process_imports_only_what_it_uses(module: str, heavy: str) -> None:
 
 @pytest.mark.parametrize("apis", ["0", "2"])
 def test_a_port_in_use_fails_the_start(service: Service, settings: dict[str, str], apis: str) -> None:
-    finished = start(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
+    finished = fail_to_serve(settings | {"BERT_PORT": str(service.port), "BERT_API_PROCESSES": apis})
     assert finished.returncode == 1
     assert f"cannot listen on 127.0.0.1:{service.port} (BERT_HOST, BERT_PORT)" in finished.stderr
     assert len(finished.stderr.splitlines()) == 1  # neither a traceback nor a line about the model
-    missing = start(settings | {"BERT_PORT": str(service.port), "BERT_ARTIFACT": "/nowhere"})
+    missing = fail_to_serve(settings | {"BERT_PORT": str(service.port), "BERT_ARTIFACT": "/nowhere"})
     assert "cannot listen" in missing.stderr  # before the artifact is read
 
 
@@ -538,7 +527,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_service(
     (broken / "cpu" / "model.onnx").write_bytes(b"nothing")
     files = {**manifest.files, "model.onnx": sha256(b"nothing").hexdigest()}
     dataclasses.replace(manifest, files=files).write(broken / "cpu")
-    finished = start(settings | {"BERT_ARTIFACT": str(broken), "BERT_PORT": "0"})
+    finished = fail_to_serve(settings | {"BERT_ARTIFACT": str(broken), "BERT_PORT": "0"})
     assert finished.returncode == 1
     assert "the model cannot be loaded" in finished.stderr
 

@@ -32,6 +32,7 @@ from packbert.service.tasks.predict import PredictRequest, TagRequest
 from packbert.service.workers.api_worker import RemoteBackend
 from packbert.service.workers.child import WorkerSpec, open_pipe
 from packbert.service.workers.engine_worker import EngineWorker
+from tests.service.fakes import submit
 
 TEXTS = ["the cat", "我爱北京。", "a " * 100, "it"]
 Ask = Callable[[Tasks], Awaitable[TaskResult]]
@@ -160,12 +161,12 @@ def test_an_input_of_a_foreign_tokenizer_costs_a_split_run_and_fails_its_own_req
         async with start(bert_artifact, tmp_path) as (backend, engine, _, _):
             queue, faulty = backend.queue, FAULTS[fault]
             texts = [tokens(2, 5 + n, 3) for n in range(8)]
-            alone = [await queue.submit([text], timeout_seconds=60) for text in texts]
-            bad = asyncio.ensure_future(queue.submit([*texts[:2], faulty], timeout_seconds=60))
-            parts = queue.begin(4, 16, timeout_seconds=60)
+            alone = [await submit(queue, [text]) for text in texts]
+            bad = asyncio.ensure_future(submit(queue, [*texts[:2], faulty]))
+            parts = queue.begin((), sequences=4, tokens=16, timeout_seconds=60)
             parts.append(texts[:2], 8)
             parts.append([texts[2], faulty], 0)
-            together = await asyncio.gather(*(queue.submit([text], timeout_seconds=60) for text in texts))
+            together = await asyncio.gather(*(submit(queue, [text]) for text in texts))
             for ended, index in ((bad, 2), (parts.finish(), 3)):
                 with pytest.raises(InferenceFailed, match="does not belong to its weights") as caught:
                     await ended

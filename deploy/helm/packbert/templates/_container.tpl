@@ -1,9 +1,9 @@
 {{/* The variables of the service. */}}
 {{- define "bert.env" -}}
 {{- if include "bert.oneCommand" . }}
-- {name: BERT_MODEL, value: {{ .Values.model | quote }}}
+- {name: BERT_MODEL, value: {{ include "bert.source" . | quote }}}
 - {name: BERT_PRECISION, value: {{ .Values.precision }}}
-{{- else if include "bert.downloads" . }}
+{{- else if include "bert.exports" . }}
 - {name: BERT_ARTIFACT, value: {{ include "bert.exported" . }}}
 {{- else }}
 - {name: BERT_ARTIFACT, value: {{ clean (printf "/artifacts/%s" .Values.artifact.path) | quote }}}

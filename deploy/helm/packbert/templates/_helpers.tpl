@@ -15,20 +15,56 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
-{{/* "true" where this pod downloads a model; fails where the values name no model, or two. */}}
-{{- define "bert.downloads" -}}
-{{- $artifact := .Values.artifact.claim -}}
-{{- if not (or .Values.model $artifact) -}}{{- fail "set model (a hub id) or artifact.claim" -}}{{- end -}}
-{{- if and .Values.model $artifact -}}{{- fail "model and artifact.claim are both set: leave one out" -}}{{- end -}}
-{{- if and .Values.export.initContainer $artifact -}}
-{{- fail "export.initContainer exports model: set model, or leave out export.initContainer" -}}
+{{/* "true" where this pod exports a model; fails where the values name no model, or two. */}}
+{{- define "bert.exports" -}}
+{{- $set := list -}}
+{{- if .Values.model -}}{{- $set = append $set "model" -}}{{- end -}}
+{{- if .Values.checkpoint.claim -}}{{- $set = append $set "checkpoint.claim" -}}{{- end -}}
+{{- if .Values.checkpoint.uri -}}{{- $set = append $set "checkpoint.uri" -}}{{- end -}}
+{{- if .Values.artifact.claim -}}{{- $set = append $set "artifact.claim" -}}{{- end -}}
+{{- if not $set -}}{{- fail "set model (a hub id), checkpoint.claim, checkpoint.uri or artifact.claim" -}}{{- end -}}
+{{- if gt (len $set) 1 -}}{{- fail (printf "%s are set: leave one of them" (join " and " $set)) -}}{{- end -}}
+{{- if and .Values.export.initContainer (not .Values.model) -}}
+{{- fail "export.initContainer exports model once, by its name: set model, or leave out export.initContainer" -}}
 {{- end -}}
-{{- if .Values.model -}}true{{- end -}}
+{{- if and (eq .Values.precision "bf16") (gt (int .Values.gpu.count) 0) -}}
+{{- fail "precision bf16 is of CPUs: set fp16 for a GPU" -}}
+{{- end -}}
+{{- if not .Values.artifact.claim -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" where the pod needs the network for its model. */}}
+{{- define "bert.downloads" -}}
+{{- if and (include "bert.exports" .) (not .Values.checkpoint.claim) -}}true{{- end -}}
+{{- end -}}
+
+{{/* What is exported: a hub id, or the folder of the checkpoint in the pod. */}}
+{{- define "bert.source" -}}
+{{- if .Values.model -}}{{ .Values.model }}
+{{- else if include "bert.fetches" . -}}/checkpoint
+{{- else -}}{{ clean (printf "/checkpoint/%s" .Values.checkpoint.path) }}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" where an initContainer fetches the checkpoint. */}}
+{{- define "bert.fetches" -}}
+{{- if and .Values.checkpoint.uri (not (hasPrefix "oci://" .Values.checkpoint.uri)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* What is served, in words. */}}
+{{- define "bert.served" -}}
+{{- with .Values.checkpoint -}}
+{{- if $.Values.model -}}{{ $.Values.model }}
+{{- else if .uri -}}{{ .uri }}
+{{- else if .claim -}}{{ .path }} of the claim {{ .claim }}
+{{- else -}}{{ $.Values.artifact.path }} of the claim {{ $.Values.artifact.claim }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" where the model is served by the image that has the exporter. */}}
 {{- define "bert.oneCommand" -}}
-{{- if and (include "bert.downloads" .) (not .Values.export.initContainer) -}}true{{- end -}}
+{{- if and (include "bert.exports" .) (not .Values.export.initContainer) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Of the claim for the cache; empty where each pod has its own volume. */}}
@@ -40,7 +76,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* "true" where one node at a time can mount the cache; fails where several replicas would. */}}
 {{- define "bert.oneNode" -}}
-{{- $claimed := and (include "bert.downloads" .) (include "bert.cacheClaim" .) -}}
+{{- $claimed := and (include "bert.exports" .) (include "bert.cacheClaim" .) -}}
 {{- if and $claimed (ne .Values.cache.claim.accessMode "ReadWriteMany") -}}
 {{- if or (gt (int .Values.replicas) 1) (ne .Values.autoscaling.kind "none") -}}
 {{- fail (printf "cache.claim.accessMode is %s: several replicas need ReadWriteMany, or no claim" .Values.cache.claim.accessMode) -}}
@@ -56,15 +92,24 @@ true
 
 {{- define "bert.device" -}}{{ ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0) }}{{- end -}}
 
+{{/* The tag of the images. */}}
+{{- define "bert.tag" -}}
+{{ with .Values.image.version }}{{ . }}-{{ end }}{{ ternary "openvino" (include "bert.device" .) (eq .Values.precision "bf16") }}
+{{- end -}}
+
+{{- define "bert.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "bert.name" .) "" .Values.serviceAccount.create) -}}
+{{- end -}}
+
 {{- define "bert.prefix" -}}{{ with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{- end -}}
 
 {{- define "bert.image" -}}
 {{- $one := eq (include "bert.oneCommand" .) "true" -}}
 {{- $name := ternary "packbert" "packbert-serve" $one -}}
-{{- get .Values.image (ternary "service" "serve" $one) | default (printf "%s%s:%s" (include "bert.prefix" .) $name (include "bert.device" .)) -}}
+{{- get .Values.image (ternary "service" "serve" $one) | default (printf "%s%s:%s" (include "bert.prefix" .) $name (include "bert.tag" .)) -}}
 {{- end -}}
 
-{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:cpu" (include "bert.prefix" .)) }}{{- end -}}
+{{- define "bert.exportImage" -}}{{ .Values.image.export | default (printf "%spackbert-export:%s" (include "bert.prefix" .) (include "bert.tag" . | replace "cuda" "cpu")) }}{{- end -}}
 
 {{/* preStop, BERT_LINGER_SECONDS and BERT_DRAIN_SECONDS, 10 s for the last responses, 10 more for the engine process. */}}
 {{- define "bert.graceSeconds" -}}

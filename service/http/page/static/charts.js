@@ -74,13 +74,39 @@ export function scatter(points, label) {
   const scale = Math.min((width - 2 * margin) / span(xs), (height - 2 * margin) / span(ys));
   const middle = (values) => (Math.max(...values) + Math.min(...values)) / 2;
   const place = ({ x, y }) => [width / 2 + scale * (x - middle(xs)), height / 2 - scale * (y - middle(ys))];
-  const marks = points.map((point) => {
-    const [x, y] = place(point);
-    return svg("g", { class: `mark ${point.kind}`, "data-name": point.name, transform: `translate(${x} ${y})` },
-      svg("title", {}, point.text), svg("circle", { r: 10 }), svg("text", { dy: "0.36em" }, point.name));
-  });
+  const places = points.map(place);
+  const shown = spread(places);
+  const marks = points.map((point, i) => svg("g", { class: `mark ${point.kind}`, "data-name": point.name, "data-text": point.text,
+    transform: `translate(${shown[i].join(" ")})` }, svg("title", {}, point.text), svg("circle", { r: 10 }),
+  svg("text", { dy: "0.36em" }, point.name)));
+  const moved = places.flatMap(([x, y], i) => (Math.hypot(x - shown[i][0], y - shown[i][1]) < 3 ? [] : [
+    svg("line", { class: "tie", x1: x, y1: y, x2: shown[i][0], y2: shown[i][1] }), svg("circle", { class: "point", cx: x, cy: y, r: 2 })]));
   const origin = place({ x: 0, y: 0 });
   return svg("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "img", label },
     svg("line", { class: "base", x1: 0, x2: width, y1: origin[1], y2: origin[1] }),
-    svg("line", { class: "base", x1: origin[0], x2: origin[0], y1: 0, y2: height }), ...marks);
+    svg("line", { class: "base", x1: origin[0], x2: origin[0], y1: 0, y2: height }), ...moved, ...marks);
+}
+
+const APART = 27; // pixels between the middles of two labels
+
+/** Places near the given ones, far enough apart that labels there do not overlap. @param {number[][]} places */
+function spread(places) {
+  const found = places.map(([x, y], i) => [x + 1e-3 * i, y]); // two at one place part too
+  for (let round = 0; round < 60; round += 1) {
+    for (let i = 0; i < found.length; i += 1) {
+      for (let j = 0; j < i; j += 1) {
+        const [dx, dy] = [found[i][0] - found[j][0], found[i][1] - found[j][1]];
+        const far = Math.hypot(dx, dy);
+        if (far >= APART) continue;
+        const step = (APART - far) / 2 / far;
+        found[i] = [found[i][0] + dx * step, found[i][1] + dy * step];
+        found[j] = [found[j][0] - dx * step, found[j][1] - dy * step];
+      }
+    }
+    for (const one of found) {
+      one[0] = Math.min(MAP.width - 12, Math.max(12, one[0]));
+      one[1] = Math.min(MAP.height - 12, Math.max(12, one[1]));
+    }
+  }
+  return found;
 }

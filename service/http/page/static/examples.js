@@ -67,6 +67,7 @@ export const SIMILAR = {
 
 export const INSIDE = {
   en: [
+    ["the dog when it is old", "", { layer: 5, head: 4, word: "it" }],
     ["My dog is cute.", "He likes playing."],
     ["The unbelievable hairdresser misunderstood everything.", ""],
     ["The animal did not cross the street because it was too tired.", ""],
@@ -86,4 +87,50 @@ export const LABELS = {
 export const TAGS = {
   en: ["My name is Clara and I live in Berkeley.", "Angela Merkel met the board of Siemens in Munich."],
   zh: ["我叫李华，住在北京。", "小王在上海的银行工作。"],
+};
+
+export const SURPRISES = {
+  en: [
+    ["He drinks a cup of tea every morning.", "He drinks a cup of sand every morning."],
+    ["The capital of France is Paris.", "The capital of France is Berlin."],
+    ["She went to the shop to buy some bread.", ""],
+  ],
+  zh: [
+    ["他每天早上喝一杯茶。", "他每天早上喝一杯沙。"],
+    ["中国的首都是北京。", "中国的首都是东京。"],
+    ["她去商店买面包。", ""],
+  ],
+};
+
+export const ANSWERS = {
+  en: [
+    { question: "Where do I live?", context: "My name is Clara. I live in Berkeley, and I work in a library in Oakland." },
+    { question: "When was the bridge opened?", context: "The bridge was planned in 1921. Work began in 1933, and it was opened in May 1937." },
+  ],
+  zh: [
+    { question: "我住在哪里？", context: "我叫李华，住在北京，在上海的一家图书馆工作。" },
+    { question: "大桥什么时候通车？", context: "大桥于1921年开始规划，1933年动工，1937年5月通车。" },
+  ],
+};
+
+export const CHOICES = {
+  en: [
+    { prompt: "How is pizza eaten in Italy?", choices: ["It is eaten with a fork.", "It is eaten while held in the hand.", "It is drunk."] },
+    { prompt: "He opened the umbrella because", choices: ["it began to rain.", "he was hungry.", "the shop was closed."] },
+  ],
+  zh: [
+    { prompt: "他打开了雨伞，因为", choices: ["下雨了。", "他饿了。", "商店关门了。"] },
+    { prompt: "她把灯关了，因为", choices: ["她要睡觉了。", "她想喝茶。", "车来了。"] },
+  ],
+};
+
+export const ZERO_SHOT = {
+  en: [
+    { text: "The team won the match in the last minute.", labels: "sport, politics, cooking" },
+    { text: "Add the eggs and stir until the sauce is smooth.", labels: "sport, politics, cooking" },
+  ],
+  zh: [
+    { text: "球队在最后一分钟赢得了比赛。", labels: "体育，政治，烹饪" },
+    { text: "加入鸡蛋，搅拌到酱汁顺滑。", labels: "体育，政治，烹饪" },
+  ],
 };

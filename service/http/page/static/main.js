@@ -2,23 +2,34 @@
 
 import { get, isKeyRequired, setKey } from "./api.js";
 import { button, h } from "./dom.js";
-import { UNAUTHORIZED } from "./panel.js";
+import { CHANGED, UNAUTHORIZED } from "./panel.js";
+import { makeAnswer } from "./panels/answer.js";
+import { makeChoose } from "./panels/choose.js";
 import { makeFillMask } from "./panels/fill_mask.js";
 import { makeInside } from "./panels/inside.js";
 import { makeLabels } from "./panels/labels.js";
 import { makePair } from "./panels/pair.js";
+import { makeRerank } from "./panels/rerank.js";
 import { makeSimilar } from "./panels/similar.js";
 import { makeStatus } from "./panels/status.js";
+import { makeSurprise } from "./panels/surprise.js";
 import { makeTags } from "./panels/tags.js";
-import { currentLanguage, setLanguage } from "./texts.js";
+import { makeZeroShot } from "./panels/zero_shot.js";
+import { currentLanguage, number, setLanguage } from "./texts.js";
 import { makeThemeButton } from "./theme.js";
 
+const BUNDLED = "sample"; // the name of the model that comes with the service
 const AGAIN_MILLISECONDS = 1000; // until /info is read again while the model loads
 /** @type {[string, (info: any) => boolean, (info: any) => import("./panel.js").Panel][]} name, condition, maker */
 const PANELS = [
-  ["labels", ({ heads }) => heads.includes("labels"), makeLabels],
+  ["labels", ({ heads, labels }) => heads.includes("labels") && labels.length > 1, makeLabels],
+  ["zero_shot", ({ labels }) => labels?.some((one) => /^entail/i.test(one)), makeZeroShot],
+  ["rerank", ({ heads, labels }) => heads.includes("labels") && labels.length === 1, makeRerank],
   ["tags", ({ heads }) => heads.includes("tags"), makeTags],
+  ["answer", ({ heads }) => heads.includes("spans"), makeAnswer],
+  ["choose", ({ heads }) => heads.includes("choices"), makeChoose],
   ["mask", ({ heads }) => heads.includes("fill_mask"), makeFillMask],
+  ["surprise", ({ heads }) => heads.includes("fill_mask"), makeSurprise],
   ["pair", ({ heads }) => heads.includes("pair"), makePair],
   ["similar", () => true, makeSimilar],
   ["inside", () => true, makeInside],
@@ -55,6 +66,7 @@ async function start() {
   }
   addEventListener("hashchange", show);
   content.addEventListener(UNAUTHORIZED, () => keyBar.ask());
+  content.addEventListener(CHANGED, writeAddress);
   if (isKeyRequired()) keyBar.ask({ isWrong: false });
   show();
 }
@@ -78,16 +90,26 @@ async function readInfo() {
   }
 }
 
-function showModel({ model: name, family, sizes, precision, execution_provider: provider }) {
+/** The model's name, what it is, and behind it what /info says of it. */
+function showModel(info) {
+  const { model: name, family, sizes, precision, execution_provider: provider, limits, verification, versions } = info;
   const layers = h("span", { class: "chip", t: ["page.layers", { layers: sizes.layers, hidden: sizes.hidden }] });
   const chips = [family, precision, provider].filter(Boolean).map((one) => h("span", { class: "chip" }, one));
-  model.replaceChildren(h("strong", {}, name), layers, ...chips);
+  const isBundled = name === BUNDLED;
+  const facts = [["page.model.tokens", number(limits.tokens)], ["page.model.inputs", number(limits.inputs)],
+    ["page.model.difference", number(verification?.max_difference ?? 0, { maximumSignificantDigits: 2 })],
+    ["page.model.version", versions.service]];
+  const card = h("details", { class: "facts" }, h("summary", { t: "page.model.card" }), h("dl", {}, ...facts.flatMap(([key, value]) =>
+    [h("dt", { t: key }), h("dd", {}, String(value))])), h("a", { href: "info" }, "/info"));
+  model.replaceChildren(h("strong", {}, name), layers, ...chips, card);
+  if (isBundled) model.append(h("span", { class: "bundled" }, h("span", { t: "page.model.bundled" }), " ", h("code", {}, "packbert serve NAME")));
 }
 
-/** The panel that the address names, or the first one. */
+/** The panel that the address names, or the first one, with the texts that the address has. */
 function show() {
-  const stated = location.hash.slice(1);
+  const [stated, state] = splitAddress();
   const name = panels.has(stated) ? stated : panels.keys().next().value;
+  if (name === stated && state) panels.get(name).restore?.(new URLSearchParams(state));
   if (name === shown) return;
   panels.get(shown)?.close?.();
   shown = name;
@@ -98,6 +120,18 @@ function show() {
     if (link.hash === `#${name}`) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   open();
+}
+
+/** The panel's name, and its fields. */
+function splitAddress() {
+  const [name, ...state] = location.hash.slice(1).split("?");
+  return [name, state.join("?")];
+}
+
+/** The address opens what is shown now. */
+function writeAddress() {
+  const { state } = panels.get(shown);
+  history.replaceState(null, "", `#${shown}${state.size ? `?${state}` : ""}`);
 }
 
 function open() {

@@ -40,8 +40,7 @@ export class RequestView {
     const others = isFurther ? this.requests.filter((one) => one.path !== path) : [];
     const request = { path, body, answer: null };
     this.requests = [...others, request];
-    const isFirst = others.length === 0;
-    this.#choose(isFirst || this.shown?.path === path ? request : this.shown);
+    this.#choose(request);
   }
 
   /** The answer to the last request with this path. @param {string} path @param {import("./api.js").Answer} answer */

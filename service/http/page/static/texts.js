@@ -10,6 +10,7 @@ const translated = new WeakMap();
 const listeners = new Set();
 
 let language = readStored() ?? document.documentElement.lang;
+document.documentElement.lang = language;
 
 /** @typedef {string | [string, Record<string, string | number>]} Key a key of the texts, with values for its {names} */
 
@@ -19,6 +20,11 @@ export function text(key) {
   const found = TEXTS[language][name] ?? TEXTS.en[name];
   if (found === undefined) throw new Error(`no text has the key ${name}`);
   return found.replace(/\{(\w+)\}/g, (_, value) => String(values[value]));
+}
+
+/** Whether a text has this name. @param {string} name */
+export function hasText(name) {
+  return name in TEXTS.en;
 }
 
 /** @param {Element} element @param {Key} key */
@@ -78,7 +84,7 @@ export function percent(share) {
 /** A duration. @param {number} seconds */
 export function duration(seconds) {
   if (seconds >= 1) return `${number(seconds, { maximumSignificantDigits: 3 })} s`;
-  return `${number(1e3 * seconds, { maximumSignificantDigits: 2 })} ms`;
+  return `${number(1e3 * seconds, { maximumSignificantDigits: 3 })} ms`;
 }
 
 /** 950, 12.1k, 3.4M: for axes and figures beside a picture. @param {number} value */

@@ -1,7 +1,6 @@
 """huggingface_hub's own client, with nothing but the URL of the service: every method that has a route here."""
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,8 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from packbert.model_export.export import export
 from tests.conftest import Serve
 from tests.export.goldens import Artifact
-from tests.paths import GOLDEN
 
 ELEMENTS_SINCE = (1, 1, 5)  # from here on the client reads [{label, score}], before {sequence, labels, scores}
 ZERO_SHOT_PATH = "" if tuple(map(int, huggingface_hub.__version__.split(".")[:3])) >= ELEMENTS_SINCE else "/predict"
@@ -24,16 +21,6 @@ ZERO_SHOT_PATH = "" if tuple(map(int, huggingface_hub.__version__.split(".")[:3]
 @pytest.fixture(scope="module")
 def questions(serve: Serve, exported: Callable[..., Artifact]) -> httpx.Client:
     return serve(exported("bert-spans").root, BERT_TOKEN_BUDGET="256")
-
-
-@pytest.fixture(scope="module")
-def entailment_server(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
-    """The golden classifier with the labels of entailment."""
-    folder = tmp_path_factory.mktemp("entailment")
-    shutil.copytree(GOLDEN / "bert-labels", folder / "checkpoint")
-    shutil.copy(GOLDEN / "zero-shot" / "bert" / "config.json", folder / "checkpoint")
-    export(folder / "checkpoint", folder / "artifact")
-    return serve(folder / "artifact", BERT_TOKEN_BUDGET="256")
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +113,11 @@ def test_the_state_of_the_endpoint(classifier: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_zero_shot_classification(entailment_server: httpx.Client, multi_label: bool) -> None:
+def test_zero_shot_classification(entailment: httpx.Client, multi_label: bool) -> None:
     labels, template = ["animal", "plant", "river"], "It is about {}."
     body = {"candidate_labels": labels, "multi_label": multi_label, "hypothesis_template": template}
-    expected = entailment_server.post("/predict", json={"inputs": "the cat"} | body).json()
-    client = client_of(entailment_server, ZERO_SHOT_PATH)
+    expected = entailment.post("/predict", json={"inputs": "the cat"} | body).json()
+    client = client_of(entailment, ZERO_SHOT_PATH)
     found = client.zero_shot_classification("the cat", labels, multi_label=multi_label, hypothesis_template=template)
     assert [(one.label, one.score) for one in found] == list(zip(expected["labels"], expected["scores"], strict=True))
 

@@ -42,13 +42,13 @@ class EchoServer:
         self.reserved: list[bool] = []  # of each connection
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.acceptor = Acceptor([self.listener], self.make, most=most, reserve=0, make_room=self.make_room)
+        self.acceptor = Acceptor([self.listener], self.make, most=most, reserve=0, give_place=self.give_place)
 
     def make(self, in_reserve: bool) -> Echo:
         self.reserved.append(in_reserve)
         return Echo(self)
 
-    def make_room(self, _: bool) -> bool:
+    def give_place(self, _: bool) -> bool:
         self.asked_for_room += 1
         return False
 
@@ -106,12 +106,12 @@ def test_connections_over_the_number_are_accepted_as_far_as_the_reserve_goes() -
 
 def test_a_connection_that_finds_room_is_not_in_the_reserve() -> None:
     async def story(server: EchoServer) -> None:
-        def make_room(_: bool) -> bool:
+        def give_place(_: bool) -> bool:
             """As the service does: the connection does not count any more, although its end is still to come."""
             server.connections[0].give_way()
             return True
 
-        server.acceptor.reserve, server.acceptor._make_room = 1, make_room
+        server.acceptor.reserve, server.acceptor._give_place = 1, give_place
         for number in range(5):
             reader, writer = await server.connect()
             assert await reader.readexactly(1) == b"x"
@@ -125,6 +125,8 @@ class FullListener:
     """A connection waits, and no descriptor is free for it."""
 
     attempts = 0
+
+    def listen(self, _: int) -> None: ...
 
     def __init__(self) -> None:
         self.pair = socket.socketpair()
@@ -147,7 +149,7 @@ class FullListener:
 def test_without_a_free_descriptor_it_tries_again_once_a_second() -> None:
     async def story(time: FakeTime) -> None:
         listener: Any = FullListener()
-        acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, make_room=lambda _: False)
+        acceptor = Acceptor([listener], lambda _: asyncio.Protocol(), most=10, reserve=0, give_place=lambda _: False)
         await asyncio.sleep(10.5 * RETRY_SECONDS)
         assert 10 <= listener.attempts <= 12
         assert acceptor.open == 0

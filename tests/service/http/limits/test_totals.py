@@ -9,10 +9,10 @@ from packbert.service.http.limits import TRIM_SECONDS, BufferedBytes
 from tests.service.fakes import FakeTime, play
 
 
-class FakeSender:
+class FakeSender(asyncio.WriteTransport):
     aborted = False
 
-    def abort_response(self) -> None:
+    def abort(self) -> None:
         self.aborted = True
 
 
@@ -36,7 +36,7 @@ def test_bytes_over_the_bound_are_refused_and_not_counted() -> None:
         assert buffered.bodies == 60
         buffered.hold(40)
         buffered.release(100)
-        buffered.check_room(100)
+        buffered.check_size(100)
 
     play(story)
 

@@ -2,7 +2,7 @@
 
 import { button, field, h, select, setStyle, svg } from "../dom.js";
 import { Runner } from "../panel.js";
-import { number } from "../texts.js";
+import { number, percent } from "../texts.js";
 import { kindOf } from "../tokens.js";
 
 const MOST_TOKENS = 128; // where /info does not say it
@@ -13,15 +13,30 @@ export class Attention {
   /** @param {any} info of the model @param {import("../request_view.js").RequestView} view */
   constructor(info, view) {
     const layers = Array.from({ length: info.sizes.layers }, (_, i) => [i, ["attention.layer.nth", { n: i + 1 }]]);
-    this.layer = select([...layers, [ROLLOUT, "attention.rollout"]], () => this.#ask(), { id: "attention-layer" });
+    this.layer = select([...layers, [ROLLOUT, "attention.rollout"]], () => this.#ask(), { id: "inside-layer" });
+    this.chosen = h("input", { type: "hidden", id: "inside-head", value: "" }); // the head's number; "": their mean
     this.figure = h("div", { class: "result", "aria-live": "polite", "aria-busy": "false" });
+    this.matrices = [];
     this.runner = new Runner(this.figure, view, { isFurther: true });
     this.element = h("div", { class: "card", hidden: true }, h("h2", { t: "attention.title" }),
-      h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer)),
+      h("p", { class: "muted", t: "attention.help" }), h("div", { class: "fields" }, field("attention.layer", this.layer), this.chosen),
       this.figure);
     this.most = info.limits.attention ?? MOST_TOKENS;
-    this.head = null; // null: their mean
-    this.token = null; // null: all of them
+    this.token = null; // the one whose row is held; null: all of them
+    this.word = null; // whose row is held once it is there
+  }
+
+  /** null: the mean of the heads */
+  get head() {
+    const head = Number(this.chosen.value) - 1;
+    return this.chosen.value && head < this.matrices.length ? head : null;
+  }
+
+  /** What the next run opens on. @param {{layer: number, head: number, word: string}} [focus] counted from 1 */
+  focus({ layer = 1, head = "", word = null } = {}) {
+    if (this.layer.querySelector(`option[value="${layer - 1}"]`)) this.layer.value = String(layer - 1);
+    this.chosen.value = String(head);
+    this.word = word;
   }
 
   clear() {
@@ -31,7 +46,7 @@ export class Attention {
 
   /** @param {any} inputs as in the request of /tokenize @param {number} count of tokens */
   run(inputs, count) {
-    Object.assign(this, { inputs, token: null });
+    Object.assign(this, { inputs, token: null, matrices: [] });
     this.element.hidden = false;
     if (count > this.most) this.runner.say(["attention.long", { count: number(count), most: this.most }]);
     else this.#ask();
@@ -47,7 +62,10 @@ export class Attention {
       this.mean = isRollout ? value.attention : meanOf(this.matrices);
       this.drawing = h("div", { class: "attention" });
       this.heads = h("div", { class: "heads", role: "group", label: "attention.heads" }, ...this.#headButtons());
-      this.#choose(this.head < this.matrices.length ? this.head : null);
+      const held = this.pieces.findIndex(({ text }) => text === this.word);
+      this.token = held >= 0 ? held : null;
+      this.word = null;
+      this.#choose(this.head);
       return [isRollout ? null : this.heads, this.drawing];
     });
   }
@@ -61,26 +79,37 @@ export class Attention {
   }
 
   #choose(head) {
-    this.head = head;
+    this.chosen.value = head === null ? "" : String(head + 1);
     [...this.heads.children].forEach((one, i) => one.setAttribute("aria-pressed", String(i === (head === null ? 0 : head + 1))));
     this.#draw();
   }
 
   #draw() {
-    const matrix = this.head === null ? this.mean : this.matrices[this.head];
-    const size = matrix.length;
-    const left = this.pieces.map((piece, i) => h("li", {}, button({ class: `box ${kindOf(piece)}`,
-      label: ["attention.token", { token: textOf(piece) }], "aria-pressed": String(this.token === i) }, () => {
+    this.matrix = this.head === null ? this.mean : this.matrices[this.head];
+    const hold = (i) => {
       this.token = this.token === i ? null : i;
-      this.#draw();
-    }, textOf(piece))));
-    const right = this.pieces.map((piece, i) => h("li", {}, h("span", { class: `box ${kindOf(piece)}`,
-      style: this.token === null ? {} : { "--weight": matrix[this.token][i] } }, textOf(piece))));
-    const focused = this.drawing.contains(document.activeElement) ? this.token : null;
-    this.drawing.classList.toggle("chosen", this.token !== null);
-    this.drawing.replaceChildren(h("ol", { class: "from" }, ...left), lines(matrix, this.token), h("ol", {}, ...right));
-    setStyle(this.drawing, { "--tokens": size });
-    if (focused !== null) left[focused].firstChild.focus();
+      this.#light(this.token);
+    };
+    const left = this.pieces.map((piece, i) => h("li", { on: { pointerenter: () => this.#light(i), pointerleave: () => this.#light(this.token) } },
+      button({ class: `box ${kindOf(piece)}`, label: ["attention.token", { token: textOf(piece) }] }, () => hold(i), textOf(piece))));
+    const right = this.pieces.map((piece) => h("li", {}, h("span", { class: `box ${kindOf(piece)}` }, textOf(piece)),
+      h("span", { class: "figure" })));
+    this.lines = h("div");
+    this.drawing.replaceChildren(h("ol", { class: "from" }, ...left), this.lines, h("ol", { class: "to" }, ...right));
+    setStyle(this.drawing, { "--tokens": this.matrix.length });
+    this.#light(this.token);
+  }
+
+  /** Shows what one token reads, with percentages; null: what all of them do. */
+  #light(token) {
+    this.drawing.classList.toggle("chosen", token !== null);
+    this.drawing.querySelectorAll(".from button").forEach((one, i) => one.setAttribute("aria-pressed", String(i === this.token)));
+    this.drawing.querySelectorAll(".to li").forEach((one, i) => {
+      const weight = token === null ? 0 : this.matrix[token][i];
+      setStyle(one.firstChild, { "--weight": weight });
+      one.lastChild.textContent = token !== null && weight >= LEAST_WEIGHT ? percent(weight) : "";
+    });
+    this.lines.replaceChildren(lines(this.matrix, token));
   }
 }
 

@@ -1,43 +1,51 @@
 /** Fill the mask: words hidden by a click, candidates as bars, words compared. */
 
+import { RequestError, post } from "../api.js";
 import { bar } from "../charts.js";
-import { button, field, form, h, select, textArea } from "../dom.js";
+import { button, field, h, select, textArea } from "../dom.js";
 import { MASK } from "../examples.js";
-import { Frame, makeExamples } from "../panel.js";
+import { Frame, checkBox, makeExamples, runButton, truncateSwitch } from "../panel.js";
 import { percent } from "../texts.js";
 
 // a character of a script without spaces, or a word with the apostrophes and hyphens inside it
 const WORD = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]|[[\p{L}\p{M}\p{N}]--[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]]+(?:['’\-][[\p{L}\p{M}\p{N}]--[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]]+)*/gv;
 const COUNTS = [5, 10, 20];
+const MASKS = /_{2,}|\[mask\]|<mask>/giu; // what people write for a mask, beside the model's own
+const RANKS = 200; // candidates among which the rank of a hidden word is looked for
 
 /** @typedef {{kind: "word" | "mask" | "other", text: string, start: number, end: number}} Part of a sentence */
 
 /** @param {any} info of the model @returns {import("../panel.js").Panel} */
 export function makeFillMask(info) {
-  return new FillMask(info.mask_token);
+  return new FillMask(info.mask_token).frame;
 }
 
 class FillMask {
   constructor(mask) {
     this.mask = mask;
-    this.hidden = []; // the words behind the masks, in their order; "" where it is not known
     this.filled = false; // whether a candidate was taken
     this.area = textArea({ id: "mask-text", on: { input: () => this.#onInput() } });
     this.targets = h("input", { type: "text", hint: "mask.targets.hint", id: "mask-targets", autocomplete: "off" });
-    this.count = select(COUNTS.map((n) => [n]), () => this.#ask());
+    this.count = select(COUNTS.map((n) => [n]), () => this.#ask(), { id: "mask-count" });
+    this.words = h("input", { type: "hidden", id: "mask-words", value: "[]" }); // behind the masks; "" where it is not known
+    this.joint = checkBox("mask.joint", "mask-joint");
+    this.truncate = truncateSwitch("mask-truncate");
     this.sentence = h("div", { class: "sentence", role: "group", label: "mask.hide" });
-    this.frame = new Frame("mask", form(() => this.#ask(), field("mask.text", this.area),
+    this.frame = new Frame("mask", () => this.#run(), field("mask.text", this.area), this.words,
       h("div", { class: "fields" }, field("mask.targets", this.targets, { class: "field wide" }),
-        field("mask.count", this.count), h("button", { class: "primary", t: "page.run" })),
-      makeExamples(MASK, (example) => this.#write(example), (example) => this.#choose(example), () => this.area.value)));
+        field("mask.count", this.count), this.joint, this.truncate.element, runButton()),
+      makeExamples(MASK, (example) => this.#write(example), (example) => this.#choose(example), () => this.area.value));
     this.frame.work.insertBefore(h("div", { class: "sentence-box" },
       h("p", { class: "muted small", t: "mask.hide" }), this.sentence), this.frame.result);
-    this.element = this.frame.element;
   }
 
-  open() {
-    if (!this.area.value) this.area.form.querySelector(".example").click();
-    this.frame.open();
+  /** @returns {string[]} */
+  get hidden() {
+    return JSON.parse(this.words.value);
+  }
+
+  set hidden(words) {
+    this.words.value = JSON.stringify(words);
   }
 
   #write({ text }) {
@@ -46,7 +54,7 @@ class FillMask {
 
   #choose(example) {
     this.area.value = this.#write(example);
-    this.hidden = [...example.hidden];
+    this.hidden = example.hidden;
     this.filled = false;
     this.targets.value = example.targets ?? "";
     this.#ask();
@@ -63,7 +71,7 @@ class FillMask {
   }
 
   #ask() {
-    this.frame.whenShown(() => this.#run());
+    this.frame.whenShown(this.frame.run);
   }
 
   #run() {
@@ -72,18 +80,62 @@ class FillMask {
     this.#showSentence();
     if (!this.area.value.trim()) return runner.say("mask.empty");
     if (!masks) return runner.say(this.filled ? "mask.done" : "mask.none");
+    const inputs = this.area.value.replaceAll(MASKS, this.mask);
     const targets = this.targets.value.split(/[,，;；]/).map((word) => word.trim()).filter(Boolean);
-    const body = { inputs: this.area.value, top_k: Number(this.count.value) };
+    const body = { inputs, top_k: Number(this.count.value), ...this.truncate.field() };
+    if (this.joint.firstChild.checked && masks > 1) return this.#runJoint({ ...body, joint: true });
     if (targets.length) Object.assign(body, { targets, top_k: targets.length });
     return runner.run("/fill-mask", body, (value) => {
       const lists = masks === 1 ? [value] : value;
-      this.#showSentence(lists);
-      return [h("div", { class: "candidates" }, ...lists.map((list, i) => this.#candidates(list, i, targets.length > 0)))];
+      this.#showSentence(lists.map((list) => list[0]?.token_str));
+      const cards = lists.map((list, i) => this.#candidates(list, i, targets.length > 0));
+      this.#rank(body, lists, cards);
+      return [h("div", { class: "candidates" }, ...cards)];
     });
   }
 
+  /** Candidates for all masks at once: each fills the whole sentence. */
+  #runJoint(body) {
+    return this.frame.runner.run("/fill-mask", body, (list) => {
+      this.#showSentence(list[0]?.texts);
+      const rows = list.map(({ score, sequence }) => h("li", {}, button({ class: "candidate joint",
+        label: ["mask.take", { word: sequence, share: percent(score) }] }, () => this.#takeAll(sequence),
+      h("span", { class: "candidate-word" }, sequence), bar(score, "mask"), h("span", { class: "figure" }, percent(score)))));
+      return [h("div", { class: "card" }, h("h2", { t: "mask.sentences" }), h("ol", { class: "bars" }, ...rows), scaleNote())];
+    });
+  }
+
+  #takeAll(sequence) {
+    this.hidden = [];
+    this.filled = true;
+    this.area.value = sequence;
+    this.#ask();
+  }
+
+  /** Adds the probability and the rank of the hidden words that are not among the candidates. */
+  async #rank(body, lists, cards) {
+    const missing = this.hidden.map((word, i) => [word, i]).filter(([word, i]) => word && !lists[i].some((one) => isWord(one, word)));
+    if (!missing.length) return;
+    const { signal } = this.frame.runner.running;
+    const send = (more) => post("/fill-mask", { ...body, ...more }, signal).then(({ value }) => (lists.length === 1 ? [value] : value));
+    try {
+      const [scored, ranked] = await Promise.all([send({ targets: [...new Set(missing.map(([word]) => word))], top_k: missing.length }),
+        send({ targets: undefined, top_k: RANKS })]);
+      for (const [word, i] of missing) {
+        const own = scored[i].find((one) => one.target === word || isWord(one, word));
+        if (!own) continue;
+        const rank = ranked[i].findIndex((one) => isWord(one, word)) + 1;
+        cards[i].querySelector(".bars").append(h("li", { class: "share own" }, h("span", {}, word, " ", h("span", { class: "badge",
+          t: rank ? ["mask.rank", { rank }] : ["mask.rank.below", { rank: RANKS }] })), bar(own.score, "mask"),
+        h("span", { class: "figure" }, percent(own.score))));
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && !(error instanceof RequestError)) throw error; // the candidates stay
+    }
+  }
+
   /** The sentence's words as buttons, the best candidates in their places. */
-  #showSentence(lists = []) {
+  #showSentence(best = []) {
     let n = 0;
     const parts = split(this.area.value, this.mask).map((part) => {
       if (part.kind === "other") return part.text;
@@ -93,36 +145,36 @@ class FillMask {
       const [i, word] = [n, this.hidden[n] ?? ""];
       n += 1;
       const label = word ? ["mask.slot", { n: n, word }] : ["mask.slot.empty", { n: n }];
-      return button({ class: "slot", label }, () => this.#restore(part, i), plain(lists[i]?.[0]?.token_str ?? "…"));
+      return button({ class: "slot", label }, () => this.#restore(part, i), plain(best[i] ?? "…"));
     });
     this.sentence.replaceChildren(...parts);
   }
 
   #candidates(list, index, compared) {
     const key = compared ? "mask.compared" : this.#masks().length === 1 ? "mask.one" : ["mask.nth", { n: index + 1 }];
-    const most = Math.max(...list.map(({ score }) => score), 1e-12);
-    const original = (this.hidden[index] ?? "").toLowerCase();
-    const rows = list.map(({ score, token_str: word }) => {
+    const original = this.hidden[index] ?? "";
+    const rows = list.map((candidate) => {
+      const { score, token_str: word } = candidate;
       const shown = plain(word);
       const label = ["mask.take", { word: shown, share: percent(score) }];
       return h("li", {}, button({ class: "candidate", label }, () => this.#take(index, word),
         h("span", { class: "candidate-word" }, shown,
-          original && shown.toLowerCase() === original && h("span", { class: "badge", t: "mask.original" })),
-        bar(score / most, "mask"), h("span", { class: "figure" }, percent(score))));
+          original && isWord(candidate, original) && h("span", { class: "badge", t: "mask.original" })),
+        bar(score, "mask"), h("span", { class: "figure" }, percent(score))));
     });
-    return h("div", { class: "card" }, h("h2", { t: key }), h("ol", { class: "bars" }, ...rows));
+    return h("div", { class: "card" }, h("h2", { t: key }), h("ol", { class: "bars" }, ...rows), scaleNote());
   }
 
   #hide({ text, start, end }) {
     const before = this.#masks().filter((one) => one.start < start).length;
-    this.hidden.splice(before, 0, text);
+    this.hidden = this.hidden.toSpliced(before, 0, text);
     this.#replace(start, end, this.mask);
   }
 
   #restore({ start, end }, index) {
     const word = this.hidden[index];
     if (!word) return;
-    this.hidden.splice(index, 1);
+    this.hidden = this.hidden.toSpliced(index, 1);
     this.#replace(start, end, word);
   }
 
@@ -130,7 +182,7 @@ class FillMask {
   #take(index, word) {
     const { start, end } = this.#masks()[index];
     const isSuffix = word.startsWith("##") && /\s/.test(this.area.value[start - 1] ?? "");
-    this.hidden.splice(index, 1);
+    this.hidden = this.hidden.toSpliced(index, 1);
     this.filled = true;
     this.#replace(isSuffix ? start - 1 : start, end, plain(word));
   }
@@ -141,9 +193,23 @@ class FillMask {
   }
 }
 
+/** Whether the candidate is the word. */
+function isWord({ token_str: candidate }, word) {
+  return plain(candidate).toLowerCase() === word.toLowerCase();
+}
+
+/** The scale of the bars, which is the same for all. */
+function scaleNote() {
+  return h("p", { class: "ends", "aria-hidden": "true" }, h("span", {}, "0"), h("span", { t: "mask.scale" }), h("span", {}, "100 %"));
+}
+
 /** A candidate without the marks of its vocabulary: "##ing" and " the". */
 function plain(word) {
   return word.replace(/^##/, "").trim() || word;
+}
+
+function maskPattern(mask) {
+  return new RegExp(`${mask.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}|${MASKS.source}`, "giu");
 }
 
 /** @param {string} text @param {string} mask @returns {Part[]} */
@@ -163,9 +229,9 @@ export function split(text, mask) {
     add("other", limit);
   };
   const words = [];
-  for (let at = text.indexOf(mask); at >= 0; at = text.indexOf(mask, start)) {
-    addWords(at);
-    add("mask", at + mask.length);
+  for (const { index, 0: found } of text.matchAll(maskPattern(mask))) {
+    addWords(index);
+    add("mask", index + found.length);
   }
   addWords(text.length);
   return parts;

@@ -1,8 +1,8 @@
 /** Look inside: the tokens of a text with the three embeddings that are added up; attention where the model has it. */
 
-import { field, form, h, textArea } from "../dom.js";
+import { field, h, textArea } from "../dom.js";
 import { INSIDE } from "../examples.js";
-import { Frame, makeExamples } from "../panel.js";
+import { Frame, makeExamples, runButton } from "../panel.js";
 import { number } from "../texts.js";
 import { kindOf } from "../tokens.js";
 import { Attention } from "./attention.js";
@@ -11,13 +11,14 @@ import { Attention } from "./attention.js";
 export function makeInside(info) {
   const first = textArea({ id: "inside-first", class: "first" });
   const second = textArea({ id: "inside-second", class: "second" });
-  const examples = makeExamples(INSIDE, ([a, b]) => [a, b].filter(Boolean).join(" + "), ([a, b]) => {
+  const examples = makeExamples(INSIDE, ([a, b]) => [a, b].filter(Boolean).join(" + "), ([a, b, focus]) => {
     [first.value, second.value] = [a, b];
+    attention?.focus(focus);
     frame.whenShown(run);
   }, () => [first.value, second.value].filter(Boolean).join(" + "));
-  const frame = new Frame("inside", form(() => frame.whenShown(run), h("div", { class: "pair" },
+  const frame = new Frame("inside", run, h("div", { class: "pair" },
     field("inside.first", first, { class: "field first" }), field("inside.second", second, { class: "field second" })),
-  h("div", { class: "fields" }, h("button", { class: "primary", t: "page.run" })), examples));
+  h("div", { class: "fields" }, runButton()), examples);
   const attention = info.heads.includes("attention") ? new Attention(info, frame.view) : null;
   if (attention) frame.work.append(attention.element);
 
@@ -31,13 +32,7 @@ export function makeInside(info) {
     });
   }
 
-  return {
-    element: frame.element,
-    open() {
-      if (!first.value) examples.querySelector("button").click();
-      frame.open();
-    },
-  };
+  return frame;
 }
 
 /** A table: a column for each token; the rows are what BERT adds up, then the id. */

@@ -1,9 +1,9 @@
-/** Do these follow: two texts and the probability that the second comes after the first. */
+/** Next sentence: two texts and the probability that the second comes after the first. */
 
 import { bar } from "../charts.js";
-import { button, field, form, h, textArea } from "../dom.js";
+import { button, field, h, textArea } from "../dom.js";
 import { PAIRS } from "../examples.js";
-import { Frame, makeExamples } from "../panel.js";
+import { Frame, makeExamples, runButton } from "../panel.js";
 import { percent } from "../texts.js";
 
 /** @param {any} info of the model @returns {import("../panel.js").Panel} */
@@ -12,10 +12,10 @@ export function makePair(info) {
   const second = textArea({ id: "pair-second", class: "second" });
   const examples = makeExamples(PAIRS, ([a, b]) => `${a} → ${b}`, ([a, b]) => fill(a, b),
     () => `${first.value} → ${second.value}`);
-  const frame = new Frame("pair", form(() => frame.whenShown(run), h("div", { class: "pair" },
+  const frame = new Frame("pair", run, h("div", { class: "pair" },
     field("pair.first", first, { class: "field first" }), field("pair.second", second, { class: "field second" })),
-  h("div", { class: "fields" }, button({ class: "quiet", t: "pair.swap" }, () => fill(second.value, first.value)),
-    h("button", { class: "primary", t: "page.run" })), examples));
+  h("div", { class: "fields" }, button({ class: "quiet", t: "pair.swap" }, () => fill(second.value, first.value)), runButton()),
+  examples);
 
   function fill(a, b) {
     [first.value, second.value] = [a, b];
@@ -28,13 +28,7 @@ export function makePair(info) {
     return frame.runner.run("/nsp", body, (value) => [verdict(value, info.pair_labels)]);
   }
 
-  return {
-    element: frame.element,
-    open() {
-      if (!first.value && !second.value) examples.querySelector("button").click();
-      frame.open();
-    },
-  };
+  return frame;
 }
 
 /** The answer in words, then both probabilities. */

@@ -1,9 +1,9 @@
-/** What is it like: cosines of one text with several, and the map of their vectors. */
+/** Similarity: cosines of one text with several, and the map of their vectors. */
 
 import { scatter } from "../charts.js";
-import { field, form, h, select, textArea } from "../dom.js";
+import { field, h, select, textArea } from "../dom.js";
 import { SIMILAR } from "../examples.js";
-import { Frame, makeExamples } from "../panel.js";
+import { Frame, makeExamples, runButton } from "../panel.js";
 import { number, percent } from "../texts.js";
 import { cosine, project } from "../vectors.js";
 
@@ -14,11 +14,10 @@ export function makeSimilar(info) {
   const query = textArea({ id: "similar-query", rows: 1 });
   const lines = textArea({ id: "similar-lines", rows: 6 }, { submitsOnEnter: false });
   const poolings = ["cls", "mean"].filter((one) => one !== info.pooling).map((one) => [one]);
-  const pooling = select([["", ["similar.default", { pooling: info.pooling }]], ...poolings], () => frame.whenShown(run));
+  const pooling = select([["", ["similar.default", { pooling: info.pooling }]], ...poolings], () => frame.whenShown(run), { id: "similar-pooling" });
   const examples = makeExamples(SIMILAR, ({ name }) => name, fill, () => nameOf(query.value, lines.value));
-  const frame = new Frame("similar", form(() => frame.whenShown(run), field("similar.query", query),
-    field("similar.lines", lines), h("div", { class: "fields" }, field("similar.pooling", pooling),
-      h("button", { class: "primary", t: "page.run" })), examples));
+  const frame = new Frame("similar", run, field("similar.query", query), field("similar.lines", lines),
+    h("div", { class: "fields" }, field("similar.pooling", pooling), runButton()), examples);
 
   function fill(example) {
     query.value = example.query;
@@ -37,13 +36,7 @@ export function makeSimilar(info) {
     return frame.runner.run("/embed", body, (vectors) => showNeighbours(inputs, vectors));
   }
 
-  return {
-    element: frame.element,
-    open() {
-      if (!query.value && !lines.value) examples.querySelector("button").click();
-      frame.open();
-    },
-  };
+  return frame;
 }
 
 /** The name of the example that the fields hold. */
@@ -78,20 +71,23 @@ function showMap(inputs, vectors, ranked) {
   return h("div", { class: "card" }, h("h2", { t: "similar.map" }),
     scatter(marks, ["similar.map.label", { count: ranked.length }]),
     h("p", { class: "muted small" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), h("span", { t: "similar.you" }),
-      " · ", h("span", { t: ["similar.map.help", { share: percent(shares[0] + shares[1]) }] })));
+      " · ", h("span", { t: ["similar.map.help", { share: percent(shares[0] + shares[1]) }] })),
+    h("p", { class: "caption", "aria-hidden": "true" }));
 }
 
 /** A row under the pointer marks its point, and the other way round. */
 function linkByName(...cards) {
   const marked = (event, on) => {
-    const name = event.target.closest("[data-name]")?.dataset.name;
+    const { name, text } = event.target.closest("[data-name]")?.dataset ?? {};
     if (!name) return;
+    for (const caption of cards.flatMap((card) => [...card.querySelectorAll(".caption")])) caption.textContent = on && text ? `${name} ${text}` : "";
     for (const card of cards) {
       card.querySelectorAll("[data-name]").forEach((one) => one.classList.toggle("marked", on && one.dataset.name === name));
     }
   };
   for (const card of cards) {
     card.addEventListener("pointerover", (event) => marked(event, true));
+    card.addEventListener("click", (event) => marked(event, true)); // a touch
     card.addEventListener("pointerout", (event) => marked(event, false));
   }
 }

@@ -74,7 +74,8 @@ class Status {
       this.#card("rate", "requests", Math.max(...this.series.requests, 1),
         ["status.rate.now", { now: short(requests), total: short(requestsInAll) }]),
       this.#card("busy", "busy", 1, ["status.busy.now", { share: percent(busy) }], bar(Math.min(1, busy), "busy")),
-      showLatencies(samples), showStages(samples), showErrors(samples));
+      ...(requestsInAll ? [showLatencies(samples), showStages(samples)] : [h("p", { class: "empty whole", t: "status.latency.none" })]),
+      ...showErrors(samples));
   }
 
   #card(name, series, most, sentence, ...more) {
@@ -87,17 +88,13 @@ class Status {
 function showLatencies(samples) {
   const used = [...histograms(samples, "bert_request_seconds", "task")].filter(([, { count }]) => count > 0);
   const card = h("div", { class: "card whole" }, h("h2", { t: "status.latency" }), h("p", { class: "muted", t: "status.latency.help" }));
-  if (!used.length) {
-    card.append(h("p", { class: "empty", t: "status.latency.none" }));
-    return card;
-  }
   const filled = used.flatMap(([, { counts }]) => counts.flatMap((count, i) => (count ? [i] : [])));
   const bounds = used[0][1].bounds;
   const [first, last] = [Math.max(0, Math.min(...filled) - 1), Math.min(bounds.length - 1, Math.max(...filled) + 1)];
   const rows = used.sort((a, b) => b[1].count - a[1].count).map(([task, histogram]) => {
     const values = { count: number(histogram.count), median: duration(quantile(histogram, 0.5)),
       high: duration(quantile(histogram, 0.95)) };
-    return h("li", { class: "latency" }, h("span", { class: "latency-name" }, h("code", {}, task),
+    return h("li", { class: "latency" }, h("span", { class: "latency-name" }, h("code", {}, routeOf(task)),
       h("span", { class: "muted small" }, ` ${short(histogram.count)}`)), bucketBars(histogram, first, last),
     h("span", { class: "figure", tip: ["status.latency.row", values], t: ["status.latency.figures", values] }));
   });
@@ -112,18 +109,21 @@ function showLatencies(samples) {
 /** The mean request, by stage. */
 function showStages(samples) {
   const stages = [...histograms(samples, "bert_stage_seconds", "stage")];
-  const count = Math.max(0, ...stages.map(([, one]) => one.count));
-  const content = count
-    ? stackedBar(stages.map(([name, { sum }]) => ({ kind: name, key: `stage.${name}`, value: sum / count })), duration)
-    : h("p", { class: "empty", t: "status.stages.none" });
-  return h("div", { class: "card whole" }, h("h2", { t: "status.stages" }), content);
+  const count = Math.max(1, ...stages.map(([, one]) => one.count));
+  return h("div", { class: "card whole" }, h("h2", { t: "status.stages" }),
+    stackedBar(stages.map(([name, { sum }]) => ({ kind: name, key: `stage.${name}`, value: sum / count })), duration));
 }
 
+/** The route of a task's name in the metrics. */
+function routeOf(task) {
+  return task === "fill_mask" ? "/fill-mask" : `/${task}`;
+}
+
+/** The card of errors, where there are some. */
 function showErrors(samples) {
   const found = (samples.get("bert_errors_total") ?? []).filter(({ value }) => value > 0).sort((a, b) => b.value - a.value);
   const most = found[0]?.value ?? 1;
   const rows = found.map(({ labels, value }) => h("li", { class: "share" }, h("code", {}, labels.reason),
     bar(value / most, "no"), h("span", { class: "figure" }, short(value))));
-  return h("div", { class: "card whole" }, h("h2", { t: "status.errors" }), rows.length
-    ? h("ol", { class: "bars" }, ...rows) : h("p", { class: "empty", t: "status.errors.none" }));
+  return rows.length ? [h("div", { class: "card whole" }, h("h2", { t: "status.errors" }), h("ol", { class: "bars" }, ...rows))] : [];
 }

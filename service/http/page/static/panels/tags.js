@@ -1,9 +1,9 @@
 /** Tags: a text coloured by its entities. */
 
 import { bar } from "../charts.js";
-import { field, form, h, select, textArea } from "../dom.js";
+import { field, h, select, textArea } from "../dom.js";
 import { TAGS } from "../examples.js";
-import { Frame, makeExamples } from "../panel.js";
+import { Frame, makeExamples, runButton } from "../panel.js";
 import { percent } from "../texts.js";
 
 const STRATEGIES = ["simple", "first", "average", "max"];
@@ -13,14 +13,13 @@ const COLOURS = 6; // as many as style.css has
 export function makeTags(info) {
   const groups = [...new Set(info.labels.map((label) => label.replace(/^[BIES]-/, "")))];
   const area = textArea({ id: "tags-text" });
-  const strategy = select(STRATEGIES.map((one) => [one, `tags.${one}`]), () => frame.whenShown(run));
+  const strategy = select(STRATEGIES.map((one) => [one, `tags.${one}`]), () => frame.whenShown(run), { id: "tags-strategy" });
   const examples = makeExamples(TAGS, (text) => text, (text) => {
     area.value = text;
     frame.whenShown(run);
   }, () => area.value);
-  const frame = new Frame("tags", form(() => frame.whenShown(run), field("tags.text", area),
-    h("div", { class: "fields" }, field("tags.strategy", strategy), h("button", { class: "primary", t: "page.run" })),
-    examples));
+  const frame = new Frame("tags", run, field("tags.text", area),
+    h("div", { class: "fields" }, field("tags.strategy", strategy), runButton()), examples);
   const colourOf = (group) => `entity-${Math.max(0, groups.indexOf(group)) % COLOURS}`;
 
   function run() {
@@ -51,11 +50,5 @@ export function makeTags(info) {
     return h("div", { class: "card" }, h("h2", { t: "tags.list" }), h("ol", { class: "bars" }, ...rows));
   }
 
-  return {
-    element: frame.element,
-    open() {
-      if (!area.value) examples.querySelector("button").click();
-      frame.open();
-    },
-  };
+  return frame;
 }

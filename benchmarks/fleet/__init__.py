@@ -1,4 +1,0 @@
-"""Replicas behind a balancer in simulated time: the service's own queue; runs, clients and time are models.
-
-`python -m benchmarks.fleet` simulates and writes the tables of docs/scale.md.
-"""

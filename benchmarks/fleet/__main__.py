@@ -1,9 +1,0 @@
-"""`python -m benchmarks.fleet`: simulates (some minutes), writes results/fleet.json and the tables of docs/scale.md."""
-
-from benchmarks.fleet.experiments import run_all
-from benchmarks.fleet.tables import main
-from benchmarks.harness.machine import write
-
-if __name__ == "__main__":
-    write("fleet", run_all())
-    main()

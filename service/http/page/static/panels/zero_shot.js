@@ -1,0 +1,28 @@
+/** Zero-shot: labels of one's own, by a classifier of entailment. */
+
+import { field, h, textArea } from "../dom.js";
+import { ZERO_SHOT } from "../examples.js";
+import { Frame, checkBox, makeExamples, runButton, scoreList } from "../panel.js";
+
+/** @returns {import("../panel.js").Panel} */
+export function makeZeroShot() {
+  const area = textArea({ id: "zero_shot-text" });
+  const labels = h("input", { type: "text", id: "zero_shot-labels", autocomplete: "off" });
+  const several = checkBox("zero_shot.several", "zero_shot-several");
+  const examples = makeExamples(ZERO_SHOT, ({ text }) => text, (example) => {
+    [area.value, labels.value] = [example.text, example.labels];
+    frame.whenShown(run);
+  }, () => area.value);
+  const frame = new Frame("zero_shot", run, field("zero_shot.text", area), h("div", { class: "fields" },
+    field("zero_shot.labels", labels, { class: "field wide" }), several, runButton()), examples);
+
+  function run() {
+    const names = labels.value.split(/[,，;；]/).map((one) => one.trim()).filter(Boolean);
+    if (!area.value.trim() || !names.length) return frame.runner.say("zero_shot.empty");
+    const body = { inputs: area.value, candidate_labels: names, multi_label: several.firstChild.checked };
+    return frame.runner.run("/predict", body, (found) =>
+      [scoreList("labels.result", found.labels.map((label, i) => [label, found.scores[i]]), true)]);
+  }
+
+  return frame;
+}
