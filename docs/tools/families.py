@@ -15,6 +15,7 @@ FAMILIES = {  # model_type -> its name; a new family is a row here, in model_exp
     "distilbert": "DistilBERT",
     "ernie": "ERNIE",
     "electra": "ELECTRA; words for masks from a generator",
+    "deberta-v2": "DeBERTa v2 and v3 (NLI, zero-shot, rerankers)",
     "mpnet": "MPNet (all-mpnet, multi-qa-mpnet, paraphrase-mpnet)",
     "modernbert": "ModernBERT (gte-modernbert, modernbert-embed)",
     "nomic_bert": "NomicBERT (nomic-embed-text)",
