@@ -224,28 +224,41 @@ def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
     kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
     window = int_setting(config, "local_attention", 128, least=2) // 2
-    stated = config.get("rope_parameters") or {}
+    stated = _section(config, "rope_parameters")
     older = {GLOBAL: config.get("global_rope_theta", 160_000.0), LOCAL: config.get("local_rope_theta", 10_000.0)}
-    thetas = {kind: rope_theta(stated.get(kind) or {}, theta) for kind, theta in older.items()}
-    if len(kinds) != layers or not set(kinds) <= set(thetas):
+    thetas = {kind: rope_theta(_section(stated, kind), theta) for kind, theta in older.items()}
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (GLOBAL, LOCAL) for kind in kinds):
         raise ExportError(f"config.json has layer_types {kinds}; it must name {GLOBAL} or {LOCAL} for {layers} layers")
     return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
 
 
 def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
-    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rotary_emb_base", 1000.0))
+    theta = rope_theta(_section(config, "rope_parameters"), config.get("rotary_emb_base", 1000.0))
     return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
 
 
 def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     """With the fixed NTK scaling that the published models have, in rope_scaling."""
-    theta = rope_theta(config.get("rope_parameters") or {}, config.get("rope_theta", 160_000.0))
-    scaling = config.get("rope_scaling") or {"type": "ntk", "factor": 1.0}
+    theta = rope_theta(_section(config, "rope_parameters"), config.get("rope_theta", 160_000.0))
+    scaling = _section(config, "rope_scaling") or {"type": "ntk", "factor": 1.0}
     factor = scaling.get("factor")
-    if scaling.get("type") != "ntk" or scaling.get("mixed_b") is not None or not isinstance(factor, float | int):
+    if (
+        scaling.get("type") != "ntk"
+        or scaling.get("mixed_b") is not None
+        or not isinstance(factor, float | int)
+        or factor <= 0
+    ):
         raise ExportError(f"config.json sets rope_scaling to {scaling}, which is not supported: only ntk with a factor")
     size = config["hidden_size"] // config["num_attention_heads"]
     return (Rotary(theta=theta * factor, divisor=factor ** (2 / size), window=0),) * layers
+
+
+def _section(config: Config, key: str) -> Config:
+    """The object at `key`; empty without it. Raises ExportError where it is something else."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ExportError(f"config.json sets {key} to {value!r}; it must be an object")
+    return value or {}
 
 
 def rope_theta(parameters: Config, default: Any) -> float:
