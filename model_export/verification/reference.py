@@ -258,7 +258,7 @@ class Reference:
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
         projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
-        distances = {term: w[term] for term in ("c2p", "p2c") if term in w}
+        distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
         both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
         return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])

@@ -24,12 +24,15 @@ T = TypeVar("T")
 
 
 class RunnerQueue(WholeQueue):
-    """Runs all texts of a request in one batch."""
+    """Runs all texts of a request in one batch. The last request's deadline is kept, in seconds."""
+
+    deadline = 0.0
 
     def __init__(self, runner: ModelRunner) -> None:
         self.runner = runner
 
-    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:  # noqa: ARG002
+    def answer(self, work: Sequence[Tokens], timeout_seconds: float) -> list[Row]:
+        self.deadline = timeout_seconds
         rows, _ = self.runner.run_sync(work)
         assert all(rows)
         return [row for row in rows if row is not None]

@@ -235,7 +235,8 @@ def test_a_chunked_body_over_the_limit_is_413(client: httpx.Client) -> None:
 def test_more_than_the_device_can_compute_within_the_deadline_is_refused_at_once_and_counted(
     client: httpx.Client,
 ) -> None:
-    refused = client.post("/embed", json=MANY, headers={"x-request-timeout-ms": "20"})
+    many = {"inputs": ["a cat and a dog " * 15] * 2000}  # longer than the deadline, on any device
+    refused = client.post("/embed", json=many, headers={"x-request-timeout-ms": "400"})
     assert (refused.status_code, refused.json()["code"]) == (413, "too_much_for_deadline")
     values = metrics(client)
     assert values['bert_queue_requests_total{outcome="refused"}'] == 1
