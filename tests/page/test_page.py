@@ -168,7 +168,8 @@ def test_a_request_that_was_overtaken_by_typing_is_ended(opened: Open) -> None:
     shown.page.on("requestfailed", lambda request: failed.append(request.url))
     held: list[Any] = []
     shown.page.route("**/nsp", lambda route: route.continue_() if held else held.append(route))
-    shown.page.locator("#pair-second").press_sequentially(" And")
+    with shown.page.expect_request("**/nsp"):
+        shown.page.locator("#pair-second").press_sequentially(" And")
     with shown.page.expect_event("requestfailed"):
         shown.page.locator("#pair-second").press_sequentially(" then")
     shown.assert_settled()

@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from packbert.service.http.dialects.kserve import JSON_LENGTH
 from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, serve_in_process
+from tests.service.in_process import InProcessClient, RunnerQueue, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", "it was warm"]
 INFER = "/v2/models/bert/infer"
