@@ -101,7 +101,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_secon
     fields, inputs = _embedding_fields(tasks, request), request.input
     if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
         texts = as_list(typing.cast(str | list[str], inputs))
-        result = await embed.embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
+        result = await embed.embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
     else:
         sequences = _token_ids(tasks, request)
         result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)

@@ -83,7 +83,7 @@ async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: floa
     texts = _texts(request)
     if request.truncation is not None and request.truncate is None:
         request = request.model_copy(update={"truncate": request.truncation})
-    result = await pairs.rerank(tasks, request, texts, timeout_seconds=timeout_seconds)
+    result = await pairs.rerank(tasks.accepting_empty(), request, texts, timeout_seconds=timeout_seconds)
     most = request.top_k if request.top_n is None else request.top_n
     ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
     ranked = ranked[:most] if most else ranked

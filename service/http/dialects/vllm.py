@@ -108,7 +108,7 @@ async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float)
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
     first, second = _find_sides(request)
     fields = request.model_copy(update=truncation_fields(tasks, request))
-    raw = request.use_activation is False
+    raw, tasks = request.use_activation is False, tasks.accepting_empty()
     result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
     return finish(tasks, result, "score", data)
@@ -145,6 +145,7 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
 
 async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: float) -> TaskResult:
     fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
+    tasks = tasks.accepting_empty()
     task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
     if task == "embed":
         result = await embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
