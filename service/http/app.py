@@ -137,7 +137,10 @@ class TaskFastPath:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self.fallback(scope, receive, send)
-        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
+        path = scope["path"]
+        endpoint = self._endpoints.get(path) if scope["method"] == "POST" else None
+        if endpoint is None and path.endswith("/") and path != "/":  # answered as without; no redirect: it names a host
+            return self(scope | {"path": path.rstrip("/") or "/"}, receive, send)
         return (endpoint or self._call_fallback)(scope, receive, send)
 
     async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:

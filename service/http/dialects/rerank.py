@@ -2,7 +2,8 @@
 
 Cohere, Jina, Voyage, infinity and vLLM share paths and fields, but not the form of `document` in the response: an
 object, or a string. Their clients send `return_documents: true` unasked and fail on the other form, and all of them do
-without. So `true` adds no document; a request that names the form gets it.
+without. So `true` adds no document; a request that names the form gets it, and so does infinity's own client, which
+alone sends `raw_scores`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class RerankRequest(ClientFields, RerankFields):
     return_documents: bool | Literal["object", "string"] | None = Field(
         None,
         description='with documents: "object": each result has `document: {"text"}`, "string": the text itself; true: '
-        "none, because clients disagree on the form (`index` names the document)",
+        "none, because clients disagree on the form (`index` names the document), or with raw_scores, of infinity, "
+        "the text",
     )
     truncation: bool | None = Field(None, description="Voyage's name of truncate")
 
@@ -111,9 +113,10 @@ def _build_response(
     model: str, request: RerankRequest, texts: Sequence[str], ranked: Sequence[tuple[int, float]], tokens: int
 ) -> dict[str, Any]:
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in ranked]
+    of_infinity = "raw_scores" in request.model_fields_set
     if request.return_documents == "object":
         results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
-    elif request.return_documents == "string":
+    elif request.return_documents == "string" or (request.return_documents is True and of_infinity):
         results = [one | {"document": texts[one["index"]]} for one in results]
     return {
         "object": "rerank",

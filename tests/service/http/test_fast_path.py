@@ -63,9 +63,12 @@ def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes)
 
 @pytest.mark.parametrize(
     ("path", "method", "called"),
-    [("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "fallback")],
+    [
+        *(("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "endpoint")),
+        *(("/other", "POST", "fallback"), ("/other/", "POST", "fallback"), ("/", "POST", "fallback")),
+    ],
 )
-def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
+def test_only_posts_to_the_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
     assert FakeApps(path, method).called == called
 
 

@@ -246,6 +246,7 @@ def test_fields_of_other_clients_that_would_change_the_answer_are_refused_by_nam
     [
         ({"output_dimension": 8}, {"dimensions": 8}),
         ({"use_activation": False}, {"normalize": False}),
+        ({"normalized": False}, {"normalize": False}),  # Jina
         ({"truncation": True, "truncation_side": "left"}, {"truncate": True, "truncation_direction": "left"}),
         ({"truncate_prompt_tokens": -1}, {"truncate": True}),
         ({"truncate_prompt_tokens": 4096}, {"truncate": True}),
@@ -269,6 +270,10 @@ def test_an_input_type_or_task_is_the_prompt_of_that_name(tmp_path: Path) -> Non
         by_name = ask(prompt_name="passage")
         assert by_name != ask()
         assert ask(input_type="passage") == ask(task="passage") == by_name
+        assert ask(task="retrieval.query") == ask(prompt_name="query") != by_name
+        assert ask(task="retrieval.passage") == by_name
+        own = ask(input_type="classification", prompt="")
+        assert own == ask(prompt="")
         assert "input_type is 'classification'; the prompts" in ask(input_type="classification")["error"]["message"]
         with_ids = ask(input=[5, 6], tokenizer=client.backend.artifact.manifest.name)
         assert "this request has a prompt" in with_ids["error"]["message"]

@@ -75,6 +75,14 @@ def test_a_document_is_returned_in_the_form_that_the_request_names(cross_encoder
         assert [one["document"] for one in answer["results"]] == [of(DOCUMENTS[o["index"]]) for o in answer["results"]]
 
 
+def test_infinitys_own_client_gets_the_documents_as_strings(cross_encoder: httpx.Client) -> None:
+    """It alone sends raw_scores, always."""
+    fields = {"documents": DOCUMENTS, "raw_scores": False, "model": "any"}
+    answer = rerank(cross_encoder, "/rerank", **fields, return_documents=True)
+    assert [one["document"] for one in answer["results"]] == [DOCUMENTS[one["index"]] for one in answer["results"]]
+    assert {*rerank(cross_encoder, "/rerank", **fields)["results"][0]} == {"index", "relevance_score"}
+
+
 def test_voyages_truncation_is_truncate(cross_encoder: httpx.Client) -> None:
     body = {"query": QUERY, "documents": ["the cat", "cat " * 600]}
     refused = cross_encoder.post("/v1/rerank", json=body)
