@@ -41,7 +41,7 @@ def main(words: Sequence[str] = ()) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
-        choice = _select(settings)
+        choice = _select(settings).served_as(settings.served_model_name)
         defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)

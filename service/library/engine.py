@@ -219,6 +219,6 @@ def _check_artifact(settings: Settings) -> ArtifactChoice:
     """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
-    choice = select_artifact(settings.artifact, settings.device)
+    choice = select_artifact(settings.artifact, settings.device).served_as(settings.served_model_name)
     describe_defaults(choice.artifact.manifest, settings)
     return choice
