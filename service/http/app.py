@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.body import start_thread
-from packbert.service.http.dialects import infinity, kserve, native, openai, rerank, root, vllm
+from packbert.service.http.dialects import cohere, infinity, kserve, native, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
@@ -35,6 +35,7 @@ TASKS = {
     **openai.ROUTES,
     **native.TEI_ROUTES,
     **rerank.ROUTES,
+    **cohere.ROUTES,
     **root.ROUTES,
     **infinity.ROUTES,
     **vllm.ROUTES,
@@ -140,7 +141,7 @@ class TaskFastPath:
         path = scope["path"]
         endpoint = self._endpoints.get(path) if scope["method"] == "POST" else None
         if endpoint is None and path.endswith("/") and path != "/":  # answered as without; no redirect: it names a host
-            return self(scope | {"path": path.rstrip("/") or "/"}, receive, send)
+            return self({**scope, "path": path.rstrip("/") or "/"}, receive, send)
         return (endpoint or self._call_fallback)(scope, receive, send)
 
     async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -78,6 +78,18 @@ class ClientFields(Body):
     options: ClientOptions | None = Field(None, description=NO_EFFECT)
 
 
+Truncate = bool | Literal["NONE", "START", "END"] | None
+TRUNCATE = "as elsewhere, or a word of Cohere and NVIDIA: NONE is false, START and END are true and name the side"
+
+
+def read_truncation(truncate: Truncate) -> dict[str, Any]:
+    """The fields of TruncationFields that a word stands for; a value that is no word stays as it is."""
+    if isinstance(truncate, str):
+        direction = "left" if truncate == "START" else "right"
+        return {"truncate": truncate != "NONE", "truncation_direction": direction}
+    return {"truncate": truncate}
+
+
 class TextsWithPrompt(TruncationFields):
     inputs: StringOrList = Field(examples=["my dog is hairy"])
     prompt_name: str | None = Field(None, description=PROMPT_NAME)

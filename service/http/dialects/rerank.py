@@ -17,7 +17,21 @@ from packbert.service.http.dialects.openai import response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
 from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, ClientFields, ErrorBody, FailFastList, RerankFields
+from packbert.service.tasks.inputs import (
+    NO_EFFECT,
+    TRUNCATE,
+    Body,
+    ClientFields,
+    ErrorBody,
+    FailFastList,
+    RerankFields,
+    Truncate,
+    read_truncation,
+)
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.turns import in_turns
+
+SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 
 
 class Document(Body):
@@ -41,6 +55,14 @@ class RerankRequest(ClientFields, RerankFields):
         "the text",
     )
     truncation: bool | None = Field(None, description="Voyage's name of truncate")
+    truncate: Truncate = Field(None, description=TRUNCATE)  # type: ignore[assignment]  # no task reads the word
+    max_tokens_per_doc: int | None = Field(
+        None, ge=1, description="of Cohere: documents are cut after so many tokens, and truncate is true by default"
+    )
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="of Cohere: truncate is true by default; one chunk of a document is read"
+    )
+    priority: int | None = Field(None, description=NO_EFFECT)
 
 
 class TextScore(BaseModel):
@@ -72,6 +94,26 @@ class RerankResponse(BaseModel):
     meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
 
 
+class RankingRequest(ClientFields):
+    """NVIDIA's request."""
+
+    query: Document = Field(examples=[{"text": "what is a panda?"}])
+    passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
+    truncate: Truncate = Field(None, description=TRUNCATE)
+
+
+class Ranking(BaseModel):
+    index: int = Field(description="of the passage in the request", examples=[0])
+    logit: float = Field(description="of a model that is no cross-encoder: the cosine", examples=[4.2])
+
+
+class RankingResponse(BaseModel):
+    """NVIDIA's response, best first."""
+
+    rankings: list[Ranking]
+    usage: RerankUsage
+
+
 class RerankErrorBody(ErrorBody):
     message: str = Field(description="the same sentence, where Cohere's clients look for it")
     detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
@@ -83,9 +125,12 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 
 async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
     texts = _texts(request)
-    if request.truncation is not None and request.truncate is None:
-        request = request.model_copy(update={"truncate": request.truncation})
-    result = await pairs.rerank(tasks.accepting_empty(), request, texts, timeout_seconds=timeout_seconds)
+    request, read = request.model_copy(update=_truncation(request)), texts
+    if request.max_tokens_per_doc is not None:
+        tasks.check_count(texts)
+        cutting = _cut(tasks, texts, request.max_tokens_per_doc)
+        read, timeout_seconds = await tasks.prepare(cutting, timeout_seconds)
+    result = await pairs.rerank(tasks.accepting_empty(), request, read, timeout_seconds=timeout_seconds)
     most = request.top_k if request.top_n is None else request.top_n
     ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
     ranked = ranked[:most] if most else ranked
@@ -109,6 +154,34 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
+def _truncation(request: RerankRequest) -> dict[str, Any]:
+    """The fields of TruncationFields that differ from the request's."""
+    if request.truncate is not None:
+        return read_truncation(request.truncate) if isinstance(request.truncate, str) else {}
+    cuts = request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
+    return {"truncate": True if cuts and request.truncation is None else request.truncation}
+
+
+async def _cut(tasks: Tasks, texts: Sequence[str], most: int) -> list[str]:
+    """The texts up to the end of their first `most` tokens."""
+    encoded = await tasks.tokenizer.encode(texts, SPANS, "right")
+    cut = []
+    async for text, one in in_turns(zip(texts, encoded, strict=True)):
+        ends = one.spans[one.spans[:, 1] >= 0, 1]  # without special tokens
+        cut.append(text[: ends[most - 1]] if len(ends) > most else text)
+    return cut
+
+
+async def _rank(tasks: Tasks, request: RankingRequest, *, timeout_seconds: float) -> TaskResult:
+    fields = RerankFields(query=request.query.text, raw_scores=True)
+    fields = fields.model_copy(update=read_truncation(request.truncate))
+    texts = [one.text for one in request.passages]
+    result = await pairs.rerank(tasks.accepting_empty(), fields, texts, timeout_seconds=timeout_seconds)
+    order = np.argsort(-result.value, kind="stable").tolist()
+    rankings = [{"index": index, "logit": float(result.value[index])} for index in order]
+    return result.finish({"rankings": rankings, "usage": usage(result.tokens)})
+
+
 def _build_response(
     model: str, request: RerankRequest, texts: Sequence[str], ranked: Sequence[tuple[int, float]], tokens: int
 ) -> dict[str, Any]:
@@ -129,6 +202,9 @@ def _build_response(
     }
 
 
+MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)
+
+
 def _route(operation: str) -> TaskSpec:
     return TaskSpec(
         "rerank",
@@ -137,9 +213,22 @@ def _route(operation: str) -> TaskSpec:
         list[TextScore] | RerankResponse,
         "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
         "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-        error_shape=ErrorShape(_rerank_error, RerankErrorBody),
+        error_shape=MESSAGE_ERROR,
         operation=operation,
     )
 
 
-ROUTES = {"/rerank": _route(""), "/v1/rerank": _route("rerank_v1"), "/v2/rerank": _route("rerank_v2")}
+ROUTES = {
+    "/rerank": _route(""),
+    "/v1/rerank": _route("rerank_v1"),
+    "/v2/rerank": _route("rerank_v2"),
+    "/v1/ranking": TaskSpec(
+        "rerank",
+        _rank,
+        RankingRequest,
+        RankingResponse,
+        "Passages ranked by how well they answer a query, in the format of NVIDIA",
+        error_shape=MESSAGE_ERROR,
+        operation="ranking",
+    ),
+}

@@ -107,6 +107,8 @@ BODIES = {
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), b'{"texts": ["a"]}'),
+    "/v1/ranking": b'{"query": {"text": "a"}, "passages": [{"text": "b"}]}',
     "/decode": b'{"ids": [1]}',
     "/answer": b'{"question": "a", "context": "b"}',
     "/choose": b'{"prompt": "a", "choices": ["b"]}',

@@ -48,7 +48,7 @@ def test_texts_are_ranked_as_in_text_embeddings_inference(cross_encoder: httpx.C
     assert with_text == [one | {"text": DOCUMENTS[one["index"]]} for one in ranked]
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_documents_get_the_response_of_cohere_jina_voyage_infinity_and_vllm(
     cross_encoder: httpx.Client, path: str
 ) -> None:
@@ -99,7 +99,10 @@ def test_voyages_truncation_is_truncate(cross_encoder: httpx.Client) -> None:
         ({"texts": []}, "inputs is empty"),
         ({"documents": ["a", 5]}, "documents.1: Input should be a valid string or"),
         ({"documents": ["a"], "top_n": 1, "top_k": 2}, "top_n is 1 and top_k is 2: send one of them"),
-        ({"documents": ["a"], "max_tokens_per_doc": 9}, "max_tokens_per_doc: Extra inputs are not permitted"),
+        (
+            {"documents": ["a"], "max_tokens_per_doc": 0},
+            "max_tokens_per_doc: Input should be greater than",
+        ),
     ],
 )
 def test_an_error_has_the_keys_that_each_client_reads(
