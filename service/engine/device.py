@@ -23,10 +23,6 @@ class ArtifactChoice:
     artifact: Artifact
     degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
 
-    def served_as(self, name: str | None) -> "ArtifactChoice":
-        """As `Artifact.served_as`."""
-        return ArtifactChoice(self.artifact.served_as(name), self.degraded)
-
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     """`device` is auto, cpu or cuda. Raises ManifestError or DeviceError where it cannot be served.

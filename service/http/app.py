@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.body import start_thread
-from packbert.service.http.dialects import cohere, infinity, kserve, native, openai, rerank, root, vllm
+from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
@@ -36,6 +36,7 @@ TASKS = {
     **native.TEI_ROUTES,
     **rerank.ROUTES,
     **cohere.ROUTES,
+    **ollama.ROUTES,
     **root.ROUTES,
     **infinity.ROUTES,
     **vllm.ROUTES,
@@ -43,7 +44,11 @@ TASKS = {
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_get_routes, root.add_get_routes)
-GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (openai.add_get_routes, infinity.add_get_routes)
+GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (
+    openai.add_get_routes,
+    infinity.add_get_routes,
+    ollama.add_get_routes,
+)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
@@ -59,7 +64,7 @@ log = logging.getLogger("service")
 
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
-    return TASKS | kserve.task_routes(backend)
+    return TASKS | kserve.task_routes(backend) | openai.task_routes(backend)
 
 
 def error_shape_of(path: str) -> ErrorShape:

@@ -71,6 +71,7 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
 
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
 MAX_ATTENTION = 128  # tokens of an /attention request
+SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,8 @@ class Tasks:
     def truncation(self, request: TruncationFields) -> Direction | None:
         """The side to cut texts that are too long on; None to refuse them."""
         truncate = self.limits.truncate if request.truncate is None else request.truncate
+        if isinstance(truncate, str):
+            return SIDES[truncate]
         return request.truncation_direction if truncate else None
 
 

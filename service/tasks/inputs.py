@@ -43,7 +43,11 @@ class Body(BaseModel):
 
 
 class TruncationFields(Body):
-    truncate: bool | None = Field(None, description="cut inputs that are too long; null: the server's BERT_TRUNCATE")
+    truncate: bool | Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="cut inputs that are too long; null: the server's BERT_TRUNCATE. Of Cohere and NVIDIA: NONE is "
+        "false, START and END are true and name the side",
+    )
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
 
@@ -76,18 +80,6 @@ class ClientFields(Body):
     model: str | None = Field(None, description=NO_EFFECT)
     user: str | None = Field(None, description=NO_EFFECT)
     options: ClientOptions | None = Field(None, description=NO_EFFECT)
-
-
-Truncate = bool | Literal["NONE", "START", "END"] | None
-TRUNCATE = "as elsewhere, or a word of Cohere and NVIDIA: NONE is false, START and END are true and name the side"
-
-
-def read_truncation(truncate: Truncate) -> dict[str, Any]:
-    """The fields of TruncationFields that a word stands for; a value that is no word stays as it is."""
-    if isinstance(truncate, str):
-        direction = "left" if truncate == "START" else "right"
-        return {"truncate": truncate != "NONE", "truncation_direction": direction}
-    return {"truncate": truncate}
 
 
 class TextsWithPrompt(TruncationFields):

@@ -15,19 +15,9 @@ from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.responses import Floats
 from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks
 from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.inputs import (
-    NO_EFFECT,
-    TRUNCATE,
-    Body,
-    ClientFields,
-    EmbeddingFields,
-    FailFastList,
-    Truncate,
-    read_truncation,
-)
+from packbert.service.tasks.inputs import NO_EFFECT, Body, ClientFields, EmbeddingFields, FailFastList, TruncationFields
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
-InputType = Literal["search_document", "search_query", "classification", "clustering"]
 
 
 class TextContent(Body):
@@ -39,10 +29,10 @@ class EmbedInput(Body):
     content: FailFastList[TextContent] = Field(min_length=1, max_length=1, description="one text")
 
 
-class CohereEmbedRequest(ClientFields):
+class CohereEmbedRequest(ClientFields, TruncationFields):
     texts: FailFastList[str] | None = Field(None, examples=[["my dog is hairy"]])
     inputs: FailFastList[EmbedInput] | None = Field(None, description="of version 2, in the place of texts")
-    input_type: InputType | None = Field(
+    input_type: Literal["search_document", "search_query", "classification", "clustering"] | None = Field(
         None, description="of queries and documents: the checkpoint's prompt, else its default; of others: their prompt"
     )
     embedding_types: FailFastList[EmbeddingType] | None = Field(
@@ -50,7 +40,6 @@ class CohereEmbedRequest(ClientFields):
         description="default float; base64: of little-endian float32; int8: each vector scaled so that its largest "
         "number is 127, for cosines; uint8: that and 128; ubinary: the signs, 8 in a number; binary: that less 128",
     )
-    truncate: Truncate = Field(None, description=TRUNCATE)
     output_dimension: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
     priority: int | None = Field(None, description=NO_EFFECT)
 
@@ -83,10 +72,12 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
 async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str, timeout_seconds: float) -> TaskResult:
     texts = _texts(request)
     fields = EmbeddingFields(
+        truncate=request.truncate,
+        truncation_direction=request.truncation_direction,
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.output_dimension,
         prompt_name=find_prompt_name(tasks, "input_type", request.input_type),
-    ).model_copy(update=read_truncation(request.truncate))
+    )
     result = await embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
     types = dict.fromkeys(request.embedding_types or ("float",))
     by_type = LongObject({one: MadeList(WRITERS[one], result.value) for one in types})

@@ -17,16 +17,7 @@ from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import Floats, json_response
 from packbert.service.tasks import embed
 from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
-from packbert.service.tasks.inputs import (
-    NO_EFFECT,
-    TRUNCATE,
-    EmbeddingFields,
-    FailFastList,
-    StringOrList,
-    Truncate,
-    TruncationFields,
-    read_truncation,
-)
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
 from packbert.service.tokenization.encoding import Direction
 
 
@@ -48,7 +39,6 @@ class VllmFields(TruncationFields):
 class EmbeddingsRequest(EmbeddingFields, VllmFields):
     """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
 
-    truncate: Truncate = Field(None, description=TRUNCATE)  # type: ignore[assignment]  # no task reads the word
     input: StringOrList | FailFastList[int] | FailFastList[FailFastList[int]] = Field(
         examples=["my dog is hairy"], description="token ids only with `tokenizer`"
     )
@@ -128,8 +118,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_secon
 
 def _embedding_fields(tasks: Tasks, request: EmbeddingsRequest) -> EmbeddingFields:
     """The request in the fields of /embed."""
-    is_own = OWN_FIELDS.issuperset(request.model_fields_set) and not isinstance(request.truncate, str)
-    fields = {} if is_own else _fields_of_other_clients(tasks, request)
+    fields = {} if OWN_FIELDS.issuperset(request.model_fields_set) else _fields_of_other_clients(tasks, request)
     normalize = fields.get("normalize", request.normalize)
     fields["normalize"] = tasks.embedding.openai_normalize if normalize is None else normalize
     fields["dimensions"] = fields.get("dimensions", request.dimensions) or None
@@ -139,8 +128,6 @@ def _embedding_fields(tasks: Tasks, request: EmbeddingsRequest) -> EmbeddingFiel
 def _fields_of_other_clients(tasks: Tasks, request: EmbeddingsRequest) -> dict[str, Any]:
     """Fields of /embed, from those that stand for them."""
     fields = truncation_fields(tasks, request)
-    if isinstance(request.truncate, str):
-        fields |= read_truncation(request.truncate)
     if request.truncation is not None:
         fields["truncate"] = request.truncation
     if request.output_dimension is not None:
@@ -240,6 +227,12 @@ ROUTES = {
     "/v1/embeddings": EMBEDDINGS,
     "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
 }
+
+
+def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+    """Azure's, by a path with the model's name: another name is a 404."""
+    path = f"/openai/deployments/{backend.artifact.manifest.name}/embeddings"
+    return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
 
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:

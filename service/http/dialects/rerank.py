@@ -19,14 +19,12 @@ from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     NO_EFFECT,
-    TRUNCATE,
     Body,
     ClientFields,
     ErrorBody,
     FailFastList,
     RerankFields,
-    Truncate,
-    read_truncation,
+    TruncationFields,
 )
 from packbert.service.tokenization.encoding import EncodeOptions
 from packbert.service.turns import in_turns
@@ -55,7 +53,6 @@ class RerankRequest(ClientFields, RerankFields):
         "the text",
     )
     truncation: bool | None = Field(None, description="Voyage's name of truncate")
-    truncate: Truncate = Field(None, description=TRUNCATE)  # type: ignore[assignment]  # no task reads the word
     max_tokens_per_doc: int | None = Field(
         None, ge=1, description="of Cohere: documents are cut after so many tokens, and truncate is true by default"
     )
@@ -94,12 +91,11 @@ class RerankResponse(BaseModel):
     meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
 
 
-class RankingRequest(ClientFields):
+class RankingRequest(ClientFields, TruncationFields):
     """NVIDIA's request."""
 
     query: Document = Field(examples=[{"text": "what is a panda?"}])
     passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
-    truncate: Truncate = Field(None, description=TRUNCATE)
 
 
 class Ranking(BaseModel):
@@ -125,7 +121,9 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 
 async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
     texts = _texts(request)
-    request, read = request.model_copy(update=_truncation(request)), texts
+    read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
+    if request.truncate is None and (cuts or request.truncation is not None):
+        request = request.model_copy(update={"truncate": request.truncation is not False})
     if request.max_tokens_per_doc is not None:
         tasks.check_count(texts)
         cutting = _cut(tasks, texts, request.max_tokens_per_doc)
@@ -154,14 +152,6 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
-def _truncation(request: RerankRequest) -> dict[str, Any]:
-    """The fields of TruncationFields that differ from the request's."""
-    if request.truncate is not None:
-        return read_truncation(request.truncate) if isinstance(request.truncate, str) else {}
-    cuts = request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
-    return {"truncate": True if cuts and request.truncation is None else request.truncation}
-
-
 async def _cut(tasks: Tasks, texts: Sequence[str], most: int) -> list[str]:
     """The texts up to the end of their first `most` tokens."""
     encoded = await tasks.tokenizer.encode(texts, SPANS, "right")
@@ -173,8 +163,10 @@ async def _cut(tasks: Tasks, texts: Sequence[str], most: int) -> list[str]:
 
 
 async def _rank(tasks: Tasks, request: RankingRequest, *, timeout_seconds: float) -> TaskResult:
-    fields = RerankFields(query=request.query.text, raw_scores=True)
-    fields = fields.model_copy(update=read_truncation(request.truncate))
+    side = request.truncation_direction
+    fields = RerankFields(
+        query=request.query.text, raw_scores=True, truncate=request.truncate, truncation_direction=side
+    )
     texts = [one.text for one in request.passages]
     result = await pairs.rerank(tasks.accepting_empty(), fields, texts, timeout_seconds=timeout_seconds)
     order = np.argsort(-result.value, kind="stable").tolist()

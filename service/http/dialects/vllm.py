@@ -5,6 +5,7 @@ is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The error
 the fields `index` and `request_id` of this service's own errors.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -170,16 +171,18 @@ def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
     return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
 
 
+SCORE = TaskSpec(
+    "score",
+    _score,
+    ScoreRequest,
+    ScoreResponse | LikelihoodResponse,
+    "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
+    "inputs: how likely texts are, by a pass of the masked-language model for each token",
+    error_shape=ErrorShape(_score_error, ScoreErrorBody),
+)
 ROUTES = {
-    "/score": TaskSpec(
-        "score",
-        _score,
-        ScoreRequest,
-        ScoreResponse | LikelihoodResponse,
-        "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
-        "inputs: how likely texts are, by a pass of the masked-language model for each token",
-        error_shape=ErrorShape(_score_error, ScoreErrorBody),
-    ),
+    "/score": SCORE,
+    "/v1/score": replace(SCORE, operation="score_v1"),
     "/pooling": TaskSpec(
         "pooling",
         _pooling,

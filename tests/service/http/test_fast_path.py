@@ -101,8 +101,9 @@ class FakeBackend:
 
 BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
-    "/score": b'{"text_1": "a", "text_2": "b"}',
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling"), b'{"input": "a"}'),
+    **dict.fromkeys(("/score", "/v1/score"), b'{"text_1": "a", "text_2": "b"}'),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling", "/api/embed"), b'{"input": "a"}'),
+    "/api/embeddings": b'{"prompt": "a"}',
     "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',

@@ -91,8 +91,11 @@ def test_an_unknown_path_gets_a_message_that_the_client_shows(server: httpx.Clie
     assert caught.value.type == "not_found_error"
 
 
-def test_azures_client_gets_a_message_that_it_shows(server: httpx.Client) -> None:
+def test_azures_client_gets_vectors_of_the_deployment_with_the_models_name(server: httpx.Client) -> None:
     address = {"azure_endpoint": str(server.base_url), "api_version": "2024-10-21"}
+    with openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client:
+        found = as_array(client.embeddings.create(model="bert", input=TEXTS))
+        assert np.array_equal(found, embed(server, inputs=TEXTS, normalize=True))
     with (
         openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client,
         pytest.raises(openai.NotFoundError, match="POST /openai/deployments/any/embeddings"),
