@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -43,6 +44,7 @@ def main(words: Sequence[str] = ()) -> int:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
         choice = _select(settings)
+        choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
         defaults = describe_defaults(choice.artifact.manifest, settings)
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)

@@ -1,6 +1,6 @@
 """Opens an artifact folder: reads the manifest, and checks the checksums of its files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packbert.model_export.artifact.manifest import (
@@ -24,6 +24,10 @@ CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model
 class Artifact:
     folder: Path
     manifest: Manifest
+
+    def served_as(self, name: str | None) -> "Artifact":
+        """With the name that clients see; None: the checkpoint's."""
+        return self if name is None else replace(self, manifest=replace(self.manifest, name=name))
 
     @property
     def model(self) -> Path:

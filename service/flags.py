@@ -12,7 +12,7 @@ from packbert.service.settings import GONE, PREFIX, Settings, kind_of
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
-        *("model", "artifact", "precision", "cache", "device"),
+        *("model", "artifact", "precision", "cache", "device", "served_model_name"),
         *("pooling", "normalize", "rerank", "root_task", "truncate"),
     ),
     "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "cors_origins", "page"),),
@@ -29,6 +29,7 @@ METAVARS = {
     "model": "MODEL",
     "artifact": "FOLDER",
     "cache": "FOLDER",
+    "served_model_name": "NAME",
     "host": "ADDRESS",
     "api_key_file": "FILE",
     "cors_origins": "ORIGINS",

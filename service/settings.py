@@ -31,6 +31,7 @@ MAX_KEY_FILE_BYTES = 2**20
 MAX_SHOWN = 80  # characters of a wrong value
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
+MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.:@-]*(/[\w.:@-]+)*", re.ASCII)  # as a part of a path
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
 RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
 
@@ -57,6 +58,9 @@ class Settings(BaseModel):
         None,
         description="folder of the artifacts that BERT_MODEL was exported to; unset: packbert in $XDG_CACHE_HOME "
         "or ~/.cache",
+    )
+    served_model_name: str | None = Field(
+        None, description="the model's name in answers, /info, /v1/models and KServe's paths; unset: the checkpoint's"
     )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 for a free one")
@@ -214,6 +218,9 @@ class Settings(BaseModel):
                 read_key_file(self.api_key_file)
             except (OSError, SettingsError) as error:
                 raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+        if self.served_model_name is not None and not MODEL_NAME.fullmatch(self.served_model_name):
+            fault = "no name that fits into a path: write letters, digits and . _ : @ - /, a letter or digit first"
+            raise SettingsError(f"BERT_SERVED_MODEL_NAME: {self.served_model_name[:MAX_SHOWN]!r} is {fault}")
         if self.admin_port == self.port:
             raise SettingsError(f"BERT_ADMIN_PORT: {self.port} is BERT_PORT too: choose another, or leave it out")
         for origin in self.allowed_origins:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
 from packbert.service.http.body import start_thread
-from packbert.service.http.dialects import infinity, kserve, native, openai, rerank, root, vllm
+from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
@@ -47,6 +47,8 @@ TASKS = {
     **openai.ROUTES,
     **native.TEI_ROUTES,
     **rerank.ROUTES,
+    **cohere.ROUTES,
+    **ollama.ROUTES,
     **root.ROUTES,
     **infinity.ROUTES,
     **vllm.ROUTES,
@@ -54,7 +56,11 @@ TASKS = {
 }
 AddGetRoutes = Callable[[APIRouter, Backend], None]
 GET_ROUTES: tuple[AddGetRoutes, ...] = (kserve.add_get_routes, root.add_get_routes)
-GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (openai.add_get_routes, infinity.add_get_routes)
+GET_ROUTES_WITH_KEY: tuple[AddGetRoutes, ...] = (
+    openai.add_get_routes,
+    infinity.add_get_routes,
+    ollama.add_get_routes,
+)
 OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a right or a wrong base URL
     *("v1", "openai", "embeddings", "models", "completions", "responses", "moderations", "files", "batches"),
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
@@ -70,7 +76,7 @@ log = logging.getLogger("service")
 
 def task_routes(backend: Backend) -> dict[str, TaskSpec]:
     """`TASKS`, and the routes whose paths hold the model's name."""
-    return TASKS | kserve.task_routes(backend)
+    return TASKS | kserve.task_routes(backend) | openai.task_routes(backend)
 
 
 def error_shape_of(path: str) -> ErrorShape:
@@ -150,7 +156,10 @@ class TaskFastPath:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self.fallback(scope, receive, send)
-        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
+        path = scope["path"]
+        endpoint = self._endpoints.get(path) if scope["method"] == "POST" else None
+        if endpoint is None and path.endswith("/") and path != "/":  # answered as without; no redirect: it names a host
+            return self({**scope, "path": path.rstrip("/") or "/"}, receive, send)
         return (endpoint or self._call_fallback)(scope, receive, send)
 
     async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:

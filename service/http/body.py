@@ -5,6 +5,7 @@ A large body is parsed on a thread. A parser keeps the GIL until it has done its
 """
 
 import asyncio
+import codecs
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,7 @@ async def on_thread(step: Callable[[], T]) -> T:
 
 def parse(schema: type[Model], body: bytes, settings: Settings) -> Model:
     """As `validation.parse`. Raises also TooLarge, for more values than a valid body can have."""
+    body = body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 lets a parser ignore it, and clients on Windows write it
     if len(body) <= INLINE_BYTES:
         return validation.parse(schema, body)
     return validation.validate(schema, decode(body, BodyLimits.of(settings)))

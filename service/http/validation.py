@@ -25,7 +25,9 @@ TEXT_NAMES = {
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
 AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
 # pydantic adds one to the location for each alternative of a union
-UNION_TAG = re.compile(r"str|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]")
+UNION_TAG = re.compile(
+    r"str|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
+)
 
 
 def parse(schema: type[Model], body: bytes) -> Model:

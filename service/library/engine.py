@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -220,5 +221,6 @@ def _check_artifact(settings: Settings) -> ArtifactChoice:
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
     choice = select_artifact(settings.artifact, settings.device)
+    choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
     describe_defaults(choice.artifact.manifest, settings)
     return choice

@@ -71,6 +71,7 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
 
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
 MAX_ATTENTION = 128  # tokens of an /attention request
+SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ class Tasks:
     embedding: EmbeddingDefaults
     rerank_by_cosine: bool = False  # of a model that is no cross-encoder
     root_task: RootTask | None = None  # of a request that names no task; None: by the heads and the request
+    accepts_empty: bool = False  # a text without tokens is read as its special tokens
     alone: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)  # of `run_alone`
 
     def require_head(self, head: str) -> None:
@@ -111,8 +113,8 @@ class Tasks:
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        `encode` makes tokens of inputs that are no texts. Raises Invalid for no texts or a text without tokens,
-        TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
+        `encode` makes tokens of inputs that are no texts. Raises Invalid for no texts or, unless `accepts_empty`, a
+        text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started, truncation = time.perf_counter(), self.truncation(request)
@@ -138,7 +140,7 @@ class Tasks:
                 sequences += job.step()
             return await self._run_whole(sequences, job.owners, started, timeout_seconds)
         request = self._begin(job, timeout_seconds)
-        sequences = await _append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
+        sequences = await self._append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = time.perf_counter() - started
         result = await _finish(request, sequences, job.owners)
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
@@ -149,7 +151,7 @@ class Tasks:
         """Runs the model on what `steps` makes for the request that is passed to it; the model runs on the first of
         these while later ones are made. The result has no time of tokenizing."""
         request = self._begin(job, timeout_seconds)
-        return await _finish(request, await _append_all(request, job, steps(request), accept), job.owners)
+        return await _finish(request, await self._append_all(request, job, steps(request), accept), job.owners)
 
     async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
@@ -177,13 +179,25 @@ class Tasks:
         check: Check = accept,
     ) -> TaskResult:
         """Runs all sequences of a request, which has been tokenized since `started`."""
-        check_tokens(sequences, owners)
+        check_tokens(sequences, owners, accepts_empty=self.accepts_empty)
         tokenize_seconds = time.perf_counter() - started
         check(sequences, 0)
         request = self.queue.begin(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
         result = await _finish(request, sequences, owners)
         result.tokenize_seconds = tokenize_seconds
         return result
+
+    async def _append_all(self, request: Request, job: Job, steps: Steps, check: Check) -> list[EncodedText]:
+        """Appends all sequences to the request as they are made; fewer where it fails meanwhile."""
+        sequences: list[EncodedText] = []
+        async with _until_failed(request), aclosing(steps):
+            async for made in steps:
+                owners = job.owners[len(sequences) : len(sequences) + len(made)]
+                check_tokens(made, owners, accepts_empty=self.accepts_empty)
+                check(made, len(sequences))
+                sequences += made
+                request.append(made, job.expected_tokens)
+        return sequences
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
         """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
@@ -200,6 +214,10 @@ class Tasks:
         """For a request that makes so many texts of inputs whose number it has checked."""
         return replace(self, limits=replace(self.limits, max_inputs=inputs))
 
+    def accepting_empty(self) -> "Tasks":
+        """For a route of other servers, whose clients send texts without tokens among others."""
+        return replace(self, accepts_empty=True)
+
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
             raise Invalid("inputs is empty: send at least one", code="empty")
@@ -210,6 +228,8 @@ class Tasks:
     def truncation(self, request: TruncationFields) -> Direction | None:
         """The side to cut texts that are too long on; None to refuse them."""
         truncate = self.limits.truncate if request.truncate is None else request.truncate
+        if isinstance(truncate, str):
+            return SIDES[truncate]
         return request.truncation_direction if truncate else None
 
 
@@ -250,10 +270,13 @@ class LongObject(dict[str, Any]):
     """An object with long values: HTTP writes each in chunks, and as NPY its one array."""
 
 
-def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int]) -> None:
-    """Raises Invalid for a sequence without tokens, with the index of its text, which `owners` has."""
+def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int], *, accepts_empty: bool = False) -> None:
+    """Raises Invalid for a sequence without tokens, with the index of its text, which `owners` has.
+
+    `accepts_empty`: only for one without special tokens too, which leaves the model nothing to read.
+    """
     for index, one in zip(owners, sequences, strict=True):
-        if one.empty:
+        if one.empty and not (accepts_empty and len(one.ids)):
             message = "input has no tokens: it is empty, or holds only spaces and control characters"
             raise Invalid(message, code="empty", index=index)
 
@@ -286,18 +309,6 @@ async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Se
         forward_seconds=request.forward_seconds,
         received=time.perf_counter(),
     )
-
-
-async def _append_all(request: Request, job: Job, steps: Steps, check: Check) -> list[EncodedText]:
-    """Appends all sequences to the request as they are made; fewer where it fails meanwhile."""
-    sequences: list[EncodedText] = []
-    async with _until_failed(request), aclosing(steps):
-        async for made in steps:
-            check_tokens(made, job.owners[len(sequences) : len(sequences) + len(made)])
-            check(made, len(sequences))
-            sequences += made
-            request.append(made, job.expected_tokens)
-    return sequences
 
 
 @asynccontextmanager

@@ -43,7 +43,11 @@ class Body(BaseModel):
 
 
 class TruncationFields(Body):
-    truncate: bool | None = Field(None, description="cut inputs that are too long; null: the server's BERT_TRUNCATE")
+    truncate: bool | Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="cut inputs that are too long; null: the server's BERT_TRUNCATE. Of Cohere and NVIDIA: NONE is "
+        "false, START and END are true and name the side",
+    )
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
 

@@ -28,7 +28,7 @@ def asks_for_windows(fields: WindowFields, request: TruncationFields) -> bool:
     """Raises Invalid where texts are also to be cut."""
     if fields.long is None and fields.stride is None:
         return False
-    if request.truncate:
+    if request.truncate not in (None, False, "NONE"):
         message = "truncate: true cuts a text that is too long, and long: windows (or a stride) reads all of it"
         raise Invalid(f"{message}: send one of them", code="parameters")
     return True

@@ -38,9 +38,11 @@ def test_the_example_asks_for_the_runtime_and_its_format() -> None:
 
 def test_the_container_serves_what_kserve_has_downloaded() -> None:
     variables = {each["name"]: each["value"] for each in CONTAINER["env"]}
-    settings = Settings.from_environment(variables_of(CONTAINER["args"][1:]) | variables)
+    args = [one.replace("{{.Name}}", EXAMPLE["metadata"]["name"]) for one in CONTAINER["args"]]  # as KServe does
+    settings = Settings.from_environment(variables_of(args[1:]) | variables)
     assert CONTAINER["args"][0] == "serve"
     assert settings.model == "/mnt/models"
+    assert settings.served_model_name == EXAMPLE["metadata"]["name"]
     assert CONTAINER["ports"] == [{"containerPort": settings.port, "protocol": "TCP"}]
     assert PREDICTOR["terminationGracePeriodSeconds"] == settings.linger_seconds + settings.drain_seconds + 10
     assert PREDICTOR["enableServiceLinks"] is False

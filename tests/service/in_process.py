@@ -111,7 +111,7 @@ class InProcessClient:
 
 @contextmanager
 def serve_in_process(folder: Path, **settings: str) -> Iterator[InProcessClient]:
-    artifact = open_artifact(folder)
     chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)
+    artifact = open_artifact(folder).served_as(chosen.served_model_name)
     with open_tasks(artifact, chosen) as tasks:
         yield InProcessClient(InProcessBackend(artifact, chosen, tasks))

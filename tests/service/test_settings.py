@@ -54,6 +54,8 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     [
         ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_ACCESS_LOG, "),
         ("BERT_API_KEY", ", ,", "it has commas and no key"),
+        ("BERT_SERVED_MODEL_NAME", "{name}", "'{name}' is no name that fits into a path"),
+        ("BERT_SERVED_MODEL_NAME", "a//b", "'a//b' is no name that fits into a path"),
         ("BERT_API_KEY_FILE", "/nowhere", "No such file"),
         ("BERT_API_KEY_FILE", "/dev/null", "it is not a regular file"),
         ("BERT_API_KEY_FILE", sys.executable, "is not UTF-8"),

@@ -52,12 +52,18 @@ class EmbeddingsRequest(EmbeddingFields, VllmFields):
     modality: Literal["text"] | None = Field(None, description="of infinity; " + NO_EFFECT)
     input_type: str | None = Field(None, description="of Voyage: the prompt of this name, if there are prompts")
     task: str | None = Field(None, description="of Jina: the prompt of this name, if there are prompts")
+    normalized: bool | None = Field(None, description="of Jina: as `normalize`")
     truncation: bool | None = Field(None, description="of Voyage: as `truncate`")
     output_dimension: int | None = Field(None, ge=1, description="of Voyage: as `dimensions`")
     output_dtype: Literal["float"] | None = Field(None, description="of Voyage; " + NO_EFFECT)
     late_chunking: Literal[False] | None = Field(None, description="of Jina; " + NO_EFFECT)
 
 
+DOCUMENT, QUERY = ("document", "passage", "corpus"), ("query",)  # names of their prompts, in the order of preference
+KINDS = {  # what Voyage, Jina and Cohere call them
+    **dict.fromkeys(("query", "retrieval.query", "search_query"), QUERY),
+    **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document"), DOCUMENT),
+}
 OWN_FIELDS = {*EmbeddingFields.model_fields, "input", "model", "user", "encoding_format", "tokenizer"}
 
 
@@ -101,7 +107,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_secon
     fields, inputs = _embedding_fields(tasks, request), request.input
     if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
         texts = as_list(typing.cast(str | list[str], inputs))
-        result = await embed.embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
+        result = await embed.embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
     else:
         sequences = _token_ids(tasks, request)
         result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)
@@ -128,14 +134,28 @@ def _fields_of_other_clients(tasks: Tasks, request: EmbeddingsRequest) -> dict[s
         fields["dimensions"] = request.output_dimension
     if request.use_activation is not None:
         fields["normalize"] = request.use_activation
-    name, prompts = request.input_type or request.task, tasks.manifest.embedding.prompts
-    if name and prompts and request.prompt is None and request.prompt_name is None:
-        if name not in prompts:
-            field = "input_type" if request.input_type else "task"
-            message = f"{field} is {name!r}; the prompts of this model are {', '.join(prompts)}"
-            raise Invalid(f"{message}: send one of them, or `prompt` with a text", code="prompt")
-        fields["prompt_name"] = name
+    if request.normalized is not None:
+        fields["normalize"] = request.normalized
+    if request.prompt is None and request.prompt_name is None:
+        field = "input_type" if request.input_type else "task"
+        fields["prompt_name"] = find_prompt_name(tasks, field, request.input_type or request.task)
     return fields
+
+
+def find_prompt_name(tasks: Tasks, field: str, name: str | None) -> str | None:
+    """The checkpoint's prompt for what `field` calls `name`; None for the default, as where there are no prompts.
+
+    Queries and documents without a prompt of their own get the default, as in sentence-transformers. Raises Invalid for
+    another name that no prompt has.
+    """
+    prompts = tasks.manifest.embedding.prompts
+    if not name or not prompts or name in prompts:
+        return name if name in prompts else None
+    if (kind := KINDS.get(name)) is None:
+        message = f"{field} is {name!r}; the prompts of this model are {', '.join(prompts)}"
+        raise Invalid(f"{message}: send one of them, or `prompt` with a text", code="prompt")
+    found = [one for one in kind if one in prompts]
+    return max(found, key=lambda one: bool(prompts[one]), default=None)  # sentence-transformers adds `document`, empty
 
 
 def truncation_fields(tasks: Tasks, request: VllmFields) -> dict[str, Any]:
@@ -207,6 +227,12 @@ ROUTES = {
     "/v1/embeddings": EMBEDDINGS,
     "/embeddings": replace(EMBEDDINGS, operation="embeddings_of_infinity"),  # also a base URL without /v1
 }
+
+
+def task_routes(backend: Backend) -> dict[str, TaskSpec]:
+    """Azure's, by a path with the model's name: another name is a 404."""
+    path = f"/openai/deployments/{backend.artifact.manifest.name}/embeddings"
+    return {path: replace(EMBEDDINGS, operation="embeddings_of_azure")}
 
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:

@@ -2,7 +2,8 @@
 
 Cohere, Jina, Voyage, infinity and vLLM share paths and fields, but not the form of `document` in the response: an
 object, or a string. Their clients send `return_documents: true` unasked and fail on the other form, and all of them do
-without. So `true` adds no document; a request that names the form gets it.
+without. So `true` adds no document; a request that names the form gets it, and so does infinity's own client, which
+alone sends `raw_scores`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,19 @@ from packbert.service.http.dialects.openai import response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
 from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, ClientFields, ErrorBody, FailFastList, RerankFields
+from packbert.service.tasks.inputs import (
+    NO_EFFECT,
+    Body,
+    ClientFields,
+    ErrorBody,
+    FailFastList,
+    RerankFields,
+    TruncationFields,
+)
+from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.turns import in_turns
+
+SPANS = EncodeOptions(outputs=frozenset(), spans=True)
 
 
 class Document(Body):
@@ -36,9 +49,17 @@ class RerankRequest(ClientFields, RerankFields):
     return_documents: bool | Literal["object", "string"] | None = Field(
         None,
         description='with documents: "object": each result has `document: {"text"}`, "string": the text itself; true: '
-        "none, because clients disagree on the form (`index` names the document)",
+        "none, because clients disagree on the form (`index` names the document), or with raw_scores, of infinity, "
+        "the text",
     )
     truncation: bool | None = Field(None, description="Voyage's name of truncate")
+    max_tokens_per_doc: int | None = Field(
+        None, ge=1, description="of Cohere: documents are cut after so many tokens, and truncate is true by default"
+    )
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="of Cohere: truncate is true by default; one chunk of a document is read"
+    )
+    priority: int | None = Field(None, description=NO_EFFECT)
 
 
 class TextScore(BaseModel):
@@ -70,6 +91,25 @@ class RerankResponse(BaseModel):
     meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
 
 
+class RankingRequest(ClientFields, TruncationFields):
+    """NVIDIA's request."""
+
+    query: Document = Field(examples=[{"text": "what is a panda?"}])
+    passages: FailFastList[Document] = Field(examples=[[{"text": "a bear"}, {"text": "it rains"}]])
+
+
+class Ranking(BaseModel):
+    index: int = Field(description="of the passage in the request", examples=[0])
+    logit: float = Field(description="of a model that is no cross-encoder: the cosine", examples=[4.2])
+
+
+class RankingResponse(BaseModel):
+    """NVIDIA's response, best first."""
+
+    rankings: list[Ranking]
+    usage: RerankUsage
+
+
 class RerankErrorBody(ErrorBody):
     message: str = Field(description="the same sentence, where Cohere's clients look for it")
     detail: str = Field(description="the same sentence, where Jina's and Voyage's clients look for it")
@@ -81,9 +121,14 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 
 async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
     texts = _texts(request)
-    if request.truncation is not None and request.truncate is None:
-        request = request.model_copy(update={"truncate": request.truncation})
-    result = await pairs.rerank(tasks, request, texts, timeout_seconds=timeout_seconds)
+    read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
+    if request.truncate is None and (cuts or request.truncation is not None):
+        request = request.model_copy(update={"truncate": request.truncation is not False})
+    if request.max_tokens_per_doc is not None:
+        tasks.check_count(texts)
+        cutting = _cut(tasks, texts, request.max_tokens_per_doc)
+        read, timeout_seconds = await tasks.prepare(cutting, timeout_seconds)
+    result = await pairs.rerank(tasks.accepting_empty(), request, read, timeout_seconds=timeout_seconds)
     most = request.top_k if request.top_n is None else request.top_n
     ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
     ranked = ranked[:most] if most else ranked
@@ -107,13 +152,36 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
+async def _cut(tasks: Tasks, texts: Sequence[str], most: int) -> list[str]:
+    """The texts up to the end of their first `most` tokens."""
+    encoded = await tasks.tokenizer.encode(texts, SPANS, "right")
+    cut = []
+    async for text, one in in_turns(zip(texts, encoded, strict=True)):
+        ends = one.spans[one.spans[:, 1] >= 0, 1]  # without special tokens
+        cut.append(text[: ends[most - 1]] if len(ends) > most else text)
+    return cut
+
+
+async def _rank(tasks: Tasks, request: RankingRequest, *, timeout_seconds: float) -> TaskResult:
+    side = request.truncation_direction
+    fields = RerankFields(
+        query=request.query.text, raw_scores=True, truncate=request.truncate, truncation_direction=side
+    )
+    texts = [one.text for one in request.passages]
+    result = await pairs.rerank(tasks.accepting_empty(), fields, texts, timeout_seconds=timeout_seconds)
+    order = np.argsort(-result.value, kind="stable").tolist()
+    rankings = [{"index": index, "logit": float(result.value[index])} for index in order]
+    return result.finish({"rankings": rankings, "usage": usage(result.tokens)})
+
+
 def _build_response(
     model: str, request: RerankRequest, texts: Sequence[str], ranked: Sequence[tuple[int, float]], tokens: int
 ) -> dict[str, Any]:
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in ranked]
+    of_infinity = "raw_scores" in request.model_fields_set
     if request.return_documents == "object":
         results = [one | {"document": {"text": texts[one["index"]]}} for one in results]
-    elif request.return_documents == "string":
+    elif request.return_documents == "string" or (request.return_documents is True and of_infinity):
         results = [one | {"document": texts[one["index"]]} for one in results]
     return {
         "object": "rerank",
@@ -126,6 +194,9 @@ def _build_response(
     }
 
 
+MESSAGE_ERROR = ErrorShape(_rerank_error, RerankErrorBody)
+
+
 def _route(operation: str) -> TaskSpec:
     return TaskSpec(
         "rerank",
@@ -134,9 +205,22 @@ def _route(operation: str) -> TaskSpec:
         list[TextScore] | RerankResponse,
         "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
         "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
-        error_shape=ErrorShape(_rerank_error, RerankErrorBody),
+        error_shape=MESSAGE_ERROR,
         operation=operation,
     )
 
 
-ROUTES = {"/rerank": _route(""), "/v1/rerank": _route("rerank_v1"), "/v2/rerank": _route("rerank_v2")}
+ROUTES = {
+    "/rerank": _route(""),
+    "/v1/rerank": _route("rerank_v1"),
+    "/v2/rerank": _route("rerank_v2"),
+    "/v1/ranking": TaskSpec(
+        "rerank",
+        _rank,
+        RankingRequest,
+        RankingResponse,
+        "Passages ranked by how well they answer a query, in the format of NVIDIA",
+        error_shape=MESSAGE_ERROR,
+        operation="ranking",
+    ),
+}

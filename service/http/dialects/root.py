@@ -6,6 +6,7 @@ route.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from fastapi import APIRouter, Request, Response
@@ -159,24 +160,23 @@ def _set_strategy(fields: dict[str, Any]) -> None:
         fields.update({"parameters": nested | default} if "parameters" in fields else default)
 
 
-ROUTES = {
-    "/": TaskSpec(
-        "root",
-        _root,
-        RootRequest,
-        EmbedResponse
-        | PredictResponse
-        | TagResponse
-        | FillMaskResponse
-        | NspResponse
-        | SimilarityResponse
-        | AnswerResponse
-        | ChooseResponse
-        | list[rerank.TextScore]
-        | rerank.RerankResponse,
-        "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",
-    ),
-}
+ROOT = TaskSpec(
+    "root",
+    _root,
+    RootRequest,
+    EmbedResponse
+    | PredictResponse
+    | TagResponse
+    | FillMaskResponse
+    | NspResponse
+    | SimilarityResponse
+    | AnswerResponse
+    | ChooseResponse
+    | list[rerank.TextScore]
+    | rerank.RerankResponse,
+    "The artifact's own task, as text-embeddings-inference and hosted endpoints answer their clients",
+)
+ROUTES = {"/": ROOT, "/invocations": replace(ROOT, operation="invocations")}  # of SageMaker
 
 
 def add_get_routes(app: APIRouter, backend: Backend) -> None:

@@ -5,6 +5,7 @@ is not of vLLM: it asks how likely its texts are (`tasks/likelihood`). The error
 the fields `index` and `request_id` of this service's own errors.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -108,7 +109,7 @@ async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float)
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
     first, second = _find_sides(request)
     fields = request.model_copy(update=truncation_fields(tasks, request))
-    raw = request.use_activation is False
+    raw, tasks = request.use_activation is False, tasks.accepting_empty()
     result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
     return finish(tasks, result, "score", data)
@@ -145,6 +146,7 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
 
 async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: float) -> TaskResult:
     fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
+    tasks = tasks.accepting_empty()
     task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
     if task == "embed":
         result = await embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
@@ -169,16 +171,18 @@ def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
     return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
 
 
+SCORE = TaskSpec(
+    "score",
+    _score,
+    ScoreRequest,
+    ScoreResponse | LikelihoodResponse,
+    "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
+    "inputs: how likely texts are, by a pass of the masked-language model for each token",
+    error_shape=ErrorShape(_score_error, ScoreErrorBody),
+)
 ROUTES = {
-    "/score": TaskSpec(
-        "score",
-        _score,
-        ScoreRequest,
-        ScoreResponse | LikelihoodResponse,
-        "How well pairs of texts fit, in the format of vLLM: a cross-encoder's score, or the cosine of vectors; with "
-        "inputs: how likely texts are, by a pass of the masked-language model for each token",
-        error_shape=ErrorShape(_score_error, ScoreErrorBody),
-    ),
+    "/score": SCORE,
+    "/v1/score": replace(SCORE, operation="score_v1"),
     "/pooling": TaskSpec(
         "pooling",
         _pooling,

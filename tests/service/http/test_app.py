@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from typing import Any
 
@@ -197,6 +198,25 @@ def test_a_body_that_is_not_json_gets_400(server: httpx.Client, content: bytes) 
     error(server.post("/embed", content=content), 400, "bad_request")
 
 
+@pytest.mark.parametrize("text", ["the cat", "the cat sat " * 2000])
+def test_a_byte_order_mark_before_json_is_skipped(server: httpx.Client, text: str) -> None:
+    body = json.dumps({"inputs": text, "truncate": True}).encode()
+    assert server.post("/embed", content=b"\xef\xbb\xbf" + body).json() == server.post("/embed", content=body).json()
+
+
+@pytest.mark.parametrize("slashes", ["/", "//"])
+def test_a_slash_after_a_path_changes_no_answer(server: httpx.Client, slashes: str) -> None:
+    """Also of a path with an error, and without a redirect, which would use the Host header."""
+    for path in ("/health", "/v1/models", "/docs", "/v1/models/bert", "/embed"):
+        plain, found = server.get(path), server.get(path + slashes)
+        own = {"error", "request_id"}
+        assert found.status_code == plain.status_code
+        assert own & {*plain.text.split('"')} or found.content == plain.content
+    body = {"inputs": "the cat"}
+    assert post(server, f"/embed{slashes}", body).json() == post(server, "/embed", body).json()
+    assert post(server, slashes, body).json() == post(server, "/", body).json()
+
+
 @pytest.mark.parametrize(
     "content", [b'{"inputs": NaN}', b'{"inputs": "a", "dimensions": 1e999}', b'{"inputs": "a", "dimensions": Infinity}']
 )
@@ -227,9 +247,7 @@ def test_targets_are_limited_to_the_length_of_a_text(server: httpx.Client) -> No
 
 def test_unknown_paths_and_methods_get_the_standard_error_body(server: httpx.Client) -> None:
     assert "/fill-mask" in error(server.get("/nothing"), 404, "not_found")["error"]
-    assert (
-        "/fill-mask" in error(post(server, "/fill-mask/", {}), 404, "not_found")["error"]
-    )  # no redirect, which would use the Host header
+    assert "/fill-mask" in error(post(server, "/fill-mask/more/", {}), 404, "not_found")["error"]
     refused = error(server.get("/embed"), 405, "method_not_allowed")["error"]
     assert refused == 'GET /embed: send POST with a JSON body, for example {"inputs":"my dog is hairy"}'
     refused = server.get("/v1/embeddings").json()["error"]["message"]

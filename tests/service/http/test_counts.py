@@ -69,7 +69,7 @@ def test_the_stages_of_a_request_are_those_of_its_response_and_no_longer_than_it
     ("method", "path", "status", "series"),
     [
         ("GET", "/nothing", 404, 'bert_requests_total{status="404",task="unknown"}'),
-        ("POST", "/api/embed", 404, 'bert_requests_total{status="404",task="unknown"}'),
+        ("POST", "/api/other", 404, 'bert_requests_total{status="404",task="unknown"}'),
         ("GET", "/embed", 405, 'bert_requests_total{status="405",task="unknown"}'),
         ("GET", "/v2/models/other", 404, 'bert_requests_total{status="404",task="unknown"}'),
         ("GET", "/health", 200, 'bert_operational_requests_total{path="/health",status="200"}'),

@@ -63,9 +63,12 @@ def test_a_request_id_that_could_harm_a_log_or_a_header_is_replaced(sent: bytes)
 
 @pytest.mark.parametrize(
     ("path", "method", "called"),
-    [("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "fallback")],
+    [
+        *(("/embed", "POST", "endpoint"), ("/embed", "GET", "fallback"), ("/embed/", "POST", "endpoint")),
+        *(("/other", "POST", "fallback"), ("/other/", "POST", "fallback"), ("/", "POST", "fallback")),
+    ],
 )
-def test_only_posts_to_the_exact_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
+def test_only_posts_to_the_path_of_a_task_take_the_fast_path(path: str, method: str, called: str) -> None:
     assert FakeApps(path, method).called == called
 
 
@@ -98,12 +101,15 @@ class FakeBackend:
 
 BODIES = {
     "/nsp": b'{"inputs": {"text": "a", "text_pair": "b"}}',
-    "/score": b'{"text_1": "a", "text_2": "b"}',
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling"), b'{"input": "a"}'),
+    **dict.fromkeys(("/score", "/v1/score"), b'{"text_1": "a", "text_2": "b"}'),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/classify", "/pooling", "/api/embed"), b'{"input": "a"}'),
+    "/api/embeddings": b'{"prompt": "a"}',
     "/similarity": b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}',
     "/rerank": b'{"query": "a", "texts": ["b"]}',
     "/v1/rerank": b'{"query": "a", "documents": ["b"]}',
     "/v2/rerank": b'{"query": "a", "documents": ["b"]}',
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), b'{"texts": ["a"]}'),
+    "/v1/ranking": b'{"query": {"text": "a"}, "passages": [{"text": "b"}]}',
     "/decode": b'{"ids": [1]}',
     "/answer": b'{"question": "a", "context": "b"}',
     "/choose": b'{"prompt": "a", "choices": ["b"]}',

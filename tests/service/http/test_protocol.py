@@ -499,6 +499,17 @@ def test_an_idle_connection_closes_with_the_port(requests: int) -> None:
     play_connection(story)
 
 
+@pytest.mark.parametrize("more", [b"", b"\0\0\x12\4\0\0\0\0\0"])
+def test_http_2_by_prior_knowledge_is_refused_with_a_sentence(more: bytes) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + more)
+        assert connection.statuses == [505]
+        assert "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1" in connection.error()["error"]
+        assert (connection.paths, connection.transport.closed) == ([], True)
+
+    play_connection(story, rejections=[(505, "malformed")])
+
+
 @pytest.mark.parametrize("version", ["2.0", "0.9"])
 def test_another_version_of_http_gets_505(version: str) -> None:
     async def story(connection: Client, _: FakeTime) -> None:

@@ -137,8 +137,8 @@ def test_the_score_of_a_plain_encoder_is_the_cosine_where_the_operator_allows_it
         ({"text_1": ["a"], "text_2": []}, "1 first and 0 second texts: send at least one"),
         ({"text_1": [], "text_2": []}, "0 first and 0 second texts: send at least one"),
         ({"inputs": ["a"], "use_activation": False}, "use_activation is for scores of pairs"),
-        ({"text_1": "a", "text_2": ["b", ""]}, "a second text: input has no tokens"),
-        ({"text_1": "", "text_2": ["b", "c"]}, "a first text: input has no tokens"),
+        ({"text_1": "a", "text_2": ["b", "cat " * 600]}, "a second text: input has 602 tokens"),
+        ({"text_1": "cat " * 600, "text_2": ["b", "c"]}, "a first text: input has 602 tokens"),
     ],
 )
 def test_a_score_of_other_texts_is_refused_with_the_reason(

@@ -12,6 +12,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from packbert.service.http.dialects.kserve import JSON_LENGTH
+from tests.conftest import Serve
 from tests.export.goldens import Artifact
 from tests.service.in_process import InProcessClient, RunnerQueue, serve_in_process
 
@@ -221,3 +222,17 @@ def test_a_timeout_in_microseconds_is_the_deadline(bert_artifact: Path) -> None:
             queue = client.backend.tasks.queue
             assert isinstance(queue, RunnerQueue)
             assert (queue.deadline <= 2) is is_short
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_the_model_has_the_name_that_the_operator_gives_it(serve: Serve, bert_artifact: Path, processes: str) -> None:
+    client = serve(bert_artifact, BERT_SERVED_MODEL_NAME="org/mine", BERT_API_PROCESSES=processes)
+    body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["the cat"]}]}
+    assert client.post("/v2/models/org/mine/infer", json=body).json()["model_name"] == "org/mine"
+    assert client.get("/v2/models/org/mine/ready").json() == {"name": "org/mine", "ready": True}
+    assert client.post("/v2/models/bert/infer", json=body).status_code == 404
+    assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["org/mine"]
+    info = client.get("/info").json()
+    assert (info["model"], info["model_id"]) == ("org/mine", "org/mine")
+    assert client.post("/v1/embeddings", json={"input": "a"}).json()["model"] == "org/mine"
+    assert 'model="org/mine"' in client.get("/metrics").text

@@ -91,8 +91,11 @@ def test_an_unknown_path_gets_a_message_that_the_client_shows(server: httpx.Clie
     assert caught.value.type == "not_found_error"
 
 
-def test_azures_client_gets_a_message_that_it_shows(server: httpx.Client) -> None:
+def test_azures_client_gets_vectors_of_the_deployment_with_the_models_name(server: httpx.Client) -> None:
     address = {"azure_endpoint": str(server.base_url), "api_version": "2024-10-21"}
+    with openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client:
+        found = as_array(client.embeddings.create(model="bert", input=TEXTS))
+        assert np.array_equal(found, embed(server, inputs=TEXTS, normalize=True))
     with (
         openai.AzureOpenAI(**address, api_key="any", max_retries=0) as client,
         pytest.raises(openai.NotFoundError, match="POST /openai/deployments/any/embeddings"),
@@ -246,6 +249,7 @@ def test_fields_of_other_clients_that_would_change_the_answer_are_refused_by_nam
     [
         ({"output_dimension": 8}, {"dimensions": 8}),
         ({"use_activation": False}, {"normalize": False}),
+        ({"normalized": False}, {"normalize": False}),  # Jina
         ({"truncation": True, "truncation_side": "left"}, {"truncate": True, "truncation_direction": "left"}),
         ({"truncate_prompt_tokens": -1}, {"truncate": True}),
         ({"truncate_prompt_tokens": 4096}, {"truncate": True}),
@@ -269,6 +273,10 @@ def test_an_input_type_or_task_is_the_prompt_of_that_name(tmp_path: Path) -> Non
         by_name = ask(prompt_name="passage")
         assert by_name != ask()
         assert ask(input_type="passage") == ask(task="passage") == by_name
+        assert ask(task="retrieval.query") == ask(prompt_name="query") != by_name
+        assert ask(task="retrieval.passage") == by_name
+        own = ask(input_type="classification", prompt="")
+        assert own == ask(prompt="")
         assert "input_type is 'classification'; the prompts" in ask(input_type="classification")["error"]["message"]
         with_ids = ask(input=[5, 6], tokenizer=client.backend.artifact.manifest.name)
         assert "this request has a prompt" in with_ids["error"]["message"]

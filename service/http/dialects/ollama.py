@@ -1,0 +1,83 @@
+"""Ollama's routes of vectors, and the model and version that its clients ask for."""
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from packbert.service.backend import Backend
+from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.http.responses import json_response
+from packbert.service.tasks.base import LongObject, TaskResult, Tasks, as_list
+from packbert.service.tasks.embed import embed_texts
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, StringOrList, TruncationFields
+
+
+class OllamaFields(TruncationFields):
+    model: str | None = Field(None, description=NO_EFFECT)
+    options: dict[str, Any] | None = Field(None, description=NO_EFFECT)
+    keep_alive: str | float | None = Field(None, description=NO_EFFECT)
+
+
+class OllamaRequest(OllamaFields):
+    input: StringOrList = Field(examples=["my dog is hairy"])
+    dimensions: int | None = Field(None, ge=1, description="keep the first n numbers, before normalizing")
+
+
+class OllamaPromptRequest(OllamaFields):
+    prompt: str = Field(examples=["my dog is hairy"])
+
+
+class OllamaResponse(BaseModel):
+    model: str = Field(examples=["sample"])
+    embeddings: list[list[float]]
+    prompt_eval_count: int = Field(description="tokens", examples=[7])
+
+
+class OllamaPromptResponse(BaseModel):
+    embedding: list[float]
+
+
+async def _embed(tasks: Tasks, request: OllamaRequest, *, timeout_seconds: float) -> TaskResult:
+    fields = EmbeddingFields(
+        normalize=tasks.embedding.openai_normalize,
+        dimensions=request.dimensions,
+        truncate=request.truncate,
+        truncation_direction=request.truncation_direction,
+    )
+    texts = as_list(request.input)
+    result = await embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
+    own = {"model": tasks.manifest.name, "prompt_eval_count": result.tokens}
+    return result.finish(LongObject(own, embeddings=result.value))
+
+
+async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest, *, timeout_seconds: float) -> TaskResult:
+    side = request.truncation_direction
+    texts = OllamaRequest(input=request.prompt, truncate=request.truncate, truncation_direction=side)
+    result = await _embed(tasks, texts, timeout_seconds=timeout_seconds)
+    return result.finish({"embedding": result.value["embeddings"][0]})
+
+
+ABOUT = "A vector of unit length by default, in the format of Ollama"
+ROUTES = {
+    "/api/embed": TaskSpec(
+        "embeddings", _embed, OllamaRequest, OllamaResponse, ABOUT, operation="embeddings_of_ollama"
+    ),
+    "/api/embeddings": TaskSpec(
+        "embeddings", _embed_prompt, OllamaPromptRequest, OllamaPromptResponse, ABOUT, operation="prompt_of_ollama"
+    ),
+}
+
+
+def add_get_routes(router: APIRouter, backend: Backend) -> None:
+    @router.get("/api/tags", response_model=dict[str, Any], summary="Ollama's list of models: the one that runs")
+    async def models_of_ollama() -> Response:
+        manifest, digest = backend.artifact.manifest, backend.artifact.digest
+        details = {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
+        own = {"name": manifest.name, "model": manifest.name, "digest": digest, "details": details}
+        return json_response({"models": [own | {"size": backend.artifact.weights_bytes}]})
+
+    @router.get("/api/version", response_model=dict[str, str], summary="The version of this service, for Ollama")
+    async def version_for_ollama() -> Response:
+        return json_response({"version": version("packbert")})

@@ -1,0 +1,59 @@
+"""Ollama's routes with the bodies that its package sends, and SageMaker's and vLLM's other paths."""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.in_process import InProcessClient, serve_in_process
+
+TEXTS = ["the cat sat", "我爱北京。", ""]
+LONG = "the cat sat " * 300
+
+
+@pytest.fixture(scope="module")
+def client(bert_artifact: Path) -> Iterator[InProcessClient]:
+    with serve_in_process(bert_artifact, BERT_RERANK="cosine") as client:
+        yield client
+
+
+def ask(client: InProcessClient, path: str, **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_the_vectors_are_those_of_v1_embeddings(client: InProcessClient) -> None:
+    for fields, same in (({}, {}), ({"dimensions": 8}, {"dimensions": 8}), ({"truncate": True}, {"truncate": True})):
+        texts = [*TEXTS, LONG] if "truncate" in fields else TEXTS
+        expected = ask(client, "/v1/embeddings", input=texts, **same)
+        found = ask(client, "/api/embed", model="any", input=texts, options={"num_ctx": 9}, keep_alive="5m", **fields)
+        assert found["embeddings"] == [one["embedding"] for one in expected["data"]]
+        assert (found["model"], found["prompt_eval_count"]) == ("bert", expected["usage"]["total_tokens"])
+
+
+def test_the_older_route_takes_one_prompt(client: InProcessClient) -> None:
+    for text in TEXTS:
+        found = ask(client, "/api/embeddings", model="any", prompt=text, keep_alive=0)
+        assert [found["embedding"]] == ask(client, "/api/embed", input=text)["embeddings"]
+
+
+def test_an_error_is_where_ollamas_client_reads_it(client: InProcessClient) -> None:
+    response = client.post("/api/embed", json={"input": LONG, "truncate": False})
+    assert response.status_code == 422
+    assert "this model takes at most" in response.json()["error"]
+
+
+def test_the_model_is_listed(client: InProcessClient) -> None:
+    (model,) = client.get("/api/tags").json()["models"]
+    assert (model["name"], model["model"], model["details"]["family"]) == ("bert", "bert", "bert")
+    assert client.get("/api/version").json() == {"version": version("packbert")}
+
+
+def test_invocations_of_sagemaker_is_the_root_and_v1_score_is_score(client: InProcessClient) -> None:
+    for body in ({"inputs": TEXTS[:2]}, {"query": "the cat", "texts": TEXTS}, {"inputs": "the [MASK] sat"}):
+        assert ask(client, "/invocations", **body) == ask(client, "/", **body)
+    body = {"text_1": "the cat", "text_2": TEXTS}
+    assert ask(client, "/v1/score", **body)["data"] == ask(client, "/score", **body)["data"]
