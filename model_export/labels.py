@@ -7,7 +7,8 @@ from typing import Any
 from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights, read_json
 from packbert.model_export.errors import ExportError
-from packbert.model_export.families import Family, int_setting
+from packbert.model_export.families import Family
+from packbert.model_export.position_settings import int_setting
 
 TASKS = {  # end of a class name -> our output
     "ForSequenceClassification": "labels",

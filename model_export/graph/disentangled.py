@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.families import CONVOLUTION_WIDTH, RelativePositions
 from packbert.model_export.graph.attention import (
     Attention,
     Bf16PackedRows,
@@ -25,6 +24,7 @@ from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.linear import Linear, Norm
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
+from packbert.model_export.position_settings import CONVOLUTION_WIDTH, RelativePositions
 
 CONTENT_TO_POSITION = "c2p"  # the term with K; the other one has Q
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.families import Rotary
 from packbert.model_export.graph.attention import (
     MASKED_SCORES,
     Attention,
@@ -23,6 +22,7 @@ from packbert.model_export.graph.attention import (
 from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
 from packbert.model_export.graph.linear import Linear
 from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
+from packbert.model_export.position_settings import Rotary
 
 QUERIES = 256  # in a block: with it, the scores of 8,192 tokens in 12 heads take 100 MB
 BAND = 64  # slots of a band of queries, whose keys are in it, in the one before and in the one after it

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.families import RelativePositions
 from packbert.model_export.lazy_weight import LazyWeight
+from packbert.model_export.position_settings import RelativePositions
 from packbert.model_export.sentence import Dense, LayerNorm, SentenceModel
 
 Doubles = NDArray[np.float64]

@@ -1,0 +1,145 @@
+"""What a config says of positions in attention: rotary angles and windows, or DeBERTa's distances."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packbert.model_export.errors import ExportError
+
+Config = Mapping[str, Any]
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swiglu": "silu",  # the published name of a gated feed-forward with it
+}
+MAX_POSITIONS = 2**16  # where no table of positions bounds them
+CONVOLUTION_WIDTH = 3  # tokens that DeBERTa's convolution reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """How the attention of a layer knows positions (Su et al. 2021), and how far it sees."""
+
+    theta: float
+    divisor: float  # of all frequencies; 1 but where they are scaled
+    window: int  # tokens to each side that a query attends to; 0: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelativePositions:
+    """What DeBERTa-v2 and v3 set of disentangled attention (He et al. 2021) and of the convolution beside layer 0."""
+
+    terms: frozenset[str]  # "c2p" (content to position), "p2c" (position to content)
+    shares_projections: bool  # positions are projected by the weights of the contents
+    is_normed: bool  # the table of positions has a LayerNorm
+    buckets: int  # of distances to one side; 0: a bucket for each distance
+    longest: int  # the distance from which on all are one bucket
+    convolution: str  # its activation; "" without one
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of positions to one side."""
+        return self.buckets or self.longest
+
+
+def int_setting(config: Config, key: str, default: int, *, least: int = 0) -> int:
+    """An integer of the config, `default` without the key. Raises ExportError unless it is at least `least`."""
+    value = config.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ExportError(f"config.json sets {key} to {value!r}; it must be an integer of at least {least}")
+    return value
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """By layer_types or global_attn_every_n_layers, and by rope_parameters (transformers 5) or the older keys."""
+    every = int_setting(config, "global_attn_every_n_layers", 3, least=1)
+    kinds = config.get("layer_types") or [LOCAL if i % every else GLOBAL for i in range(layers)]
+    window = int_setting(config, "local_attention", 128, least=2) // 2
+    stated = _section(config, "rope_parameters")
+    older = {GLOBAL: config.get("global_rope_theta", 160_000.0), LOCAL: config.get("local_rope_theta", 10_000.0)}
+    thetas = {kind: rope_theta(_section(stated, kind), theta) for kind, theta in older.items()}
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (GLOBAL, LOCAL) for kind in kinds):
+        raise ExportError(f"config.json has layer_types {kinds}; it must name {GLOBAL} or {LOCAL} for {layers} layers")
+    return tuple(Rotary(theta=thetas[kind], divisor=1.0, window=window if kind == LOCAL else 0) for kind in kinds)
+
+
+def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    theta = rope_theta(_section(config, "rope_parameters"), config.get("rotary_emb_base", 1000.0))
+    return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
+
+
+def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    """With the fixed NTK scaling that the published models have, in rope_scaling."""
+    theta = rope_theta(_section(config, "rope_parameters"), config.get("rope_theta", 160_000.0))
+    scaling = _section(config, "rope_scaling") or {"type": "ntk", "factor": 1.0}
+    factor = scaling.get("factor")
+    if (
+        scaling.get("type") != "ntk"
+        or scaling.get("mixed_b") is not None
+        or not isinstance(factor, float | int)
+        or factor <= 0
+    ):
+        raise ExportError(f"config.json sets rope_scaling to {scaling}, which is not supported: only ntk with a factor")
+    size = config["hidden_size"] // config["num_attention_heads"]
+    return (Rotary(theta=theta * factor, divisor=factor ** (2 / size), window=0),) * layers
+
+
+def _section(config: Config, key: str) -> Config:
+    """The object at `key`; empty without it. Raises ExportError where it is something else."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ExportError(f"config.json sets {key} to {value!r}; it must be an object")
+    return value or {}
+
+
+def rope_theta(parameters: Config, default: Any) -> float:
+    """The rope_theta of `parameters`. Raises ExportError where it is no positive number, or where it is scaled."""
+    theta, kind = parameters.get("rope_theta", default), parameters.get("rope_type", "default")
+    if kind != "default":
+        raise ExportError(f"config.json sets rope_type to {kind!r}, which is not supported (only 'default' is)")
+    if not isinstance(theta, float | int) or not theta > 0:
+        raise ExportError(f"config.json sets rope_theta to {theta!r}; it must be a positive number")
+    return float(theta)
+
+
+def relative_positions(config: Config) -> RelativePositions:
+    """DeBERTa's, by its config. Raises ExportError where it sets something that is not computed."""
+    stated = config.get("pos_att_type") or []
+    terms = frozenset(map(str, stated) if isinstance(stated, list) else str(stated).lower().replace(" ", "").split("|"))
+    if not terms <= {"c2p", "p2c"}:
+        raise ExportError(f"config.json sets pos_att_type to {stated!r}; it must be a list of c2p and p2c")
+    hidden = config.get("hidden_size")
+    for key in ("embedding_size", "pooler_hidden_size"):
+        if config.get(key, hidden) != hidden:
+            raise ExportError(f"config.json sets {key} to {config[key]!r}; only that of hidden_size is supported")
+    longest, buckets = (
+        int_setting(config, key, -1, least=-1) for key in ("max_relative_positions", "position_buckets")
+    )
+    longest = longest if longest > 0 else int_setting(config, "max_position_embeddings", 512)
+    if buckets > 0 and not 0 < buckets // 2 < longest - 1:
+        raise ExportError(f"config.json sets position_buckets to {buckets}, for distances of up to {longest}")
+    if (positions := int_setting(config, "max_position_embeddings", 512)) > MAX_POSITIONS:
+        raise ExportError(
+            f"config.json sets max_position_embeddings to {positions}; at most {MAX_POSITIONS} are supported"
+        )
+    activation = config.get("conv_act", "tanh") if config.get("conv_kernel_size") else ""
+    if activation not in ("", "tanh", *ACTIVATIONS):
+        raise ExportError(
+            f"config.json sets conv_act to {activation!r}; supported are {', '.join(sorted(ACTIVATIONS))}"
+        )
+    return RelativePositions(
+        terms=terms,
+        shares_projections=config.get("share_att_key") is True,
+        is_normed="layer_norm" in str(config.get("norm_rel_ebd", "none")).lower(),
+        buckets=max(buckets, 0),
+        longest=longest,
+        convolution=ACTIVATIONS.get(activation, activation),
+    )
