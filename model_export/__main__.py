@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from packbert.model_export.artifact.manifest import Manifest
+from packbert.model_export.artifact.manifest import TOKENIZER, Manifest
 from packbert.model_export.errors import ExportError
 from packbert.model_export.folder import check_empty
 from packbert.model_export.hub import locate, locate_base
@@ -118,6 +118,8 @@ def _end_with_parent(descriptor: int) -> None:
 
 def report(manifest: Manifest, artifact: Path) -> str:
     """What was written, the heads that are missing, every default that was assumed, and the errors measured."""
+    from packbert.model_export.artifact.special_tokens import describe_own_of_file
+
     sizes = manifest.sizes
     size = f"{sizes['layers']} layers of {sizes['hidden']}, {sizes['parameters'] / 1e6:.1f} M parameters"
     lines = [
@@ -131,6 +133,8 @@ def report(manifest: Manifest, artifact: Path) -> str:
     if embedding.prompts:
         default = embedding.default_prompt or "none"
         lines.append(f"  prompts: {', '.join(embedding.prompts)}; by default {default}")
+    if own := describe_own_of_file(artifact / TOKENIZER, manifest.special_tokens):
+        lines.append(f"  special tokens: {own}")
     lines += [f"  without module {module}: it is not computed (--without-modules)" for module in embedding.left_out]
     lines += [f"  without {head}: {reason}" for head, reason in manifest.missing.items()]
     lines += [f"  assumed {what}: {why}" for what, why in manifest.assumed.items()]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packbert.model_export.artifact.special_tokens import describe_own
 from packbert.model_export.build import BuiltModel, build_graph, check_tokenizer_fits
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
@@ -81,6 +82,8 @@ def _describe_tokenizer(checkpoint: Checkpoint, a: Architecture, description: De
     special = ", ".join(f"{name} {number}" for name, number in found.special_tokens.items())
     text = f"{kind} from {found.source}, {size} pieces, {special}; at most {found.max_tokens} tokens"
     description.found.append(("tokenizer", text))
+    if own := describe_own(found.tokenizer, found.special_tokens):
+        description.found.append(("special tokens", own))
     checkpoint.assumed.update(found.assumed)
     return found
 

@@ -43,7 +43,7 @@ class TokenizerFiles:
     """A checkpoint's tokenizer, without truncation and padding."""
 
     tokenizer: Tokenizer
-    special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id; those that the tokenizer has
+    special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id; those that the tokenizer has; bos, eos if apart
     max_tokens: int  # per sequence, special tokens included
     source: str  # the file that the tokenizer was read from
     assumed: dict[str, str] = field(default_factory=dict)  # setting missing from the files -> the default, and why
@@ -62,6 +62,7 @@ def read_tokenizer(
     settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class")} | _settings(folder)
     assumed: dict[str, str] = {}
     source, tokenizer = _tokenizer(folder, family, settings, assumed)
+    _mark_special_tokens(tokenizer, settings)
     _escape_special_tokens(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -149,6 +150,26 @@ def _refuse_added_tokens(folder: Path, tokenizer: Tokenizer, settings: Mapping[s
         )
 
 
+def _mark_special_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+    """Makes pieces of the vocabulary the special tokens that tokenizer_config.json says they are, as transformers does.
+
+    Such as `[unused1]`, which a checkpoint's texts have around an entity.
+    """
+    stated: list[Any] = []
+    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        value = settings.get(key, [])
+        stated += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for one in stated:
+        fields = one if isinstance(one, Mapping) else {"content": one, "special": True}
+        content = fields.get("content")
+        if not isinstance(content, str) or not fields.get("special") or content in known:
+            continue
+        if tokenizer.token_to_id(content) is not None:
+            flags = {name: bool(fields.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+            tokenizer.add_special_tokens([AddedToken(content, special=True, **flags)])
+
+
 def _escape_special_tokens(tokenizer: Tokenizer) -> None:
     """Splits the name of a special token in a text, so that a unigram model, which has it as a piece, does not find it.
 
@@ -221,16 +242,21 @@ def _check_size(path: Path) -> None:
 
 
 def _special_tokens(tokenizer: Tokenizer, folder: Path, family: Family, settings: Mapping[str, Any]) -> dict[str, int]:
-    """cls, sep, mask, pad, unk -> id, by the names in the checkpoint's files; without those the tokenizer lacks."""
+    """cls, sep, mask, pad, unk -> id, by the names in the checkpoint's files; without those the tokenizer lacks.
+
+    Also bos and eos, where they are stated and are none of these.
+    """
     stated = read_json(folder / "special_tokens_map.json") if (folder / "special_tokens_map.json").is_file() else {}
     found: dict[str, int] = {}
-    for name, default in BERT_TOKENS.items():
+    for name in (*BERT_TOKENS, "bos", "eos"):
         token = settings.get(f"{name}_token") or stated.get(f"{name}_token")
         content = token.get("content") if isinstance(token, dict) else token
         if content is not None and not isinstance(content, str):
             files = "tokenizer_config.json or special_tokens_map.json"
             raise ExportError(f"{folder} sets {name}_token to {content!r} in {files}; it must be a string")
-        candidates = (content,) if content else (family.tokens[name], default)
+        usual = (family.tokens[name], BERT_TOKENS[name]) if name in BERT_TOKENS else ()
+        candidates = (content,) if content else usual
         numbers = [number for candidate in candidates if (number := tokenizer.token_to_id(candidate)) is not None]
-        found |= {name: numbers[0]} if numbers else {}
+        if numbers and (name in BERT_TOKENS or numbers[0] not in found.values()):
+            found[name] = numbers[0]
     return found

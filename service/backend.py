@@ -96,6 +96,7 @@ class Backend(ABC):
         limits = Limits(
             max_inputs=settings.max_inputs,
             truncate=settings.truncate,
+            special_tokens=settings.special_tokens,
             max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
         )
         manifest = self.artifact.manifest

@@ -13,7 +13,7 @@ from packbert.service.settings import GONE, PREFIX, Settings, kind_of
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
         *("model", "artifact", "precision", "cache", "device", "served_model_name"),
-        *("pooling", "normalize", "rerank", "root_task", "truncate"),
+        *("pooling", "normalize", "rerank", "root_task", "truncate", "special_tokens"),
     ),
     "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "cors_origins", "page"),),
     "limits": (

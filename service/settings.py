@@ -117,6 +117,11 @@ class Settings(BaseModel):
         None, description="task of `POST /`; unset: by the heads of the artifact and the fields of the request"
     )
     truncate: bool = Field(False, description="truncate texts that are too long, unless the request says otherwise")
+    special_tokens: bool = Field(
+        False,
+        description="read the special tokens in a text, as `[SEP]`, as special tokens, unless the request says "
+        "otherwise; the checkpoint's own, as `[E1]`, are always read",
+    )
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
     linger_seconds: float = Field(
         0.0,

@@ -36,6 +36,7 @@ ALLOWED_IN = {  # third party -> the folders or modules that may import it
     "openvino": ("packbert.model_export.artifact.openvino",),
     "tokenizers": (
         "packbert.service.tokenization",
+        "packbert.model_export.artifact.special_tokens",
         "packbert.model_export.tokenizer",
         "packbert.model_export.tokenizer_check",
         "packbert.model_export.sentence",

@@ -149,7 +149,7 @@ class Manifest:
     labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier
     label_scores: str  # how a sequence classifier's logits become scores: "softmax", "sigmoid", "none"
     relevance_scores: str  # how a cross-encoder's logit becomes a score: "sigmoid", "none"
-    special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk -> id
+    special_tokens: Mapping[str, int]  # cls, sep, mask, pad, unk, and bos and eos if they are none of these -> id
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why

@@ -43,6 +43,7 @@ def engine_info(
         "root_task": settings.root_task,
         "limits": _limits(artifact, settings),
         "truncate": settings.truncate,
+        "special_tokens": settings.special_tokens,
         "mask_token": None,
         "precision": manifest.precision,
         "execution_provider": provider,

@@ -121,6 +121,9 @@ class InfoResponse(BaseModel):
     sizes: dict[str, int] = Field({}, description="hidden, vocabulary, layers, ...")
     limits: dict[str, int | float] = Field({}, description="of a request, and of the queue")
     truncate: bool = Field(False, description="whether long inputs are cut by default (BERT_TRUNCATE)")
+    special_tokens: bool = Field(
+        False, description="whether all special tokens in a text are read as such by default (BERT_SPECIAL_TOKENS)"
+    )
     mask_token: str | None = Field(None, description="null while the model is loading")
     precision: str = Field("", examples=["int8"])
     device: str = Field("", description="the device that the artifact was exported for")

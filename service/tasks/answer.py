@@ -11,13 +11,20 @@ from pydantic_core import PydanticCustomError
 from packbert.model_export.artifact.batch import Row
 from packbert.service.errors import Invalid
 from packbert.service.tasks.base import MAX_TOP_K, LongList, TaskResult, Tasks
-from packbert.service.tasks.inputs import PARAMETERS, Body, ClientFields, FailFastList, merge_parameters
+from packbert.service.tasks.inputs import (
+    PARAMETERS,
+    Body,
+    ClientFields,
+    FailFastList,
+    SpecialTokensField,
+    merge_parameters,
+)
 from packbert.service.tasks.predict import Floats, softmax
-from packbert.service.tokenization.encoding import EncodedText
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.pairs import DEFAULT_MAX_TOKENS, WindowOptions
 from packbert.service.turns import in_turns
 
-OUTPUTS = frozenset({"spans"})
+OPTIONS = EncodeOptions(outputs=frozenset({"spans"}), spans=True)
 DEFAULT_ANSWER_TOKENS = 15  # of the pipeline, as the other defaults
 CONTEXT = "My name is Clara and I live in Berkeley."
 
@@ -27,7 +34,7 @@ class QuestionAndContext(Body):
     context: str = Field(examples=[CONTEXT])
 
 
-class AnswerParameters(Body):
+class AnswerParameters(SpecialTokensField):
     top_k: int | None = Field(None, ge=1, description="number of answers (default 1); more than 1: a list of answers")
     max_answer_len: int | None = Field(None, ge=1, description="tokens of an answer (default 15)")
     max_seq_len: int | None = Field(
@@ -90,7 +97,8 @@ async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float
     tasks.check_count(inputs)
     asked = _asked(request)
     pairs = [(one.question, one.context) for one in inputs]
-    job = tasks.tokenizer.start_questions(pairs, OUTPUTS, _window_options(tasks, request), tasks.limits.max_inputs)
+    options, most = tasks.reading(request, OPTIONS), tasks.limits.max_inputs
+    job = tasks.tokenizer.start_questions(pairs, options, _window_options(tasks, request), most)
     result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
     found = [_Candidates(context, asked) for _, context in pairs]
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.base import MAX_ATTENTION, LongObject, TaskResult, Tasks, check_tokens
-from packbert.service.tasks.inputs import Body, FailFastList, Pair, as_text
+from packbert.service.tasks.inputs import FailFastList, Pair, SpecialTokensField, as_text
 from packbert.service.tasks.vectors import Piece, show_pieces
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
@@ -19,7 +19,7 @@ OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled mo
 Matrix = list[list[float]]
 
 
-class AttentionRequest(Body):
+class AttentionRequest(SpecialTokensField):
     inputs: str | Pair = Field(examples=["my dog is hairy"], description='a text, or a pair {"text", "text_pair"}')
     layers: FailFastList[int] | None = Field(
         None, description="from 0, the first one; negative: from the end; null: all", examples=[[0, -1]]
@@ -60,6 +60,7 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
 
     output = "attention_mean" if averaged else "attention"
     options = EncodeOptions(outputs=frozenset({output}), layers=tuple(layers), spans=True)
+    options = tasks.reading(request, options)
     # a text that is too long is refused by its tokens, however many they are
     read = tasks.tokenizer.encode([as_text(request.inputs, 0)], options, "right")
     (tokens,), left = await tasks.prepare(read, timeout_seconds)

@@ -14,7 +14,7 @@ from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, Servi
 from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
-from packbert.service.tasks.inputs import TruncationFields
+from packbert.service.tasks.inputs import SpecialTokensField, TruncationFields
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, is_short
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
@@ -78,6 +78,7 @@ SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "rig
 class Limits:
     max_inputs: int
     truncate: bool  # for requests that do not set it
+    special_tokens: bool = False  # likewise
     max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
 
 
@@ -117,7 +118,7 @@ class Tasks:
         text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
-        started, truncation = time.perf_counter(), self.truncation(request)
+        started, truncation, options = time.perf_counter(), self.truncation(request), self.reading(request, options)
         if encode is not None:
             sequences = await encode(texts, options, truncation)
         elif is_short(sizes := self.tokenizer.measure(texts)):
@@ -231,6 +232,14 @@ class Tasks:
         if isinstance(truncate, str):
             return SIDES[truncate]
         return request.truncation_direction if truncate else None
+
+    def reads_special_tokens(self, request: SpecialTokensField) -> bool:
+        """Whether all special tokens in a text are read as such."""
+        return self.limits.special_tokens if request.special_tokens is None else request.special_tokens
+
+    def reading(self, request: SpecialTokensField, options: EncodeOptions) -> EncodeOptions:
+        """The options with the special tokens that the request asks for."""
+        return replace(options, special_tokens=True) if self.reads_special_tokens(request) else options
 
 
 class LongList(list[Any]):

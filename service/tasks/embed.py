@@ -1,6 +1,7 @@
 """Vectors of texts, and the similarity of texts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -39,10 +40,10 @@ async def embed_texts(
 ) -> TaskResult:
     """As `embed`."""
     pooling = _choose_pooling(tasks, request)
-    options = OPTIONS[pooling]
+    options = tasks.reading(request, OPTIONS[pooling])
     prompted, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-        options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt), timeout_seconds)
+        options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt, options), timeout_seconds)
     if isinstance(request, WindowFields) and asks_for_windows(request, request):
         result = await run_vectors(tasks, prompted, prompt, request, options, timeout_seconds=timeout_seconds)
     else:
@@ -142,10 +143,10 @@ def cut_and_scale(vectors: NDArray[np.generic], request: EmbeddingFields, *, nor
     return unit_length(own) if scales else np.ascontiguousarray(own)
 
 
-async def _options_without(tasks: Tasks, prompt: str) -> EncodeOptions:
+async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) -> EncodeOptions:
     """Leaves out of pooling as many tokens as the prompt alone has: [CLS] is one of them, its last [SEP] is not."""
-    (alone,) = await tasks.tokenizer.encode([prompt], OPTIONS["sentence"], "right")
-    return EncodeOptions(outputs=OPTIONS["sentence"].outputs, pooled_from=len(alone) - 1)
+    (alone,) = await tasks.tokenizer.encode([prompt], options, "right")
+    return replace(options, pooled_from=len(alone) - 1)
 
 
 async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:

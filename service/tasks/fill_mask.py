@@ -171,7 +171,8 @@ async def _read(tasks: Tasks, asked: FillMaskRequest, answer: "AnswerSize") -> l
     """The tokens of the texts, all with masks; raises as `Tasks.run` does before the model runs."""
     texts = as_list(asked.inputs)
     tasks.check_count(texts)
-    read = await tasks.tokenizer.encode(texts, _options(1, ()), tasks.truncation(asked))
+    options = tasks.reading(asked, _options(1, ()))
+    read = await tasks.tokenizer.encode(texts, options, tasks.truncation(asked))
     check_tokens(read, range(len(read)))
     check_masks(tasks, read, 0)
     answer.add(read)

@@ -42,7 +42,15 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TruncationFields(Body):
+class SpecialTokensField(Body):
+    special_tokens: bool | None = Field(
+        None,
+        description="read the special tokens in a text, as [SEP], as special tokens; false: as plain text, but for the "
+        "checkpoint's own, as [E1]; null: the server's BERT_SPECIAL_TOKENS",
+    )
+
+
+class TruncationFields(SpecialTokensField):
     truncate: bool | Literal["NONE", "START", "END"] | None = Field(
         None,
         description="cut inputs that are too long; null: the server's BERT_TRUNCATE. Of Cohere and NVIDIA: NONE is "

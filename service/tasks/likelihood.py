@@ -93,7 +93,8 @@ async def score_sentences(
     started = time.perf_counter()
     limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
     check = partial(_check_tokens, tasks.limits.max_tokens)
-    reading = describe_tokens(tasks.tokenizer, texts, special_tokens=True, masks=False, check=check)
+    special = tasks.reads_special_tokens(request)
+    reading = describe_tokens(tasks.tokenizer, texts, add_special_tokens=True, special_tokens=special, check=check)
     found, left = await tasks.prepare(reading, timeout_seconds)
     sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)

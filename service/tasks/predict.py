@@ -137,7 +137,9 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
     if combine is None:
         result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     else:
-        result = await run_windows(tasks, texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+        result = await run_windows(
+            tasks, texts, request, tasks.reading(request, OPTIONS), timeout_seconds=timeout_seconds
+        )
     scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
     scores = scores if combine is None else await combine_windows(result, scores, combine)
     ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])

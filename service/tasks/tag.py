@@ -32,7 +32,8 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
     if asked.windows is None:
         result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     else:
-        result = await run_windows(tasks, texts, asked.windows, OPTIONS, timeout_seconds=timeout_seconds)
+        options = tasks.reading(request, OPTIONS)
+        result = await run_windows(tasks, texts, asked.windows, options, timeout_seconds=timeout_seconds)
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):

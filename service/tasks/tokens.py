@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import DeadlineExceeded, Invalid, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, FailFastList, Pair, as_text
+from packbert.service.tasks.inputs import Body, FailFastList, Pair, SpecialTokensField, as_text
 from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
 from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
 from packbert.service.turns import in_turns
@@ -21,7 +21,7 @@ WRONG_PAIR = "a pair has two texts, this one has {}; inputs takes texts and pair
 MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(SpecialTokensField):
     inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=["my dog is hairy"],
         description='a text, a list of texts, or pairs: {"text", "text_pair"} or ["a", "b"] inside a list',
@@ -32,7 +32,7 @@ class TokenizeRequest(Body):
         False, description="also the piece, word, segment and position of each token, and whether it is unknown"
     )
     count: bool = Field(False, description="answer only with the number of tokens of each input")
-    mask: bool = Field(False, description="parse the mask token as /fill-mask does; all other routes read it as text")
+    mask: bool = Field(False, description="parse the mask token as /fill-mask does; other routes read it as text")
 
 
 class Token(BaseModel):
@@ -65,7 +65,8 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: f
     started = time.perf_counter()
     texts = _texts(tasks, request)
     tasks.check_count(texts)
-    how = {"special_tokens": request.add_special_tokens, "masks": request.mask}
+    how = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
+    how["special_tokens"] = tasks.reads_special_tokens(request)
     async with deadline(timeout_seconds):
         if request.count:
             return _result(started, await count_tokens(tasks.tokenizer, texts, **how))

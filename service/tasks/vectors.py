@@ -75,6 +75,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
+    options = tasks.reading(request, options)
     if asks_for_windows(request, request):
         check_answer_size(len(texts), hidden * len(layers), of="texts")
         result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
@@ -195,7 +196,9 @@ async def show_tokens(
         return MadeList(
             lambda tokens, array: LongObject(pieces=show_pieces(tasks, tokens), vectors=shape(array)), sequences, states
         )
-    details = await describe_tokens(tasks.tokenizer, texts, special_tokens=False, masks=False, queued=True)
+    special = tasks.reads_special_tokens(request)
+    reading = describe_tokens(tasks.tokenizer, texts, add_special_tokens=False, special_tokens=special, queued=True)
+    details = await reading
 
     def show(text: str, tokens: EncodedText, own: TokenDetails, array: NDArray[np.generic]) -> Any:
         words = find_words(tokens, own)

@@ -8,6 +8,7 @@ is the alternative. A text that fits is one window, and its answer is untouched.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from packbert.service.tasks.inputs import TruncationFields, WindowFields
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
 
-PROMPT = EncodeOptions(outputs=frozenset(), spans=True)
 Answer = NDArray[Any]
 Combine = Callable[[Answer, NDArray[np.int64]], Answer]  # [windows, ...] and [windows] tokens added -> [...]
 
@@ -67,7 +67,7 @@ async def run_vectors(
     """As Tasks.run, with one row for each text: the mean over its windows, which all begin with `prompt`."""
     size = 0
     if prompt:
-        size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt), timeout_seconds)
+        size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt, options), timeout_seconds)
     result = await run_windows(tasks, texts, fields, options, prompt=size, timeout_seconds=timeout_seconds)
     names = list(result.rows[0])
     columns = [await combine_windows(result, [row[name] for row in result.rows], mean) for name in names]
@@ -100,7 +100,7 @@ def largest(answers: Answer, added: NDArray[np.int64]) -> Answer:  # noqa: ARG00
     return np.asarray(answers.max(axis=0))
 
 
-async def _count_tokens(tasks: Tasks, prompt: str) -> int:
-    """Of the prompt, up to the model's limit, without special tokens."""
-    (alone,) = await tasks.tokenizer.encode([prompt], PROMPT, "right")
+async def _count_tokens(tasks: Tasks, prompt: str, options: EncodeOptions) -> int:
+    """Of the prompt, up to the model's limit, without the special tokens around it."""
+    (alone,) = await tasks.tokenizer.encode([prompt], replace(options, spans=True), "right")
     return int((alone.spans[:, 0] >= 0).sum())

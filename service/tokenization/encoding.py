@@ -33,6 +33,7 @@ class EncodeOptions:
     top_k: int = 1
     targets: tuple[int, ...] = ()
     masks: bool = False  # parse mask tokens and return their positions
+    special_tokens: bool = False  # read all special tokens in a text as such
     spans: bool = False
     pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
     layers: tuple[int, ...] = ()  # as Tokens.layers

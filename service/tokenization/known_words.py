@@ -18,18 +18,20 @@ from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, Encode
 WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")  # BertPreTokenizer's, of printable ASCII: each mark is a word
 KNOWN_WORDS = 20_000  # about 5 MB; then all are forgotten
 LONGEST_KNOWN = 32  # characters; a longer word is read again each time
+PRINTABLE = re.compile(r"[!-~]+")
 PROBE = "The quick, brown fox's 12 (un)believable jumps_over [MASK] the ~lazy~ e-mail: Antidisestablishmentarianism!"
 
 
 @dataclass(slots=True, eq=False)
 class KnownWords:
-    """`encode` for one tokenizer that reads special tokens as text."""
+    """`encode` for one tokenizer that reads special tokens as text, but for added tokens that are no special ones."""
 
     tokenizer: HFTokenizer
     lowercase: bool
     limit: int  # tokens of the model
     before: list[int]  # the special tokens of every text
     after: list[int]
+    added: re.Pattern[str] | None  # tokens that are read in a text whatever the words around them
     _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict)  # ids by word
 
     @classmethod
@@ -38,8 +40,10 @@ class KnownWords:
         parts = [type(one).__name__ for one in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.model)]
         if parts != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or tokenizer.truncation or tokenizer.padding:
             return None
-        if not all(token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+        if not all(map(PRINTABLE.fullmatch, added)):  # words that are read together must not spell one
             return None
+        pattern = re.compile("|".join(map(re.escape, added)), re.IGNORECASE) if added else None
         try:
             probe = guard(lambda: tokenizer.encode(PROBE))
         except TokenizerFailed:
@@ -47,16 +51,19 @@ class KnownWords:
         special = probe.special_tokens_mask
         first, after = special.index(0), special[::-1].index(0)
         ids = probe.ids
-        known = cls(tokenizer, tokenizer.normalizer.lowercase, limit, ids[:first], ids[len(ids) - after :])
+        lowercase = tokenizer.normalizer.lowercase
+        known = cls(tokenizer, lowercase, limit, ids[:first], ids[len(ids) - after :], pattern)
         return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:
         """As `encode_texts`; None where a text is more than this reads. Raises TokenizerFailed."""
-        if options.masks or options.spans or options.pooled_from:
+        if options.masks or options.special_tokens or options.spans or options.pooled_from:
             return None
         encoded = []
         for index, text in enumerate(texts):
             if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+                return None
+            if self.added is not None and self.added.search(text):
                 return None
             ids = self._ids(text, index)
             size = len(ids)

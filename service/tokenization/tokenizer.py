@@ -1,18 +1,20 @@
 """Turns texts into token ids, and ids back into text. Long work runs on the tokenizer's own thread, off the event loop.
-Special tokens in a user's text are plain text; only for fill-mask the mask token is parsed as a mask."""
 
-import json
+Special tokens in a user's text are plain text, but for the checkpoint's own, for the mask of fill-mask, and for a
+request that asks for all of them.
+"""
+
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
+from packbert.model_export.artifact.special_tokens import own_special_tokens
 from packbert.service.artifact import Artifact
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.check import guard
@@ -29,6 +31,7 @@ from packbert.service.tokenization.encoding import (
 from packbert.service.tokenization.jobs import EncodingJob, TokenizingScheduler, chunk_end, find_word_ends
 from packbert.service.tokenization.known_words import KnownWords
 from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
+from packbert.service.tokenization.special_tokens import reading_only
 from packbert.service.tokenization.windows import WindowsJob, WindowSplitter
 
 T = TypeVar("T")
@@ -44,23 +47,24 @@ class Tokenizer:
     scheduler: TokenizingScheduler = field(init=False)
     mask_id: int = field(init=False)  # -1 if the model has no mask token
     mask_token: str = field(init=False)
-    _plain: HFTokenizer = field(init=False, repr=False)  # reads all special tokens in a text as text
-    _masking: HFTokenizer = field(init=False, repr=False)  # reads the mask token as a mask, the others as text
-    _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of both
+    _whole: HFTokenizer = field(init=False, repr=False)  # reads all special tokens in a text
+    _plain: HFTokenizer = field(init=False, repr=False)  # reads the checkpoint's own, the others as text
+    _masking: HFTokenizer = field(init=False, repr=False)  # as _plain, and reads the mask token as a mask
+    _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of all three
     _known_words: KnownWords | None = field(init=False, repr=False)
-    _splitter: WindowSplitter = field(init=False, repr=False)
     _takes_pairs: bool = field(init=False, repr=False)  # not where the model has one segment and a pair has two
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
     def open(self) -> None:
-        self._plain = HFTokenizer.from_file(str(self.artifact.tokenizer))
-        self._plain.encode_special_tokens = True
-        self.mask_id = self.artifact.manifest.special_tokens.get("mask", -1)
-        self.mask_token = self._plain.id_to_token(self.mask_id) or ""
-        self._masking = with_only_mask_token(self.artifact.tokenizer, self.mask_id)
-        self._word_ends = find_word_ends(self._masking)
+        standard = self.artifact.manifest.special_tokens
+        self.mask_id = standard.get("mask", -1)
+        self._whole = HFTokenizer.from_file(str(self.artifact.tokenizer))
+        self.mask_token = self._whole.id_to_token(self.mask_id) or ""
+        own = own_special_tokens(self._whole, standard)
+        self._plain = reading_only(self._whole, own)
+        self._masking = reading_only(self._whole, {*own, self.mask_id})
+        self._word_ends = find_word_ends(self._plain)
         self._known_words = KnownWords.of(self._plain, self.artifact.manifest.max_tokens)
-        self._splitter = WindowSplitter(tokenizer=self._plain, limit=self.artifact.manifest.max_tokens)
         self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
             self._plain.encode("a", "b").type_ids
         )
@@ -93,7 +97,7 @@ class Tokenizer:
         """Cuts texts that are too long on the side `truncate`; raises Invalid with the text's index if that is None."""
         if self._known_words and (encoded := self._known_words.encode(texts, options)) is not None:
             return encoded
-        tokenizer = self._masking if options.masks else self._plain
+        tokenizer = self._reader(masks=options.masks, special_tokens=options.special_tokens)
         limit = self.artifact.manifest.max_tokens
         return encode_texts(tokenizer, texts, options, truncate, limit=limit, mask_id=self.mask_id)
 
@@ -134,8 +138,8 @@ class Tokenizer:
         large a stride, TooLarge for far more than `most` windows in all.
         """
         shared = self._of_jobs(texts, self.measure(texts), options, None, self.artifact.manifest.max_tokens)
-        shape = self._splitter.shape(stride, prompt)
-        return _sampled(WindowsJob(**shared, splitter=self._splitter, shape=shape, most=most))
+        splitter = WindowSplitter(tokenizer=shared["tokenizer"], limit=shared["limit"])
+        return _sampled(WindowsJob(**shared, splitter=splitter, shape=splitter.shape(stride, prompt), most=most))
 
     def start_hypotheses(
         self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
@@ -150,22 +154,22 @@ class Tokenizer:
         return _sampled(HypothesesJob(**shared, hypotheses=hypotheses, frame=PairFrame.of(self._plain)))
 
     def start_questions(
-        self, pairs: Sequence[tuple[str, str]], outputs: frozenset[str], asked: WindowOptions, most: int
+        self, pairs: Sequence[tuple[str, str]], options: EncodeOptions, asked: WindowOptions, most: int
     ) -> QuestionsJob:
         """A job for pairs (question, context), each of one or more windows.
 
         Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
         """
-        options = EncodeOptions(outputs=outputs, spans=True)
         shared = self._of_jobs(pairs, self.measure(pairs), options, None, asked.limit)
-        return _sampled(QuestionsJob(**shared, splitter=self._splitter, asked=asked, most=most))
+        splitter = WindowSplitter(tokenizer=shared["tokenizer"], limit=self.artifact.manifest.max_tokens)
+        return _sampled(QuestionsJob(**shared, splitter=splitter, asked=asked, most=most))
 
     def _of_jobs(
         self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None, limit: int
     ) -> dict[str, Any]:
         """The fields that every job has, of one that reads all of its texts."""
         return {
-            "tokenizer": self._masking if options.masks else self._plain,
+            "tokenizer": self._reader(masks=options.masks, special_tokens=options.special_tokens),
             "word_ends": None,
             "texts": texts,
             "sizes": sizes,
@@ -174,6 +178,11 @@ class Tokenizer:
             "limit": limit,
             "mask_id": self.mask_id,
         }
+
+    def _reader(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
+        if special_tokens:
+            return self._whole
+        return self._masking if masks else self._plain
 
     async def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""
@@ -199,18 +208,24 @@ class Tokenizer:
         """The text of each sequence of ids."""
 
         def decode_chunk(chunk: slice) -> list[str]:
-            return [self._plain.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[chunk]]
+            return [self._whole.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[chunk]]
 
         return await self._run_in_chunks([len(ids) for ids in sequences], decode_chunk, inline=INLINE_TOKENS)
 
     async def read(
-        self, texts: Texts, masks: bool, work: Callable[[HFTokenizer, Texts], list[T]], *, queued: bool = False
+        self,
+        texts: Texts,
+        work: Callable[[HFTokenizer, Texts], list[T]],
+        *,
+        masks: bool = False,
+        special_tokens: bool = False,
+        queued: bool = False,
     ) -> list[T]:
-        """What `work` makes of the texts, with the tokenizer that parses the mask token or not.
+        """What `work` makes of the texts, with the tokenizer that reads mask tokens, or all special tokens, or neither.
 
         `queued`: the queue has admitted them. Raises as `measure`, and Overloaded.
         """
-        encoder, sizes = self._masking if masks else self._plain, self.measure(texts)
+        encoder, sizes = self._reader(masks=masks, special_tokens=special_tokens), self.measure(texts)
         return await self._run_in_chunks(sizes, lambda chunk: work(encoder, texts[chunk]), queued=queued)
 
     async def _run_in_chunks(
@@ -249,11 +264,3 @@ def _sampled(job: J) -> J:
     if not is_short(job.sizes):
         job.sample()
     return job
-
-
-def with_only_mask_token(file: Path, mask_id: int) -> HFTokenizer:
-    """The tokenizer in `file`, with the mask as its only special token; all others are parsed as text."""
-    content = json.loads(file.read_text("utf-8"))
-    tokens = content["added_tokens"]
-    content["added_tokens"] = [token for token in tokens if not token["special"] or token["id"] == mask_id]
-    return HFTokenizer.from_str(json.dumps(content))

@@ -110,34 +110,37 @@ async def describe_tokens(
     tokenizer: Tokenizer,
     texts: Texts,
     *,
-    special_tokens: bool,
-    masks: bool,
+    add_special_tokens: bool,
+    masks: bool = False,
+    special_tokens: bool = False,
     check: Callable[[int], None] = lambda tokens: None,
     queued: bool = False,
 ) -> list[TokenDetails]:
-    """`masks` parses the mask token, as /fill-mask does; `check` gets the number of tokens so far, and may raise.
+    """`masks` parses the mask token, as /fill-mask does, `special_tokens` all of them.
 
-    Raises as Tokenizer.read.
+    `check` gets the number of tokens so far, and may raise. Raises as Tokenizer.read.
     """
     count = 0
 
     def work(encoder: Any, chunk: Texts) -> list[TokenDetails]:
         nonlocal count
-        encodings = encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)
+        encodings = encoder.encode_batch(list(chunk), add_special_tokens=add_special_tokens)
         count += sum(map(len, encodings))
         check(count)
         return [_details(one, tokenizer) for one in encodings]
 
-    return await tokenizer.read(texts, masks, work, queued=queued)
+    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens, queued=queued)
 
 
-async def count_tokens(tokenizer: Tokenizer, texts: Texts, *, special_tokens: bool, masks: bool) -> list[int]:
+async def count_tokens(
+    tokenizer: Tokenizer, texts: Texts, *, add_special_tokens: bool, masks: bool, special_tokens: bool
+) -> list[int]:
     """The number of tokens of each text. Raises as `describe_tokens`."""
 
     def work(encoder: Any, chunk: Texts) -> list[int]:
-        return [len(one) for one in encoder.encode_batch(list(chunk), add_special_tokens=special_tokens)]
+        return [len(one) for one in encoder.encode_batch(list(chunk), add_special_tokens=add_special_tokens)]
 
-    return await tokenizer.read(texts, masks, work)
+    return await tokenizer.read(texts, work, masks=masks, special_tokens=special_tokens)
 
 
 def _details(one: Encoding, tokenizer: Tokenizer) -> TokenDetails:

@@ -14,6 +14,7 @@ from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tokenization.encoding import EncodedText, to_encoded_text
 from packbert.service.tokenization.jobs import EncodingJob, Floats
+from packbert.service.tokenization.special_tokens import reading_only
 
 KEEP_OFFSETS = ("TemplateProcessing", "BertProcessing", "NoneType")  # post-processors that only add special tokens
 STRIDE_SHARE = 8  # an eighth of the limit is shared by default, 64 tokens of 512: a seventh more tokens are computed
@@ -84,7 +85,7 @@ class WindowSplitter:
         if len(starts) == 1 or type(self.tokenizer.post_processor).__name__ in KEEP_OFFSETS:
             return [None] * len(starts)
         if self._raw is None:
-            self._raw = HFTokenizer.from_str(self.tokenizer.to_str())
+            self._raw = reading_only(self.tokenizer, ())
             self._raw.encode_special_tokens = self.tokenizer.encode_special_tokens
             self._raw.post_processor = None
         (raw,) = self._raw.encode_batch([text], add_special_tokens=False)

@@ -126,7 +126,7 @@ async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: floa
         request = request.model_copy(update={"truncate": request.truncation is not False})
     if request.max_tokens_per_doc is not None:
         tasks.check_count(texts)
-        cutting = _cut(tasks, texts, request.max_tokens_per_doc)
+        cutting = _cut(tasks, request, texts, request.max_tokens_per_doc)
         read, timeout_seconds = await tasks.prepare(cutting, timeout_seconds)
     result = await pairs.rerank(tasks.accepting_empty(), request, read, timeout_seconds=timeout_seconds)
     most = request.top_k if request.top_n is None else request.top_n
@@ -152,9 +152,9 @@ def _texts(request: RerankRequest) -> Sequence[str]:
     return [one if isinstance(one, str) else one.text for one in request.documents or ()]
 
 
-async def _cut(tasks: Tasks, texts: Sequence[str], most: int) -> list[str]:
+async def _cut(tasks: Tasks, request: RerankRequest, texts: Sequence[str], most: int) -> list[str]:
     """The texts up to the end of their first `most` tokens."""
-    encoded = await tasks.tokenizer.encode(texts, SPANS, "right")
+    encoded = await tasks.tokenizer.encode(texts, tasks.reading(request, SPANS), "right")
     cut = []
     async for text, one in in_turns(zip(texts, encoded, strict=True)):
         ends = one.spans[one.spans[:, 1] >= 0, 1]  # without special tokens

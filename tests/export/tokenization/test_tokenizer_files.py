@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
+from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import FAMILIES
@@ -119,3 +120,31 @@ def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str,
 def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=key):
         read(tmp_path / "checkpoint", "bert", **{key: value})
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"additional_special_tokens": ["cat"]},
+        {"extra_special_tokens": ["cat"]},
+        {"added_tokens_decoder": {"7": {"content": "cat", "special": True}}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_piece_that_the_settings_make_a_special_token_is_read_in_a_text(
+    name: str, settings: dict[str, object], tmp_path: Path
+) -> None:
+    usual, made = read(tmp_path / "usual", name), read(tmp_path / "made", name, **settings)
+    assert own_special_tokens(usual.tokenizer, usual.special_tokens) == {}
+    cat = made.tokenizer.token_to_id("cat")
+    assert own_special_tokens(made.tokenizer, made.special_tokens) == {cat: "cat"}
+    assert "cat" in made.tokenizer.encode("thecatx").tokens
+    assert "cat are read in a text" in describe_own(made.tokenizer, made.special_tokens)
+
+
+def test_bos_and_eos_tokens_are_none_of_the_checkpoints_own(tmp_path: Path) -> None:
+    found = read(tmp_path, "bert-entities", bos_token="[E1]", eos_token="[SEP]")
+    own = own_special_tokens(found.tokenizer, found.special_tokens)
+    assert list(own.values()) == ["[/E1]", "<ent>"]
+    assert "eos" not in found.special_tokens

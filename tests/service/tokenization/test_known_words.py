@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.artifact import open_artifact
@@ -58,7 +59,7 @@ def test_other_texts_and_all_beside_them_are_left_to_the_library(known: KnownWor
     assert known.encode(["cat", text], OPTIONS) is None
 
 
-@pytest.mark.parametrize("options", [{"masks": True}, {"spans": True}, {"pooled_from": 1}])
+@pytest.mark.parametrize("options", [{"masks": True}, {"special_tokens": True}, {"spans": True}, {"pooled_from": 1}])
 def test_what_it_does_not_know_is_left_to_the_library(known: KnownWords, options: dict[str, Any]) -> None:
     assert known.encode(["cat"], EncodeOptions(outputs=frozenset({"cls"}), **options)) is None
 
@@ -81,7 +82,7 @@ def test_the_number_of_known_words_and_their_length_are_bounded(
         {"pre_tokenizer": {"type": "Whitespace"}},
         {"normalizer": {"type": "Lowercase"}},
         {"normalizer": None},
-        {"added_tokens": [{"id": 9, "content": "cat", "special": False}]},
+        {"added_tokens": [{"id": 9, "content": "the cat", "special": False}]},
     ],
 )
 def test_a_tokenizer_that_reads_words_in_another_way_has_none(library: HFTokenizer, change: dict[str, Any]) -> None:
@@ -91,6 +92,19 @@ def test_a_tokenizer_that_reads_words_in_another_way_has_none(library: HFTokeniz
         change = {"added_tokens": content["added_tokens"] + [template | one for one in change["added_tokens"]]}
     other = HFTokenizer.from_str(json.dumps(content | change))
     assert KnownWords.of(other, LIMIT) is None
+
+
+def test_a_text_with_an_added_token_is_left_to_the_library_and_others_are_not(library: HFTokenizer) -> None:
+    other = HFTokenizer.from_str(library.to_str())
+    other.add_tokens([AddedToken("[E1]", normalized=False), AddedToken("Xyz", normalized=True)])
+    other.encode_special_tokens = True
+    known = KnownWords.of(other, LIMIT)
+    assert known is not None
+    for text in ("the [E1]cat", "axyzb"):
+        assert known.encode(["cat", text], OPTIONS) is None
+    found = known.encode(["cat [E 1] xy z"], OPTIONS)
+    assert found is not None
+    assert found[0].ids.tolist() == other.encode("cat [E 1] xy z").ids
 
 
 def test_a_cased_tokenizer_keeps_the_case(library: HFTokenizer) -> None:

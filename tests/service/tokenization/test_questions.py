@@ -11,14 +11,14 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tokenization.encoding import EncodedText
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.pairs import WindowOptions
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 
 LIMIT = 144
 CHARACTERS = st.sampled_from("the cat  walked\n北京 😀 é ( x")
-OUTPUTS = frozenset({"spans"})
+SPANS = EncodeOptions(outputs=frozenset({"spans"}), spans=True)
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta", "trimmed"])
@@ -32,7 +32,6 @@ def tokenizer(exported: Callable[..., Artifact], request: pytest.FixtureRequest)
         assert '"add_prefix_space":true' in content
         opened._plain = HFTokenizer.from_str(content)
         opened._plain.encode_special_tokens = True
-        opened._splitter.tokenizer = opened._plain
     yield opened
     opened.close()
 
@@ -45,7 +44,7 @@ def options(**given: Any) -> WindowOptions:
 def windows(
     tokenizer: Tokenizer, *pairs: tuple[str, str], most: int = 10_000, **given: Any
 ) -> tuple[list[EncodedText], list[int]]:
-    job = tokenizer.start_questions(pairs, OUTPUTS, options(**given), most)
+    job = tokenizer.start_questions(pairs, SPANS, options(**given), most)
     found: list[EncodedText] = []
     while not job.done:
         found += job.step()

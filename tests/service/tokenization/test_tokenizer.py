@@ -180,7 +180,7 @@ def test_many_short_texts_do_not_block_the_event_loop(tokenizer: Tokenizer) -> N
             tokenizer.encode(["a"] * count, MASKS, None),
             tokenizer.word_ids(["a"] * count),
             tokenizer.decode([[5]] * count, skip_special_tokens=True),
-            describe_tokens(tokenizer, ["a"] * count, special_tokens=True, masks=False),
+            describe_tokens(tokenizer, ["a"] * count, add_special_tokens=True),
         ):
             assert (asyncio.run(turns_beside(work)) == 1) == few
 

@@ -1,0 +1,196 @@
+"""Special tokens in a text: a checkpoint's own are read by default, all of them with `special_tokens: true`.
+
+The answers are those of transformers.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packbert.service.artifact import open_artifact
+from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.observability import Metrics
+from packbert.service.settings import Settings
+from packbert.service.tasks.base import Tasks
+from packbert.service.tasks.embed import embed
+from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
+from packbert.service.tasks.inputs import EmbedRequest
+from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode, tokenize
+from packbert.service.tasks.vectors import EmbedAllRequest, embed_all
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, Text
+from packbert.service.tokenization.tokenizer import Tokenizer
+from tests.export.goldens import Artifact
+from tests.paths import GOLDEN
+
+NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
+WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `special_tokens` of the request
+STRIDE = 5
+each_family = pytest.mark.parametrize("name", NAMES)
+each_way = pytest.mark.parametrize(("asked", "special_tokens"), WAYS)
+
+
+@cache
+def answers(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text("utf-8"))
+    return content
+
+
+@pytest.fixture
+def artifact(name: str, exported: Callable[..., Artifact]) -> Path:
+    return exported(name).root
+
+
+def run(artifact: Path, question: Callable[[Tasks], Any], **settings: Any) -> Any:
+    """The answer to a question to an engine with the artifact."""
+
+    async def story() -> Any:
+        chosen = Settings(artifact=artifact, threads=1, token_budget=256, max_wait_seconds=1000.0, **settings)
+        backend = LocalBackend(open_artifact(artifact), chosen, Metrics())
+        await backend.open()
+        try:
+            return await question(backend.admit(0))
+        finally:
+            await backend.close()
+
+    return asyncio.run(story())
+
+
+def as_input(case: dict[str, Any]) -> Any:
+    return case["text"] if case["text_pair"] is None else [case["text"], case["text_pair"]]
+
+
+@each_family
+@each_way
+def test_tokens_and_decoded_texts_are_those_of_transformers(
+    name: str, asked: str, special_tokens: bool, artifact: Path
+) -> None:
+    cases = answers(name)[asked]
+
+    async def question(tasks: Tasks) -> Any:
+        inputs = list(map(as_input, cases))
+        asking = TokenizeRequest(inputs=inputs, details=True, special_tokens=special_tokens)
+        shown = await tokenize(tasks, asking, timeout_seconds=60)
+        decoded = [
+            (await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip), timeout_seconds=60)).value
+            for ids in ([one["ids"] for one in cases],)
+            for skip in (True, False)
+        ]
+        return shown.value, decoded
+
+    shown, decoded = run(artifact, question)
+    assert decoded == [[one["decoded"] for one in cases], [one["decoded_special"] for one in cases]]
+    for tokens, case in zip(shown, cases, strict=True):
+        assert [one["id"] for one in tokens] == case["ids"], case["text"]
+        assert [int(one["special"]) for one in tokens] == case["special"]
+        assert [one["segment"] for one in tokens] == case["types"]
+        assert [one["side"] for one in tokens] == case["sides"]
+        spans = [[one["start"], one["stop"]] for one in tokens if not one["special"]]
+        own = zip(case["spans"], case["special"], strict=True)
+        assert spans == [span for span, special in own if not special], case["text"]
+
+
+@each_family
+@each_way
+def test_vectors_are_those_of_transformers(name: str, asked: str, special_tokens: bool, artifact: Path) -> None:
+    cases = [one for one in answers(name)[asked] if "vectors" in one]
+
+    async def question(tasks: Tasks) -> Any:
+        inputs: Any = [one["text"] for one in cases]
+        both = {"inputs": inputs, "special_tokens": special_tokens}
+        of_tokens = await embed_all(tasks, EmbedAllRequest(**both), timeout_seconds=60)
+        of_texts = await embed(tasks, EmbedRequest(**both, pooling="cls", normalize=False), timeout_seconds=60)
+        return list(of_tokens.value), of_texts.value
+
+    of_tokens, of_texts = run(artifact, question)
+    for tokens, text, case in zip(of_tokens, of_texts, cases, strict=True):
+        np.testing.assert_allclose(np.array(tokens), case["vectors"], atol=1e-4, err_msg=case["text"])
+        np.testing.assert_allclose(text, case["vectors"][0], atol=1e-4)
+
+
+@each_family
+@pytest.mark.parametrize(("asked", "special_tokens"), [("masked_own", False), ("masked_all", True)])
+def test_masks_beside_special_tokens_are_filled_as_by_transformers(
+    name: str, asked: str, special_tokens: bool, artifact: Path
+) -> None:
+    golden = answers(name)[asked]
+
+    async def question(tasks: Tasks) -> Any:
+        request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
+        return (await fill_mask(tasks, request, timeout_seconds=60)).value
+
+    found = run(artifact, question)
+    assert [one["token"] for one in found] == [one["token"] for one in golden["answer"]]
+    assert [one["sequence"] for one in found] == [one["sequence"] for one in golden["answer"]]
+    np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in golden["answer"]], atol=1e-5)
+
+
+@pytest.fixture
+def tokenizer(artifact: Path) -> Any:
+    opened = Tokenizer(open_artifact(artifact), max_characters=100_000)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def pair_of(case: dict[str, Any]) -> Text:
+    return case["text"] if case["text_pair"] is None else (case["text"], case["text_pair"])
+
+
+def options(*, special_tokens: bool, **more: Any) -> EncodeOptions:
+    return EncodeOptions(outputs=frozenset({"cls"}), special_tokens=special_tokens, **more)
+
+
+@each_family
+@each_way
+def test_texts_that_are_too_long_are_cut_and_read_in_windows_as_by_transformers(
+    name: str, asked: str, special_tokens: bool, tokenizer: Tokenizer
+) -> None:
+    cases = answers(name)[asked]
+    how = options(special_tokens=special_tokens)
+    cut = tokenizer.encode_sync(list(map(pair_of, cases)), how, "right")
+    assert [one.ids.tolist() for one in cut] == [one["cut"] for one in cases]
+    alone = [one for one in cases if "windows" in one]
+    spans = options(special_tokens=special_tokens, spans=True)
+    for case in alone:
+        job = tokenizer.start_windows([case["text"]], spans, stride=STRIDE, prompt=0, most=100)
+        made: list[EncodedText] = []
+        while not job.done:
+            made += job.step()
+        assert [one.ids.tolist() for one in made] == case["windows"]
+
+
+@each_family
+def test_by_default_the_standard_special_tokens_are_text(name: str, tokenizer: Tokenizer) -> None:
+    manifest = tokenizer.artifact.manifest
+    for case in answers(name)["all"]:
+        (found,) = tokenizer.encode_sync([pair_of(case)], options(special_tokens=False), "right")
+        pair = case["text_pair"] is not None
+        (empty,) = tokenizer.encode_sync([("a", "a") if pair else "a"], options(special_tokens=False), None)
+        for role in ("cls", "sep", "mask", "pad"):
+            token_id = manifest.special_tokens[role]
+            assert found.ids.tolist().count(token_id) == empty.ids.tolist().count(token_id), case["text"]
+
+
+@pytest.mark.parametrize("name", ["bert-entities"])
+def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Path) -> None:
+    case = answers(name)["all"][0]
+
+    async def question(tasks: Tasks) -> Any:
+        return [
+            list(
+                (
+                    await tokenize(tasks, TokenizeRequest(inputs=case["text"], special_tokens=said), timeout_seconds=60)
+                ).value
+            )
+            for said in (None, False)
+        ]
+
+    by_setting, refused = run(artifact, question, special_tokens=True)
+    assert [one["id"] for one in by_setting[0]] == case["ids"]
+    assert len(refused[0]) > len(case["ids"])
