@@ -38,7 +38,9 @@ def take_panel(shown: Shown, panel: str) -> bytes:
     """A PNG of a panel with its first example answered, WIDTH pixels wide."""
     shown.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     shown.open(panel)
-    shown.page.wait_for_function("!document.querySelector('.panel:not([hidden]) [aria-busy=true]')")
+    expect(shown.page.locator(".panel:not([hidden]) [aria-busy=false]").first).to_be_attached()
+    expect(shown.page.locator(".panel:not([hidden]) [aria-busy=true]")).to_have_count(0)
+    expect(shown.page.locator(".request code:visible")).to_have_count(0 if panel == "status" else 1)
     picture: bytes = shown.page.screenshot(animations="disabled", caret="hide")
     return picture
 
