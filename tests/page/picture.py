@@ -19,17 +19,23 @@ FOLDER = ROOT / "docs" / "assets" / "page"
 
 
 def take_picture(shown: Shown) -> bytes:
-    """A PNG of the words for a mask, of WIDTH x HEIGHT pixels. The address in it is the one that README.md uses."""
+    """A PNG of the words for a mask, of WIDTH x HEIGHT pixels."""
     shown.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     shown.open("mask")
     expect(shown.page.locator(".candidate")).to_have_count(5)
     expect(shown.page.locator(".time:visible .legend li")).to_have_count(5)
     shown.page.locator("#mask-text").press("Enter")  # the first request of a page also waits for its files
     shown.assert_settled()
-    shown.page.locator(".request code:visible").evaluate(
-        "(element, url) => { element.textContent = element.textContent.replace(url, 'http://localhost:8080'); }",
-        shown.url,
-    )
+    return screenshot(shown)
+
+
+def screenshot(shown: Shown) -> bytes:
+    """With the address that README.md uses."""
+    for code in shown.page.locator(".request code:visible").all():
+        code.evaluate(
+            "(element, url) => { element.textContent = element.textContent.replace(url, 'http://localhost:8080'); }",
+            shown.url,
+        )
     picture: bytes = shown.page.screenshot(animations="disabled", caret="hide")
     return picture
 
@@ -41,8 +47,7 @@ def take_panel(shown: Shown, panel: str) -> bytes:
     expect(shown.page.locator(".panel:not([hidden]) [aria-busy=false]").first).to_be_attached()
     expect(shown.page.locator(".panel:not([hidden]) [aria-busy=true]")).to_have_count(0)
     expect(shown.page.locator(".request code:visible")).to_have_count(0 if panel == "status" else 1)
-    picture: bytes = shown.page.screenshot(animations="disabled", caret="hide")
-    return picture
+    return screenshot(shown)
 
 
 def write_pictures(artifact: Path) -> None:

@@ -107,6 +107,7 @@ def test_words_are_coloured_by_their_surprise(shown: Shown, view: View, bundled:
     words = [len({token["word"] for token in one["tokens"]}) for one in scored]
     expect(page.locator("#panel-surprise .surprising")).to_have_count(sum(words))
     expect(page.locator("#panel-surprise .surprising[aria-pressed=true]")).to_have_count(2)
+    expect(page.locator("#panel-surprise .candidates .bars")).to_have_count(2)  # what each text expected
     page.locator("#panel-surprise .surprising").first.click()
     expect(page.locator("#panel-surprise .result .bars").first).to_be_visible()
     shown.assert_accessible()

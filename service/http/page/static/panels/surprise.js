@@ -24,7 +24,8 @@ export function makeSurprise(info) {
   const frame = new Frame("surprise", run, h("div", { class: "pair" },
     field("surprise.first", first, { class: "field first" }), field("surprise.second", second, { class: "field second" })),
   h("div", { class: "fields" }, runButton()), examples);
-  let asked = null; // the last request about one word
+  /** @type {WeakMap<HTMLElement, AbortController>} the last request about a word, of each text */
+  const asked = new WeakMap();
 
   function run() {
     const inputs = [first.value, second.value].filter((one) => one.trim());
@@ -65,13 +66,14 @@ export function makeSurprise(info) {
 
   /** What the model expects in the place of a word, and the word's own rank there. */
   async function explain(characters, { start, stop, bits, pieces }, place) {
-    asked?.abort();
-    asked = new AbortController();
+    asked.get(place)?.abort();
+    const running = new AbortController();
+    asked.set(place, running);
     const word = characters.slice(start, stop).join("");
     const heading = h("h3", { t: ["surprise.expected", { word, share: percent(2 ** -bits) }] });
     const inputs = [characters.slice(0, start).join(""), ...Array(pieces).fill(info.mask_token), characters.slice(stop).join("")].join("");
     try {
-      const { value } = await post("/fill-mask", { inputs, top_k: RANKS }, asked.signal);
+      const { value } = await post("/fill-mask", { inputs, top_k: RANKS }, running.signal);
       const list = pieces === 1 ? value : [];
       const rank = list.findIndex(({ token_str: one }) => one.replace(/^##/, "").trim().toLowerCase() === word.toLowerCase()) + 1;
       const rows = list.slice(0, CANDIDATES).map(({ token_str: one, score }) => h("li", { class: "share" }, h("span", {}, one.trim()),
