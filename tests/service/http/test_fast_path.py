@@ -78,7 +78,7 @@ MANIFEST = SimpleNamespace(  # what the dialects read when the application is ma
     labels=(),
     max_tokens=512,
     outputs={"cls": SimpleNamespace(shape=("n", 32))},
-    embedding=SimpleNamespace(pooling="cls", normalize=False),
+    embedding=SimpleNamespace(pooling="cls", normalize=False, kept_dimensions=0),
 )
 
 

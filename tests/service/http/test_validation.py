@@ -44,7 +44,7 @@ def test_many_unknown_fields_are_counted_and_not_listed() -> None:
         (
             schemas.EmbedRequest,
             {"inputs": "a", "top": 1},
-            "top: Extra inputs are not permitted; this route accepts long, stride, truncate, ",
+            "top: Extra inputs are not permitted; this route accepts long, stride, special_tokens, truncate, ",
             None,
         ),
         (schemas.EmbedRequest, {"inputs": "a", "k" * 10_000: 1}, "k" * 100 + ": Extra inputs", None),
