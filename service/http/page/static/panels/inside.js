@@ -23,9 +23,9 @@ export function makeInside(info) {
   if (attention) frame.work.append(attention.element);
 
   function run() {
+    attention?.clear();
     if (!first.value.trim()) return frame.runner.say("inside.empty");
     const inputs = second.value.trim() ? { text: first.value, text_pair: second.value } : first.value;
-    attention?.clear();
     return frame.runner.run("/tokenize", { inputs, details: true, mask: true }, ([tokens]) => {
       attention?.run(inputs, tokens.length);
       return [showTokens(tokens, info.limits.tokens)];
