@@ -48,6 +48,7 @@ def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
     page.locator("#language").click()
     expect(page.locator("h1:visible")).to_have_text("Next sentence")
     expect(page.locator("#pair-first")).to_have_value("my own text")
+    expect(page.locator(".time:visible .legend li")).to_have_count(5)  # what was typed has its answer
     assert translated(page) == english
 
 
