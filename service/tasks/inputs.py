@@ -58,6 +58,10 @@ class TruncationFields(SpecialTokensField):
     )
     truncation_direction: Annotated[Direction, Lowercase] = Field("right", description="the side that is cut off")
 
+    def how_texts_are_read(self) -> dict[str, Any]:
+        """These fields, for another request that is made of this one."""
+        return {name: getattr(self, name) for name in TruncationFields.model_fields}
+
 
 class WindowFields(Body):
     long: Literal["windows"] | None = Field(

@@ -109,6 +109,13 @@ class InProcessClient:
         return self.send("POST", path, **more)
 
 
+def ask(client: InProcessClient, path: str, **body: Any) -> Any:
+    """The content of an answer, which is 200."""
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
 @contextmanager
 def serve_in_process(folder: Path, **settings: str) -> Iterator[InProcessClient]:
     chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder)} | settings)

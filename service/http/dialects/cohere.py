@@ -72,8 +72,7 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
 async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str, timeout_seconds: float) -> TaskResult:
     texts = _texts(request)
     fields = EmbeddingFields(
-        truncate=request.truncate,
-        truncation_direction=request.truncation_direction,
+        **request.how_texts_are_read(),
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.output_dimension,
         prompt_name=find_prompt_name(tasks, "input_type", request.input_type),

@@ -43,8 +43,7 @@ async def _embed(tasks: Tasks, request: OllamaRequest, *, timeout_seconds: float
     fields = EmbeddingFields(
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.dimensions,
-        truncate=request.truncate,
-        truncation_direction=request.truncation_direction,
+        **request.how_texts_are_read(),
     )
     texts = as_list(request.input)
     result = await embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
@@ -53,8 +52,7 @@ async def _embed(tasks: Tasks, request: OllamaRequest, *, timeout_seconds: float
 
 
 async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest, *, timeout_seconds: float) -> TaskResult:
-    side = request.truncation_direction
-    texts = OllamaRequest(input=request.prompt, truncate=request.truncate, truncation_direction=side)
+    texts = OllamaRequest(input=request.prompt, **request.how_texts_are_read())
     result = await _embed(tasks, texts, timeout_seconds=timeout_seconds)
     return result.finish({"embedding": result.value["embeddings"][0]})
 

@@ -163,10 +163,7 @@ async def _cut(tasks: Tasks, request: RerankRequest, texts: Sequence[str], most:
 
 
 async def _rank(tasks: Tasks, request: RankingRequest, *, timeout_seconds: float) -> TaskResult:
-    side = request.truncation_direction
-    fields = RerankFields(
-        query=request.query.text, raw_scores=True, truncate=request.truncate, truncation_direction=side
-    )
+    fields = RerankFields(query=request.query.text, raw_scores=True, **request.how_texts_are_read())
     texts = [one.text for one in request.passages]
     result = await pairs.rerank(tasks.accepting_empty(), fields, texts, timeout_seconds=timeout_seconds)
     order = np.argsort(-result.value, kind="stable").tolist()

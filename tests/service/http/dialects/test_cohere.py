@@ -11,7 +11,7 @@ import pytest
 from packbert.model_export.export import export
 from tests import sentence_transformers
 from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, serve_in_process
+from tests.service.in_process import InProcessClient, ask, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", ""]
 LONG = "the cat sat " * 300
@@ -30,10 +30,21 @@ def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[InProcessClient
         yield client
 
 
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
+@pytest.mark.parametrize(
+    ("path", "form", "found"),
+    [
+        ("/v2/embed", "texts", lambda answer: answer["embeddings"]["float"]),
+        ("/api/embed", "input", lambda answer: answer["embeddings"]),
+    ],
+)
+def test_a_request_says_how_special_tokens_are_read(
+    encoder: InProcessClient, path: str, form: str, found: Callable[[Any], Any]
+) -> None:
+    for read in (False, True):
+        expected = ask(encoder, "/v1/embeddings", input=["the [SEP] cat"], special_tokens=read)
+        answer = ask(encoder, path, **{form: ["the [SEP] cat"]}, special_tokens=read)
+        assert found(answer) == [one["embedding"] for one in expected["data"]]
+    assert found(answer) != found(ask(encoder, path, **{form: ["the [SEP] cat"]}))
 
 
 def vectors(client: InProcessClient, **body: Any) -> np.ndarray:

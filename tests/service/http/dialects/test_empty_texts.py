@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText
 from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, serve_in_process
+from tests.service.in_process import InProcessClient, ask, serve_in_process
 
 EMPTY = ["", " ", "\u200b"]
 
@@ -25,12 +25,6 @@ def encoder(bert_artifact: Path) -> Iterator[InProcessClient]:
 def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[InProcessClient]:
     with serve_in_process(exported("distilbert-labels").root) as client:
         yield client
-
-
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def run_model(client: InProcessClient, text: Any, output: str) -> Any:

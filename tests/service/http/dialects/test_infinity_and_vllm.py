@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.export.goldens import Artifact
-from tests.service.in_process import InProcessClient, serve_in_process
+from tests.service.in_process import InProcessClient, ask, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", "it was warm"]
 
@@ -30,12 +30,6 @@ def cross_encoder(exported: Callable[..., Artifact]) -> Iterator[InProcessClient
 def encoder(bert_artifact: Path) -> Iterator[InProcessClient]:
     with serve_in_process(bert_artifact, BERT_RERANK="cosine") as client:
         yield client
-
-
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def refuse(client: InProcessClient, path: str, **body: Any) -> tuple[int, str]:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.service.in_process import InProcessClient, serve_in_process
+from tests.service.in_process import InProcessClient, ask, serve_in_process
 
 TEXTS = ["the cat sat", "我爱北京。", ""]
 LONG = "the cat sat " * 300
@@ -17,12 +16,6 @@ LONG = "the cat sat " * 300
 def client(bert_artifact: Path) -> Iterator[InProcessClient]:
     with serve_in_process(bert_artifact, BERT_RERANK="cosine") as client:
         yield client
-
-
-def ask(client: InProcessClient, path: str, **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def test_the_vectors_are_those_of_v1_embeddings(client: InProcessClient) -> None:
