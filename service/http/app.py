@@ -247,24 +247,13 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
 
     not_ready: Responses = {503: {"model": Readiness, "description": "Not ready; status is the reason"}}
 
-    @app.get(
-        "/ready",
-        tags=[SERVICE],
-        response_model=Readiness,
-        responses=not_ready,
-        summary="The model answered a known input lately",
-    )
+    @get("/ready", response_model=Readiness, responses=not_ready, summary="The model answered a known input lately")
     async def ready() -> Response:
         reason = await backend.ready()
         degraded = {"degraded": backend.degraded} if backend.degraded else {}
         return json_response({"status": reason or "ready"} | degraded, 503 if reason else 200)
 
-    @app.get(
-        "/info",
-        tags=[SERVICE],
-        response_model=InfoResponse,
-        summary="The model, its heads and limits, the execution provider",
-    )
+    @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = await backend.info()
         return json_response(content | native.info_keys(content))

@@ -139,7 +139,7 @@ class Tasks:
             sequences: list[EncodedText] = []
             while not job.done:
                 sequences += job.step()
-            return await self._run_whole(sequences, job.owners, started, timeout_seconds)
+            return await self._run_whole(sequences, job.owners, started, timeout_seconds, check)
         request = self._begin(job, timeout_seconds)
         sequences = await self._append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = time.perf_counter() - started

@@ -83,3 +83,17 @@ export function select(choices, act, attributes = {}) {
   const options = choices.map(([value, key]) => (key ? h("option", { value, t: key }) : h("option", { value }, String(value))));
   return h("select", { ...attributes, on: { change: act } }, ...options);
 }
+
+/** The lines of a text area that are not empty. @param {string} text */
+export function splitLines(text) {
+  return split(text, "\n");
+}
+
+/** Words with commas or semicolons between them. @param {string} text */
+export function splitWords(text) {
+  return split(text, /[,，;；]/);
+}
+
+function split(text, separator) {
+  return text.split(separator).map((one) => one.trim()).filter(Boolean);
+}

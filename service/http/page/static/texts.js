@@ -75,6 +75,12 @@ export function number(value, options = {}) {
   return new Intl.NumberFormat(language, { maximumFractionDigits: 2, ...options }).format(value);
 }
 
+/** Parts of a text by the service's offsets, which count code points and not UTF-16 units. @param {string} whole */
+export function codePoints(whole) {
+  const characters = Array.from(whole);
+  return (start, end) => characters.slice(start, end).join("");
+}
+
 /** A probability as a percentage that never rounds to 0. @param {number} share */
 export function percent(share) {
   if (share > 0 && share < 1e-4) return "< 0.01 %";

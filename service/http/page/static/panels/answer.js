@@ -3,6 +3,7 @@
 import { field, h, select, textArea } from "../dom.js";
 import { ANSWERS } from "../examples.js";
 import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
+import { codePoints } from "../texts.js";
 
 const COUNTS = [3, 1, 5, 10];
 
@@ -32,10 +33,9 @@ export function makeAnswer() {
   return frame;
 }
 
-/** The text with the answer marked. Its characters are code points, not UTF-16 units. */
+/** The text with the answer marked. */
 function showSpan(text, best) {
-  const characters = Array.from(text);
-  const slice = (start, end) => characters.slice(start, end).join("");
+  const slice = codePoints(text);
   const parts = best?.answer
     ? [slice(0, best.start), h("mark", { class: "entity-1" }, slice(best.start, best.end)), slice(best.end)] : [text];
   return h("div", { class: "card" }, h("h2", { t: best?.answer ? "answer.result" : "answer.none" }), h("p", { class: "tagged" }, ...parts));

@@ -1,6 +1,6 @@
 /** Choices: which of several texts fits a prompt best. */
 
-import { field, h, textArea } from "../dom.js";
+import { field, h, splitLines, textArea } from "../dom.js";
 import { CHOICES } from "../examples.js";
 import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
 
@@ -16,7 +16,7 @@ export function makeChoose() {
     h("div", { class: "fields" }, runButton()), examples);
 
   function run() {
-    const choices = lines.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const choices = splitLines(lines.value);
     if (!prompt.value.trim() || choices.length < 2) return frame.runner.say("choose.empty");
     return frame.runner.run("/choose", { prompt: prompt.value, choices }, (found) =>
       [scoreList("choose.result", found.map(({ choice, score }) => [choice, score]), true)]);

@@ -2,16 +2,16 @@
 
 import { RequestError, post } from "../api.js";
 import { bar } from "../charts.js";
-import { button, field, h, select, textArea } from "../dom.js";
+import { button, field, h, select, splitWords, textArea } from "../dom.js";
 import { MASK } from "../examples.js";
 import { Frame, checkBox, makeExamples, runButton, truncateSwitch } from "../panel.js";
 import { percent } from "../texts.js";
+import { RANKS, isWord, plain } from "../tokens.js";
 
 // a character of a script without spaces, or a word with the apostrophes and hyphens inside it
 const WORD = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]|[[\p{L}\p{M}\p{N}]--[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]]+(?:['’\-][[\p{L}\p{M}\p{N}]--[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]]+)*/gv;
 const COUNTS = [5, 10, 20];
 const MASKS = /_{2,}|\[mask\]|<mask>/giu; // what people write for a mask, beside the model's own
-const RANKS = 200; // candidates among which the rank of a hidden word is looked for
 
 /** @typedef {{kind: "word" | "mask" | "other", text: string, start: number, end: number}} Part of a sentence */
 
@@ -81,7 +81,7 @@ class FillMask {
     if (!this.area.value.trim()) return runner.say("mask.empty");
     if (!masks) return runner.say(this.filled ? "mask.done" : "mask.none");
     const inputs = this.area.value.replaceAll(MASKS, this.mask);
-    const targets = this.targets.value.split(/[,，;；]/).map((word) => word.trim()).filter(Boolean);
+    const targets = splitWords(this.targets.value);
     const body = { inputs, top_k: Number(this.count.value), ...this.truncate.field() };
     if (this.joint.firstChild.checked && masks > 1) return this.#runJoint({ ...body, joint: true });
     if (targets.length) Object.assign(body, { targets, top_k: targets.length });
@@ -193,19 +193,9 @@ class FillMask {
   }
 }
 
-/** Whether the candidate is the word. */
-function isWord({ token_str: candidate }, word) {
-  return plain(candidate).toLowerCase() === word.toLowerCase();
-}
-
 /** The scale of the bars, which is the same for all. */
 function scaleNote() {
   return h("p", { class: "ends", "aria-hidden": "true" }, h("span", {}, "0"), h("span", { t: "mask.scale" }), h("span", {}, "100 %"));
-}
-
-/** A candidate without the marks of its vocabulary: "##ing" and " the". */
-function plain(word) {
-  return word.replace(/^##/, "").trim() || word;
 }
 
 function maskPattern(mask) {

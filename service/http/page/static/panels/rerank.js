@@ -1,6 +1,6 @@
 /** Reranking: texts by their relevance to a query, by a cross-encoder. */
 
-import { field, h, textArea } from "../dom.js";
+import { field, h, splitLines, textArea } from "../dom.js";
 import { SIMILAR } from "../examples.js";
 import { Frame, makeExamples, runButton, scoreList } from "../panel.js";
 
@@ -16,7 +16,7 @@ export function makeRerank() {
     h("div", { class: "fields" }, runButton()), examples);
 
   function run() {
-    const texts = lines.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const texts = splitLines(lines.value);
     if (!query.value.trim() || !texts.length) return frame.runner.say("rerank.empty");
     return frame.runner.run("/rerank", { query: query.value.trim(), texts }, (ranked) =>
       [scoreList("rerank.result", ranked.map(({ index, score }) => [texts[index], score]), true)]);

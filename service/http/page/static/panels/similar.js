@@ -1,7 +1,7 @@
 /** Similarity: cosines of one text with several, and the map of their vectors. */
 
 import { scatter } from "../charts.js";
-import { field, h, select, textArea } from "../dom.js";
+import { field, h, select, splitLines, textArea } from "../dom.js";
 import { SIMILAR } from "../examples.js";
 import { Frame, makeExamples, runButton } from "../panel.js";
 import { number, percent } from "../texts.js";
@@ -26,7 +26,7 @@ export function makeSimilar(info) {
   }
 
   function run() {
-    const texts = lines.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const texts = splitLines(lines.value);
     if (!query.value.trim() || texts.length < 2) return frame.runner.say("similar.empty");
     if (texts.length > MOST_LINES) {
       return frame.runner.say(["similar.many", { count: number(texts.length), most: MOST_LINES }]);

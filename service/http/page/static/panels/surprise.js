@@ -5,11 +5,11 @@ import { bar } from "../charts.js";
 import { button, field, h, setStyle, textArea } from "../dom.js";
 import { SURPRISES } from "../examples.js";
 import { Frame, makeExamples, runButton } from "../panel.js";
-import { number, percent } from "../texts.js";
+import { codePoints, number, percent } from "../texts.js";
+import { RANKS, isWord } from "../tokens.js";
 
 const MOST_BITS = 16; // the deepest colour
 const CANDIDATES = 5;
-const RANKS = 200; // candidates among which the rank of a word is looked for
 
 /** @typedef {{start: number, stop: number, bits: number, pieces: number}} Word characters (code points), surprise */
 
@@ -38,8 +38,7 @@ export function makeSurprise(info) {
 
   /** The text in colours, its surprise, and the word that surprises most. */
   function showText(text, scored) {
-    const characters = Array.from(text);
-    const slice = (start, stop) => characters.slice(start, stop).join("");
+    const slice = codePoints(text);
     const words = wordsOf(scored.tokens);
     const details = h("div", { class: "result", "aria-live": "polite" });
     let at = 0;
@@ -54,7 +53,7 @@ export function makeSurprise(info) {
     });
     const choose = (word, element) => {
       element.parentElement.querySelectorAll("[aria-pressed]").forEach((one) => one.setAttribute("aria-pressed", String(one === element)));
-      return explain(characters, word, details);
+      return explain(slice, word, details);
     };
     const paragraph = h("p", { class: "tagged" }, ...parts, slice(at));
     const most = words.reduce((best, one) => (best && best.bits >= one.bits ? best : one), null);
@@ -65,17 +64,17 @@ export function makeSurprise(info) {
   }
 
   /** What the model expects in the place of a word, and the word's own rank there. */
-  async function explain(characters, { start, stop, bits, pieces }, place) {
+  async function explain(slice, { start, stop, bits, pieces }, place) {
     asked.get(place)?.abort();
     const running = new AbortController();
     asked.set(place, running);
-    const word = characters.slice(start, stop).join("");
+    const word = slice(start, stop);
     const heading = h("h3", { t: ["surprise.expected", { word, share: percent(2 ** -bits) }] });
-    const inputs = [characters.slice(0, start).join(""), ...Array(pieces).fill(info.mask_token), characters.slice(stop).join("")].join("");
+    const inputs = [slice(0, start), ...Array(pieces).fill(info.mask_token), slice(stop)].join("");
     try {
       const { value } = await post("/fill-mask", { inputs, top_k: RANKS }, running.signal);
       const list = pieces === 1 ? value : [];
-      const rank = list.findIndex(({ token_str: one }) => one.replace(/^##/, "").trim().toLowerCase() === word.toLowerCase()) + 1;
+      const rank = list.findIndex((one) => isWord(one, word)) + 1;
       const rows = list.slice(0, CANDIDATES).map(({ token_str: one, score }) => h("li", { class: "share" }, h("span", {}, one.trim()),
         bar(score, "mask"), h("span", { class: "figure" }, percent(score))));
       place.replaceChildren(heading, h("p", { class: "muted small", t: pieces > 1 ? ["surprise.pieces", { pieces }]

@@ -4,7 +4,7 @@ import { bar } from "../charts.js";
 import { field, h, select, textArea } from "../dom.js";
 import { TAGS } from "../examples.js";
 import { Frame, makeExamples, runButton } from "../panel.js";
-import { percent } from "../texts.js";
+import { codePoints, percent } from "../texts.js";
 
 const STRATEGIES = ["simple", "first", "average", "max"];
 const COLOURS = 6; // as many as style.css has
@@ -30,8 +30,7 @@ export function makeTags(info) {
   }
 
   function showText(text, tags) {
-    const characters = Array.from(text); // offsets count code points, not UTF-16 units
-    const slice = (start, end) => characters.slice(start, end).join("");
+    const slice = codePoints(text);
     let at = 0;
     const parts = tags.toSorted((a, b) => a.start - b.start).flatMap(({ entity_group: group, start, end }) => {
       const before = slice(at, start);

@@ -1,6 +1,6 @@
 /** Zero-shot: labels of one's own, by a classifier of entailment. */
 
-import { field, h, textArea } from "../dom.js";
+import { field, h, splitWords, textArea } from "../dom.js";
 import { ZERO_SHOT } from "../examples.js";
 import { Frame, checkBox, makeExamples, runButton, scoreList } from "../panel.js";
 
@@ -17,7 +17,7 @@ export function makeZeroShot() {
     field("zero_shot.labels", labels, { class: "field wide" }), several, runButton()), examples);
 
   function run() {
-    const names = labels.value.split(/[,，;；]/).map((one) => one.trim()).filter(Boolean);
+    const names = splitWords(labels.value);
     if (!area.value.trim() || !names.length) return frame.runner.say("zero_shot.empty");
     const body = { inputs: area.value, candidate_labels: names, multi_label: several.firstChild.checked };
     return frame.runner.run("/predict", body, (found) =>
