@@ -10,6 +10,7 @@ import httpx
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
@@ -63,6 +64,21 @@ def ask_tasks(folder: Path, question: Callable[[Tasks], Coroutine[Any, Any, T]],
     """The answer to a question to the tasks of the artifact in `folder`."""
     with open_tasks(open_artifact(folder), Settings(artifact=folder, **settings)) as tasks:
         return asyncio.run(question(tasks))
+
+
+def ask_engine(folder: Path, question: Callable[[Tasks], Any], **settings: Any) -> Any:
+    """The answer to a question to an engine, with its queue, that has the artifact in `folder`."""
+    given = {"token_budget": 256, "threads": 1} | settings
+
+    async def story() -> Any:
+        backend = LocalBackend(open_artifact(folder), Settings(artifact=folder, **given), Metrics())
+        await backend.open()
+        try:
+            return await question(backend.admit(0))
+        finally:
+            await backend.close()
+
+    return asyncio.run(story())
 
 
 class InProcessBackend:

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
-from packbert.service.observability import Metrics
-from packbert.service.settings import Settings
 from packbert.service.tasks.answer import AnswerRequest, answer
 from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.choose import ChooseRequest, choose
 from tests.export.goldens import NAMES, Artifact, answers
+from tests.service.in_process import ask_engine
 
 TOLERANCE = 1e-4
 WITH_SPANS = [name for name in NAMES if name.endswith("-spans")]
@@ -25,17 +22,7 @@ Question = Callable[[Tasks], Any]
 @pytest.fixture(scope="module")
 def ask(exported: Callable[..., Artifact]) -> Callable[[str, str, Question], Any]:
     """What a question to an engine with a golden checkpoint's artifact returns."""
-
-    async def story(artifact: Artifact, question: Question) -> Any:
-        settings = Settings(artifact=artifact.root, token_budget=256, threads=1)
-        backend = LocalBackend(open_artifact(artifact.root), settings, Metrics())
-        await backend.open()
-        try:
-            return await question(backend.admit(0))
-        finally:
-            await backend.close()
-
-    return lambda name, precision, question: asyncio.run(story(exported(name, precision), question))
+    return lambda name, precision, question: ask_engine(exported(name, precision).root, question)
 
 
 def as_list(found: Any) -> list[dict[str, Any]]:

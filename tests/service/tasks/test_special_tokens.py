@@ -3,7 +3,6 @@
 The answers are those of transformers.
 """
 
-import asyncio
 import json
 from collections.abc import Callable
 from functools import cache
@@ -14,9 +13,6 @@ import numpy as np
 import pytest
 
 from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
-from packbert.service.observability import Metrics
-from packbert.service.settings import Settings
 from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
@@ -27,6 +23,7 @@ from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, T
 from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.in_process import ask_engine
 
 NAMES = sorted(folder.name for folder in GOLDEN.glob("*-entities"))
 WAYS = [("own", False), ("own", True), ("all", True)]  # the answers, and `special_tokens` of the request
@@ -48,17 +45,7 @@ def artifact(name: str, exported: Callable[..., Artifact]) -> Path:
 
 def run(artifact: Path, question: Callable[[Tasks], Any], **settings: Any) -> Any:
     """The answer to a question to an engine with the artifact."""
-
-    async def story() -> Any:
-        chosen = Settings(artifact=artifact, threads=1, token_budget=256, max_wait_seconds=1000.0, **settings)
-        backend = LocalBackend(open_artifact(artifact), chosen, Metrics())
-        await backend.open()
-        try:
-            return await question(backend.admit(0))
-        finally:
-            await backend.close()
-
-    return asyncio.run(story())
+    return ask_engine(artifact, question, max_wait_seconds=1000.0, **settings)
 
 
 def as_input(case: dict[str, Any]) -> Any:

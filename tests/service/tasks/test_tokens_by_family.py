@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 from packbert.model_export.export import export
-from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import NoSuchHead
-from packbert.service.observability import Metrics
-from packbert.service.settings import Settings
 from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.sparse import EmbedSparseRequest, embed_sparse
@@ -23,6 +19,7 @@ from packbert.service.tasks.tokens import DecodeRequest, TokenizeRequest, decode
 from packbert.service.tasks.vectors import EmbedAllRequest, embed_all, embed_tokens
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
+from tests.service.in_process import ask_engine
 
 NAMES = sorted(file.stem for file in (GOLDEN / "tokens").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # int8: as for single channels of these small models
@@ -37,17 +34,7 @@ def answers(name: str) -> dict[str, Any]:
 
 def run(artifact: Path, question: Callable[[Tasks], Any]) -> Any:
     """The answer to a question to an engine with the artifact."""
-
-    async def story() -> Any:
-        settings = Settings(artifact=artifact, token_budget=256, threads=1, truncate=True, max_wait_seconds=1000.0)
-        backend = LocalBackend(open_artifact(artifact), settings, Metrics())
-        await backend.open()
-        try:
-            return await question(backend.admit(0))
-        finally:
-            await backend.close()
-
-    return asyncio.run(story())
+    return ask_engine(artifact, question, truncate=True, max_wait_seconds=1000.0)
 
 
 def dense(weights: list[dict[str, Any]], size: int) -> Any:
