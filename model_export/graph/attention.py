@@ -140,7 +140,7 @@ class PackedRows(_OfModel):
         with g.scope("query"):
             query = self._gather_heads(linear.affine(g, query_states, *projections.query), index.heads)
         with g.scope("key_value"):
-            both = linear.product(g, key_value_states, _concat_rows(projections.key[0], projections.value[0]))
+            both = linear.product(g, key_value_states, concat_rows(projections.key[0], projections.value[0]))
             key, value = self._gather_heads(both, self._keys), self._gather_heads(both, self._values)
         return self._join_heads(self._attend(query, key, value, index.bias), index.output)
 
@@ -161,7 +161,7 @@ class PackedRows(_OfModel):
         with g.scope("query"):
             query = linear.affine(g, states, *projections.query)
         with g.scope("key_value"):
-            both = linear.product(g, states, _concat_rows(projections.key[0], projections.value[0]))
+            both = linear.product(g, states, concat_rows(projections.key[0], projections.value[0]))
         ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
         return attention_probabilities(
             g, query, g.op("Slice", both, *ends), self.heads, self.hidden, self._bias_of_one(states)
@@ -263,7 +263,7 @@ def attention_probabilities(
     return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
 
 
-def _concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
+def concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
     """[m, in] and [n, in] -> [m + n, in]."""
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
     key = f"{first.cache_key} and {second.cache_key}" if first.cache_key else ""

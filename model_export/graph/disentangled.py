@@ -19,10 +19,12 @@ from packbert.model_export.graph.attention import (
     PackedRows,
     PlainRows,
     Projections,
+    concat_rows,
 )
 from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.linear import Linear, Norm
+from packbert.model_export.graph.positions import positions_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
 from packbert.model_export.position_settings import CONVOLUTION_WIDTH, RelativePositions
 
@@ -50,12 +52,7 @@ class DisentangledProjections(Projections):
     def keys_and_values(self) -> Dense:
         """The joint projection. The keys have their bias, since it does not add the same to all scores of a query."""
         biases = (self.key[1], LazyWeight(self.value[1].shape, lambda: np.zeros(self.value[1].shape, np.float32)))
-        return _join(self.key[0], self.value[0]), _join(*biases)
-
-
-def _join(first: LazyWeight, second: LazyWeight) -> LazyWeight:
-    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
-    return LazyWeight(shape, lambda: np.concatenate([first.load(), second.load()]))
+        return concat_rows(self.key[0], self.value[0]), concat_rows(*biases)
 
 
 def _scale(weight: LazyWeight, factor: float) -> LazyWeight:
@@ -145,10 +142,8 @@ class DisentangledRows(PackedRows):
             g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, g.op("Slice", both, *ends))
         )
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
-        with g.scope("distances"):  # the position of each token without Shape, which CUDA graphs must not have
-            column = g.op("Gather", states, g.constant(np.array(0, np.int64)), axis=1)
-            ones = g.op("Cast", g.op("Equal", column, column), to=int(TYPES["int32"]))
-            positions = g.op("CumSum", ones, g.constant(np.array(0, np.int64)), exclusive=1)
+        with g.scope("distances"):
+            positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
             one_row = g.op("Unsqueeze", positions, g.constant(np.array([0])))
             rows = g.op("Squeeze", self._table_rows(one_row, one_row), g.constant(np.array([0], np.int64)))
         return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)

@@ -44,7 +44,6 @@ KERNELS = (
     Kernel("Add", (NUMBERS,), ELEMENTS),
     Kernel("Cast", (ANY,), f"{CUDA}/tensor/cast_op.cc"),
     Kernel("Concat", (ANY,), f"{CUDA}/tensor/concat.cc"),
-    Kernel("CumSum", (NUMBERS, INDEX), f"{CUDA}/math/cumsum.cc", (14, 25)),  # not confirmed: read in the registration
     Kernel("Div", (NUMBERS,), ELEMENTS),
     Kernel("Equal", (ANY,), ELEMENTS),
     Kernel("Expand", (ANY, INT64), f"{CUDA}/tensor/expand.cc"),  # not confirmed: read in the registration
