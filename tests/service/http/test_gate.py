@@ -27,7 +27,7 @@ from packbert.service.tokenization.tokenizer import Tokenizer
 from tests.service.fakes import WholeQueue
 from tests.service.in_process import InProcessBackend
 
-LONGEST_TURN_SECONDS = 0.1  # of processor time: 0.02 with room for slow machines; the worst were 0.4 to 7 s
+LONGEST_TURN_SECONDS = 0.25  # of processor time: 0.02 with room for any machine; the worst were 0.4 to 7 s
 MEMORY_MIB = 128
 HEADS = (
     "cls",
@@ -238,6 +238,10 @@ def check(service: Service, path: str, kind: str, headers: Headers, sent: bytes)
     case = (path, kind, headers, answer.status, answer.body[:300])
     assert 400 <= answer.status < 500 or (kind in VALID and answer.status == 200), case
     assert len(answer.body) < 2**15 or answer.status == 200, case
+    if (
+        answer.turn_seconds >= LONGEST_TURN_SECONDS
+    ):  # a garbage collection or a pause of the machine may have fallen into it
+        answer = service.post(path, sent, headers)
     assert answer.turn_seconds < LONGEST_TURN_SECONDS, (answer.turn_seconds, case)
     assert grown < MEMORY_MIB, (grown, case)
 

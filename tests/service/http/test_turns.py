@@ -1,8 +1,9 @@
 """Large valid requests of every task: how long each holds the event loop at a time, and how much memory it takes.
 
-Processor time is measured, which other processes on the machine do not change. The service is to need at most 20 ms of
-it in a turn (AMD Zen 3); the limit here is wider, for slower processors. Where only the number of turns grows with a
-request, it has a part of the largest size, to keep the test short.
+Processor time is measured, which other processes on the machine hardly change. The service is to need at most 20 ms of
+it in a turn (AMD Zen 3: 2 to 12 ms). The limit here finds a turn that grows with its request (0.4 to 7 s) and
+holds on any machine: it is twenty times as wide, and the best of three measurements counts. Where only the number of
+turns grows with a request, it has a part of the largest size, to keep the test short.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ from packbert.service.observability import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
 
-MAX_TURN_SECONDS = 0.05
+MAX_TURN_SECONDS = 0.25
+MEASUREMENTS = 3  # a garbage collection or a pause of the machine may fall into one
 MAX_BYTES = 128 * 2**20
 SETTINGS = {"BERT_TIMEOUT_MS": "600000", "BERT_MAX_WAIT_SECONDS": "600", "BERT_RERANK": "cosine"}
 MASKS, CONTEXT = "[MASK] " * 140, "the cat sat on the mat and it was warm " * 13
@@ -140,8 +142,11 @@ def test_large_requests_are_answered_in_short_turns_and_bounded_memory(
         await backend.open()
         for path, content in CASES[name]:
             body = json.dumps(content).encode()
-            if await measure(app, path, body) and (fault := await measure(app, path, body)):
-                faults.append(fault)  # twice: a garbage collection may have fallen into the first one
+            for _ in range(MEASUREMENTS):
+                if not (fault := await measure(app, path, body)):
+                    break
+            else:
+                faults.append(fault)
         await backend.close()
 
     thresholds = gc.get_threshold()
