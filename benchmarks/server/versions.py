@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import itertools
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -118,10 +119,10 @@ def _served(name: str, root: Path, module: str) -> ServiceProcess:
     folder = _artifact(name, root)
     environment = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     checkpoint_folder = source if isinstance(source, Path) else checkpoint(source).resolve()
-    if not folder.exists():
-        exporter = "packbert.model_export" if (root / "packbert").is_dir() else "model_export"
-        command = [sys.executable, "-m", exporter, str(checkpoint_folder), str(folder), "--precision", precision]
-        subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(folder, ignore_errors=True)  # of another version of that checkout
+    exporter = "packbert.model_export" if (root / "packbert").is_dir() else "model_export"
+    command = [sys.executable, "-m", exporter, str(checkpoint_folder), str(folder), "--precision", precision]
+    subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
     return ServiceProcess({"BERT_ARTIFACT": str(folder), "BERT_LOG_LEVEL": "warning"} | environment, module=module)
 
 
