@@ -62,6 +62,7 @@ def main() -> None:
             _, spent = cost(service.process.pid, lambda: run(asked.seconds / 2))
             service.process.send_signal(signal.SIGUSR2)
             run(asked.seconds)
+            service.terminate()  # the process writes its samples at its end
         shares = divide(samples.read_text())
     result = {part: share * spent["process"] for part, share in shares.items()} | {"all": spent["process"]}
     print(table(["us a request", asked.name], [[part, us] for part, us in result.items()]))
