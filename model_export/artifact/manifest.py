@@ -77,6 +77,7 @@ LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as fu
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
 OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
+DIGEST_LENGTH = 12  # hexadecimal digits
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -175,6 +176,11 @@ class Manifest:
     def classifies_mean(self) -> bool:
         """Whether the classifier of texts reads the mean of a text."""
         return not OF_MEANS.isdisjoint(self.outputs)
+
+    @property
+    def digest(self) -> str:
+        """Names the artifact: the beginning of the checksum of all fields, and so of all files."""
+        return _checksum(dataclasses.asdict(self))[:DIGEST_LENGTH]
 
     def write(self, folder: Path) -> None:
         fields = dataclasses.asdict(self)

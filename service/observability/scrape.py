@@ -95,7 +95,7 @@ class StateCollector(Collector):
         manifest = self.artifact.manifest
         labels = {
             "model": manifest.name,
-            "artifact": self.artifact.digest,
+            "digest": self.artifact.digest,
             "precision": manifest.precision,
             "device": manifest.device,
             "version": version("packbert"),
