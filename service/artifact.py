@@ -6,13 +6,13 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
-    MANIFEST,
     MODEL,
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
     Manifest,
     ManifestError,
+    available,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
@@ -54,11 +54,6 @@ class Artifact:
     @property
     def tokenizer(self) -> Path:
         return self.folder / TOKENIZER
-
-
-def available(folder: Path) -> list[str]:
-    """The devices that `folder` holds an artifact for."""
-    return [device for device in ("cpu", "cuda") if (folder / device / MANIFEST).is_file()]
 
 
 def open_artifact(folder: Path, device: str = "cpu") -> Artifact:

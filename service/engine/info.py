@@ -54,6 +54,7 @@ def engine_info(
         "measured": asdict(calibration) if calibration else None,
         "verification": manifest.verification,
         "digest": artifact.digest,
+        "identity": asdict(manifest.identity),
         "versions": {
             "exporter": manifest.exporter,
             "service": version("packbert"),

@@ -102,6 +102,9 @@ class InfoResponse(BaseModel):
 
     model: str
     digest: str = Field(description="names the artifact: 12 hexadecimal digits of its checksum")
+    identity: dict[str, str | list[str]] = Field(
+        {}, description="version, source, revision, license and languages of the model; empty where not stated"
+    )
     status: str = Field(description="ready, or the reason why not, as in /ready")
     api_processes: int = Field(description="API workers; 0: HTTP and the model share one process")
     family: str = Field("", examples=["bert"])

@@ -95,6 +95,8 @@ class StateCollector(Collector):
         manifest = self.artifact.manifest
         labels = {
             "model": manifest.name,
+            "license": manifest.identity.license,
+            "language": ", ".join(manifest.identity.languages),
             "digest": self.artifact.digest,
             "precision": manifest.precision,
             "device": manifest.device,

@@ -106,7 +106,8 @@ def test_a_scrape_says_what_answers_and_what_the_process_takes(server: httpx.Cli
     text, info = server.get("/metrics").text, server.get("/info").json()
     values = values_of(text)
     labels = {name: info[name] for name in ("device", "digest", "model", "precision")}
-    stated = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    labels |= {"language": "", "license": ""}
+    stated = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
     assert values[f'bert_info{{{stated},version="{info["versions"]["service"]}"}}'] == 1
     assert values["bert_ready"] == 1
     assert 0 <= values["bert_busy_ratio"] <= 1
