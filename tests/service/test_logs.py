@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.service.logs import ACCESS, configure_logging, log_access
+from packbert.service.logs import ACCESS, OnceAMinute, configure_logging, log_access
 from packbert.service.settings import Settings
 
 
@@ -35,6 +35,17 @@ def test_text_lines_have_the_fields_of_an_access_line_at_their_end(capsys: pytes
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(" INFO engine another.library started")
     assert second.endswith(" INFO engine service.access request id=a1 route=/embed status=200 tokens=7")
+
+
+def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
+    once = OnceAMinute("a.library")
+
+    def passes(name: str, seconds: float) -> bool:
+        return once.filter(logging.makeLogRecord({"name": name, "created": seconds}))
+
+    assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
+    assert passes("a.library", 1e9)  # the clock was set back
+    assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
 
 
 def test_json_lines_have_the_same_fields_and_a_traceback_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
