@@ -42,7 +42,7 @@ class JsonFormatter(OrjsonFormatter):
 
     def __init__(self, process: str) -> None:
         static = {"process": process} if process else {}
-        shown = ["levelname", "name", "message"]
+        shown = "%(levelname)s %(name)s %(message)s"
         super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time", reserved_attrs=NOT_IN_JSON)
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
