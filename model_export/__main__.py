@@ -1,4 +1,4 @@
-"""`packbert export CHECKPOINT ARTIFACT`, `packbert describe` and `packbert download`."""
+"""`packbert export CHECKPOINT ARTIFACT`, `packbert describe MODEL` and `packbert download CHECKPOINT`."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from packbert.model_export.artifact.manifest import TOKENIZER, Manifest
+from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, ManifestError, available
 from packbert.model_export.errors import ExportError
 from packbert.model_export.folder import check_empty
 from packbert.model_export.hub import locate, locate_base
@@ -23,7 +23,7 @@ EXAMPLES = {
         "packbert export google-bert/bert-base-chinese artifacts/chinese",
         "packbert export ./my-checkpoint artifacts/mine --precision int8",
     ),
-    "describe": ("packbert describe google-bert/bert-base-chinese", "packbert describe ./my-checkpoint"),
+    "describe": ("packbert describe google-bert/bert-base-chinese", "packbert describe artifacts/mine"),
     "download": (
         "packbert download google-bert/bert-base-chinese",
         "packbert export $(packbert download google-bert/bert-base-chinese@main) artifacts/chinese",
@@ -31,7 +31,7 @@ EXAMPLES = {
 }
 ABOUT = {
     "export": "Converts a trained BERT to an ONNX artifact for `packbert serve`.",
-    "describe": "Describes a checkpoint without exporting it.",
+    "describe": "Describes a checkpoint without exporting it, or checks and describes an artifact.",
     "download": "Downloads a checkpoint by its hub id into the hub's cache (HF_HOME) and prints its folder.",
 }
 
@@ -43,14 +43,9 @@ def main(words: Sequence[str], command: str = "export") -> int:
         threading.Thread(target=_end_with_parent, args=(arguments.lifeline,), daemon=True, name="lifeline").start()
     try:
         if command == "describe":
-            from packbert.model_export.describe import describe_checkpoint
-
-            folder, name = locate(arguments.checkpoint)
-            description = describe_checkpoint(folder, name, base=locate_base(folder, ""))
-            print(description)
-            return 2 if description.refused else 0
+            return _describe(arguments.checkpoint)
         print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
-    except (ExportError, OSError) as error:  # OSError: a file of the checkpoint may not be read
+    except (ExportError, ManifestError, OSError) as error:  # OSError: a file of the checkpoint may not be read
         print(f"packbert {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -61,9 +56,10 @@ def main(words: Sequence[str], command: str = "export") -> int:
 
 def _parser(command: str) -> Parser:
     exports = command == "export"
-    usage = "CHECKPOINT ARTIFACT [FLAGS]" if exports else "CHECKPOINT"
+    model, about = ("MODEL", f"an artifact, {CHECKPOINT}") if command == "describe" else ("CHECKPOINT", CHECKPOINT)
+    usage = f"{model} ARTIFACT [FLAGS]" if exports else model
     parser = Parser(f"packbert {command}", usage, ABOUT[command], EXAMPLES[command])
-    parser.add("model", "checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
+    parser.add("model", "checkpoint", metavar=model, help=about)
     # file descriptor of a pipe that closes when the process that started this one ends; this one then ends too
     parser.add("model", "--lifeline", type=int, help=argparse.SUPPRESS)
     if exports:
@@ -74,6 +70,8 @@ def _parser(command: str) -> Parser:
         parser.add("model", "artifact", metavar="ARTIFACT", type=Path, help="the folder to write; must be new or empty")
         about = "the model's name (default: the hub id, or the folder's name)"
         parser.add("model", "--name", default="", metavar="NAME", help=about)
+        about = "the model's version, which /info and describe show"
+        parser.add("model", "--version", default="", metavar="VERSION", help=about)
         about = "the model that an adapter of peft is for (default: the one that its adapter_config.json names)"
         parser.add("model", "--base", default="", metavar="CHECKPOINT", help=about)
         about = "what a classifier classifies, texts or tokens, where config.json does not say it"
@@ -102,12 +100,29 @@ def _export(arguments: argparse.Namespace) -> str:
         precision=arguments.precision,
         device=arguments.device,
         name=arguments.name or name,
+        version=arguments.version,
         prepacked=arguments.prepacked,
         without_modules=arguments.without_modules,
         base=locate_base(folder, arguments.base),
         head=arguments.head or "",
     )
-    return report(manifest, arguments.artifact / arguments.device)
+    return f"wrote {report(manifest, arguments.artifact / arguments.device)}"
+
+
+def _describe(model: str) -> int:
+    """Describes an artifact or a checkpoint; returns the exit code. Raises ManifestError for a damaged artifact."""
+    if devices := available(Path(model)):
+        for folder in (Path(model) / device for device in devices):
+            manifest = Manifest.read(folder)
+            manifest.check_files(folder)
+            print(report(manifest, folder))
+        return 0
+    from packbert.model_export.describe import describe_checkpoint
+
+    folder, name = locate(model)
+    description = describe_checkpoint(folder, name, base=locate_base(folder, ""))
+    print(description)
+    return 2 if description.refused else 0
 
 
 def _end_with_parent(descriptor: int) -> None:
@@ -117,13 +132,15 @@ def _end_with_parent(descriptor: int) -> None:
 
 
 def report(manifest: Manifest, artifact: Path) -> str:
-    """What was written, the heads that are missing, every default that was assumed, and the errors measured."""
+    """What an artifact is, the heads that are missing, every default that was assumed, and the errors measured."""
     from packbert.model_export.artifact.special_tokens import describe_own_of_file
 
     sizes = manifest.sizes
     size = f"{sizes['layers']} layers of {sizes['hidden']}, {sizes['parameters'] / 1e6:.1f} M parameters"
     lines = [
-        f"wrote {artifact}: {manifest.family}, {size}, {manifest.precision}",
+        f"{artifact}: {manifest.name}, {manifest.family}, {size}, {manifest.precision}",
+        f"  digest {manifest.digest}, exported by {manifest.exporter}",
+        *(f"  {name}: {words}" for name, words in manifest.identity.stated.items()),
         f"  heads: {', '.join(manifest.heads)}; at most {manifest.max_tokens} tokens",
     ]
     embedding = manifest.embedding

@@ -2,15 +2,17 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
 from packbert.model_export.adapter import Adapter
-from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, open_file, read_file
+from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, Identity, open_file, read_file
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
@@ -25,15 +27,20 @@ NO_ENCODERS = {
     "Router": "several models in one, which are not served together: export the Transformer in one of its folders",
 }
 WRAPPERS = {"module.": "DataParallel", "_orig_mod.": "torch.compile"}  # prefix of all names -> who adds it
-TITLE_BYTES = 2**16  # of a model card: its heading is at the beginning
+CARD_BYTES = 2**20  # of a model card: its front matter, which may hold all results of a benchmark, and its heading
+# what is read of the front matter: to parse the results too takes a second
+STATED = re.compile(r"^(?:language|license|license_name):.*\n(?:[ -].*\n)*", re.MULTILINE)
 
 
 class Checkpoint:
     """Opens a folder with a config and weights. Raises ExportError where the folder is not one or is damaged."""
 
-    def __init__(self, folder: Path, name: str = "", *, base: Path | None = None, head: str = "") -> None:
+    def __init__(
+        self, folder: Path, name: str = "", *, version: str = "", base: Path | None = None, head: str = ""
+    ) -> None:
         """`base` is that of an adapter, if not the one its config names; `head` is what a classifier classifies."""
-        self.name = name or _name(folder.resolve())
+        self.identity = _identity(folder.resolve(), version)
+        self.name = name or self.identity.source
         adapter = read_adapter(folder)
         # with the model card, and modules.json of sentence-transformers
         self.root = folder if adapter is None else base or adapter.local_base()
@@ -55,12 +62,7 @@ class Checkpoint:
     @property
     def title(self) -> str:
         """The first heading of the model card; empty without one."""
-        card = self.root / "README.md"
-        if not card.is_file():
-            return ""
-        with open_file(card, UNLIMITED_BYTES) as opened:
-            lines = opened.read(TITLE_BYTES).decode(errors="replace").splitlines()
-        return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+        return next((line.lstrip("# ") for line in _card(self.root).splitlines() if line.startswith("#")), "")
 
     @property
     def parameters(self) -> int:
@@ -175,12 +177,40 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _name(folder: Path) -> str:
-    """The folder's name; in the hub's cache (models--ORG--NAME/snapshots/COMMIT) that of the repository."""
-    repository = folder.parent.parent.name
+def _identity(folder: Path, version: str) -> Identity:
+    """By the model card and the folder's name, which in the hub's cache is models--ORG--NAME/snapshots/COMMIT."""
+    source, revision, repository = folder.name, "", folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
-        return repository.removeprefix("models--").replace("--", "/")
-    return folder.name
+        source, revision = repository.removeprefix("models--").replace("--", "/"), folder.name
+    stated = _stated(_card(folder))
+    licenses, named = stated.get("license", []), stated.get("license_name", [])
+    return Identity(
+        version=version,
+        source=source,
+        revision=revision,
+        license=", ".join(named if named and licenses == ["other"] else licenses),
+        languages=tuple(stated.get("language", [])),
+    )
+
+
+def _card(folder: Path) -> str:
+    """The beginning of the model card; empty without one."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return ""
+    with open_file(path, UNLIMITED_BYTES) as opened:
+        return opened.read(CARD_BYTES).decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+
+
+def _stated(card: str) -> dict[str, list[str]]:
+    """What the card's front matter says of licence and languages, by key; empty where it is no YAML."""
+    matter = card.partition("\n---")[0] + "\n" if card.startswith("---\n") else ""
+    try:  # with all values as text: in YAML the language no is false
+        stated = yaml.load("".join(STATED.findall(matter)), yaml.BaseLoader) or {}
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in stated.items()}
+    return {key: [one for one in values if isinstance(one, str) and one] for key, values in lists.items()}
 
 
 def _format(folder: Path) -> str:

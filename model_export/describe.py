@@ -35,7 +35,7 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
     checkpoint, description = Checkpoint(folder, name, base=base), Description()
     found = description.found
     size = f"{len(checkpoint.names)} arrays, {checkpoint.parameters:,} parameters"
-    found.append(("weights", f"{checkpoint.format}, {size}"))
+    found += [*checkpoint.identity.stated.items(), ("weights", f"{checkpoint.format}, {size}")]
     try:
         architecture = architecture_of(checkpoint.config)
         found += _describe_sizes(architecture)

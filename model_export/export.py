@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +90,9 @@ def make_manifest(
     sizes = asdict(parts.architecture)
     return Manifest(
         format=FORMAT,
-        exporter=f"packbert {version('packbert')}",
+        exporter=f"packbert {metadata.version('packbert')}",
         name=checkpoint.name,
+        identity=checkpoint.identity,
         family=parts.architecture.family,
         precision=precision,
         device=device,
@@ -157,6 +158,7 @@ def export(
     precision: str = "fp32",
     device: str = "cpu",
     name: str = "",
+    version: str = "",
     prepacked: bool = False,
     without_modules: bool = False,
     base: Path | None = None,
@@ -165,14 +167,14 @@ def export(
     """Writes the checkpoint folder `source` to the folder `artifact`/`device`.
 
     `precision` may be "auto": the first of AUTO_ORDER that is fast here and whose check stays within AUTO_MIN_COSINE,
-    otherwise fp32. `name` is the checkpoint's, if it is not the folder's; `prepacked` stores the
-    weights also packed for this machine; `without_modules` leaves out sentence-transformers' modules that are not
+    otherwise fp32. `name` is the checkpoint's, if it is not the folder's, and `version` the model's; `prepacked` stores
+    the weights also packed for this machine; `without_modules` leaves out sentence-transformers' modules that are not
     computed. `base` is that of an adapter, if not the one that its config names, and `head` what a classifier
     classifies, "labels" or "tags", where config.json does not say it.
     Raises ExportError, and then leaves nothing behind, where the checkpoint or the combination is not supported, the
     folder cannot be written, or the written artifact does not compute the checkpoint's vectors.
     """
-    checkpoint = partial(Checkpoint, source, name, base=base, head=head)
+    checkpoint = partial(Checkpoint, source, name, version=version, base=base, head=head)
     write = partial(_export, checkpoint, artifact, device=device, prepacked=prepacked, without_modules=without_modules)
     if precision != AUTO:
         return write(precision)

@@ -14,7 +14,7 @@ USAGE = """usage: packbert COMMAND ...
 
   packbert serve MODEL                      serves a model over REST: a hub id, a checkpoint's folder or an artifact
   packbert export CHECKPOINT ARTIFACT       converts a trained BERT to an artifact
-  packbert describe CHECKPOINT              describes a checkpoint without exporting it
+  packbert describe MODEL                   describes a checkpoint without exporting it, or an artifact
   packbert download CHECKPOINT              downloads a checkpoint into the hub's cache and prints its folder
   packbert bulk --model MODEL INPUT OUTPUT  answers all texts of a file by a model in this process
   packbert client TASK INPUT -o OUTPUT      answers all texts of a file by a running service

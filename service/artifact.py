@@ -6,13 +6,13 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
-    MANIFEST,
     MODEL,
     PREPACKED_FOR,
     TOKENIZER,
     WEIGHTS,
     Manifest,
     ManifestError,
+    available,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
@@ -24,6 +24,7 @@ CHECKPOINT = ("config.json", "bert_config.json", "*.safetensors", "pytorch_model
 class Artifact:
     folder: Path
     manifest: Manifest
+    digest: str  # of the manifest as exported, whatever name it is served as
 
     def served_as(self, name: str | None) -> "Artifact":
         """With the name that clients see; None: the checkpoint's."""
@@ -54,16 +55,6 @@ class Artifact:
     def tokenizer(self) -> Path:
         return self.folder / TOKENIZER
 
-    @property
-    def digest(self) -> str:
-        """Shortened SHA-256 of the model and its weights: changes whenever an answer could change."""
-        return ".".join(self.manifest.files[name][:12] for name in sorted(self.manifest.files))
-
-
-def available(folder: Path) -> list[str]:
-    """The devices that `folder` holds an artifact for."""
-    return [device for device in ("cpu", "cuda") if (folder / device / MANIFEST).is_file()]
-
 
 def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
     """Raises ManifestError where the folder has no artifact for `device`, a damaged one, or another version."""
@@ -75,12 +66,13 @@ def open_artifact(folder: Path, device: str = "cpu") -> Artifact:
         raise ManifestError(f"{folder} holds no artifact for {device}{found}: {remedy}")
     manifest = Manifest.read(folder / device)
     manifest.check_files(folder / device)
-    return Artifact(folder / device, manifest)
+    return Artifact(folder / device, manifest, manifest.digest)
 
 
 def read_artifact(folder: Path, device: str) -> Artifact:
     """As `open_artifact`, for a worker whose supervisor checked the files. Raises ManifestError without a manifest."""
-    return Artifact(folder / device, Manifest.read(folder / device))
+    manifest = Manifest.read(folder / device)
+    return Artifact(folder / device, manifest, manifest.digest)
 
 
 def _refuse_checkpoint(folder: Path, device: str) -> None:

@@ -14,6 +14,7 @@ class ServiceError(Exception):
     status = 500
     code = "internal"
     default_retry_after: float | None = None  # seconds
+    queue_seconds: float = 0.0  # that the request waited in the queue before it ended so
 
     def __init__(
         self, message: str, *, code: str | None = None, index: int | None = None, retry_after: float | None = None

@@ -42,7 +42,7 @@ class JsonFormatter(OrjsonFormatter):
 
     def __init__(self, process: str) -> None:
         static = {"process": process} if process else {}
-        shown = ["levelname", "name", "message"]
+        shown = "%(levelname)s %(name)s %(message)s"
         super().__init__(shown, rename_fields=NAMES, static_fields=static, timestamp="time", reserved_attrs=NOT_IN_JSON)
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -73,12 +73,32 @@ def add_trace_id(record: logging.LogRecord) -> bool:
     return True
 
 
+class OnceAMinute(logging.Filter):
+    """Of the lines of a logger and those below it, the first one of a minute; all lines of the others.
+
+    The exporter of spans writes one or more lines for each batch while the collector does not answer.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._last = -60.0  # seconds of the epoch
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not super().filter(record):
+            return True
+        if 0 <= record.created - self._last < 60:
+            return False
+        self._last = record.created
+        return True
+
+
 def configure_logging(settings: Settings, *, process: str = "") -> None:
     """Writes the lines of every logger to stderr in the format of the settings. `process` names a child process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(process) if settings.log_format == "json" else TextFormatter(process))
     if settings.tracing:
         handler.addFilter(add_trace_id)
+        handler.addFilter(OnceAMinute("opentelemetry"))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     ACCESS.setLevel(logging.INFO if settings.access_log else logging.CRITICAL)
 

@@ -68,7 +68,7 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-FORMAT = 9
+FORMAT = 10
 # layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
@@ -77,6 +77,7 @@ LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as fu
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
 OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
+DIGEST_LENGTH = 12  # hexadecimal digits
 PREPACKED_FOR = "prepacked_for"  # key in the ONNX model's metadata: the `cpu_signature` that its weights are packed for
 
 
@@ -129,12 +130,31 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which model an artifact was made of; "" and () where it is not stated."""
+
+    version: str  # that the export was given
+    source: str  # ORG/NAME on the hub, or the name of the checkpoint's folder
+    revision: str  # the commit on the hub
+    license: str  # of the model card, like the languages
+    languages: tuple[str, ...]
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """In words, without what is not stated."""
+        source = f"{self.source} at {self.revision}" if self.revision else self.source
+        words = {"version": self.version, "source": source, "licence": self.license}
+        return {name: value for name, value in (words | {"languages": ", ".join(self.languages)}).items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
     format: int
     exporter: str  # name and version of the program that wrote the artifact
     name: str  # of the checkpoint
+    identity: Identity
     family: str
     precision: str
     device: str  # cpu or cuda
@@ -175,6 +195,11 @@ class Manifest:
     def classifies_mean(self) -> bool:
         """Whether the classifier of texts reads the mean of a text."""
         return not OF_MEANS.isdisjoint(self.outputs)
+
+    @property
+    def digest(self) -> str:
+        """Names the artifact: the beginning of the checksum of all fields, and so of all files."""
+        return _checksum(dataclasses.asdict(self))[:DIGEST_LENGTH]
 
     def write(self, folder: Path) -> None:
         fields = dataclasses.asdict(self)
@@ -218,6 +243,11 @@ class Manifest:
                 raise ManifestError(
                     f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST}; export the checkpoint again"
                 )
+
+
+def available(folder: Path) -> list[str]:
+    """The devices that `folder` holds an artifact for."""
+    return [device for device in ("cpu", "cuda") if (folder / device / MANIFEST).is_file()]
 
 
 def files_for(precision: str) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ def engine_info(
         "threads": threads,
         "measured": asdict(calibration) if calibration else None,
         "verification": manifest.verification,
-        "artifact": artifact.digest,
+        "digest": artifact.digest,
+        "identity": asdict(manifest.identity),
         "versions": {
             "exporter": manifest.exporter,
             "service": version("packbert"),

@@ -229,7 +229,7 @@ class TracedTaskEndpoint(TaskEndpoint):
     tracing: "Tracing"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.tracing.trace_request(scope["path"], scope["headers"]):
+        with self.tracing.trace_request(scope):
             await TaskEndpoint.__call__(self, scope, receive, send)  # super() does not know a class with slots
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
@@ -237,9 +237,13 @@ class TracedTaskEndpoint(TaskEndpoint):
         TaskEndpoint._note(self, request, outcome)
         if self.backend.settings.access_log and (trace_id := current_trace_id()):
             request.connection.noted["trace_id"] = trace_id
-        named: Fields = {"bert.request_id": request.id.decode()}
+        model = self.backend.artifact.manifest.name
+        named: Fields = {"bert.request_id": request.id.decode(), "gen_ai.request.model": model}
         if isinstance(outcome, ServiceError):
             self.tracing.record_outcome(outcome.status, named, outcome.code)
+            waited = outcome.queue_seconds
+            ended_in_queue = outcome.code if isinstance(outcome, Unavailable) else ""
+            self.tracing.record_stages([("queue", time.perf_counter() - waited, waited)], ended_in_queue)
         else:
             size = {"bert.sequences": len(outcome.sequences), "bert.tokens": outcome.tokens}
             self.tracing.record_outcome(200, named | size)

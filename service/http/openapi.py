@@ -101,7 +101,10 @@ class InfoResponse(BaseModel):
     """The model, its limits and what runs it. While API workers wait for the engine, only the required fields."""
 
     model: str
-    artifact: str = Field(description="digest of the artifact in use")
+    digest: str = Field(description="names the artifact: 12 hexadecimal digits of its checksum")
+    identity: dict[str, str | list[str]] = Field(
+        {}, description="version, source, revision, license and languages of the model; empty where not stated"
+    )
     status: str = Field(description="ready, or the reason why not, as in /ready")
     api_processes: int = Field(description="API workers; 0: HTTP and the model share one process")
     family: str = Field("", examples=["bert"])

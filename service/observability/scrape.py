@@ -95,7 +95,9 @@ class StateCollector(Collector):
         manifest = self.artifact.manifest
         labels = {
             "model": manifest.name,
-            "artifact": self.artifact.digest,
+            "license": manifest.identity.license,
+            "language": ", ".join(manifest.identity.languages),
+            "digest": self.artifact.digest,
             "precision": manifest.precision,
             "device": manifest.device,
             "version": version("packbert"),

@@ -1,8 +1,8 @@
 """Spans of requests and batches, sent to an OpenTelemetry collector with OTLP over HTTP.
 
 The SDK reads the standard variables by itself (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on). Stages become spans
-after they have ended, from their measured durations. A span has ids, numbers and codes, and no text, key or header but
-those of the trace context.
+after they have ended, from their measured durations. A span has ids, numbers, codes, and what names the model and the
+client; no text, no key, and no header but the trace context and the user agent.
 """
 
 import re
@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -25,9 +27,9 @@ from packbert.service.trace_context import TRACEPARENT
 NAME = "packbert"  # of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES says otherwise
 FLUSH_SECONDS = 3.0  # for the last spans, when the process ends, even where the collector does not answer
 SAMPLED_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
-TRACE_HEADERS = (b"traceparent", b"tracestate")
+READ_HEADERS = (b"traceparent", b"tracestate", b"user-agent")
+MAX_AGENT = 256  # characters of the user agent that a span has
 SAMPLED_FLAG = trace.TraceFlags.SAMPLED
-Headers = Iterable[tuple[bytes, bytes]]
 Attributes = Mapping[str, str | int | float]
 
 
@@ -35,7 +37,7 @@ class Tracing:
     """Makes the spans of one process; a thread of the SDK sends them. `close` sends the last ones."""
 
     def __init__(self) -> None:
-        resource = Resource.create()
+        resource = Resource({SERVICE_VERSION: version(NAME)}).merge(Resource.create())
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: NAME}))
         self._resource, self._ids, self._scope = resource, RandomIdGenerator(), InstrumentationScope(NAME)
@@ -45,14 +47,20 @@ class Tracing:
         self._tracer = provider.get_tracer(NAME)
 
     @contextmanager
-    def trace_request(self, path: str, headers: Headers) -> Iterator[None]:
-        """The span of a request, below that of the client's `traceparent`; an invalid one counts as none."""
-        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in TRACE_HEADERS}
+    def trace_request(self, scope: Mapping[str, Any]) -> Iterator[None]:
+        """The span of a request of ASGI, below that of the client's `traceparent`; an invalid one counts as none."""
+        path, headers = scope["path"], scope["headers"]
+        read = {name.decode(): value.decode("latin-1") for name, value in headers if name in READ_HEADERS}
+        attributes = {"http.request.method": "POST", "http.route": path, "url.path": path, "url.scheme": "http"}
+        if agent := read.get("user-agent"):
+            attributes["user_agent.original"] = agent[:MAX_AGENT]
+        if client := scope.get("client"):
+            attributes["client.address"] = client[0]
         with self._tracer.start_as_current_span(
             f"POST {path}",
-            context=TraceContextTextMapPropagator().extract(carrier),
+            context=TraceContextTextMapPropagator().extract(read),
             kind=trace.SpanKind.SERVER,
-            attributes={"http.request.method": "POST", "http.route": path, "url.path": path, "url.scheme": "http"},
+            attributes=attributes,
             record_exception=False,  # its message may quote the request
             set_status_on_exception=False,
         ) as span:
@@ -73,10 +81,10 @@ class Tracing:
         if status >= 500:
             span.set_status(trace.StatusCode.ERROR)
 
-    def record_stages(self, stages: Iterable[tuple[str, float, float]]) -> None:
+    def record_stages(self, stages: Iterable[tuple[str, float, float]], error: str = "") -> None:
         """Child spans of the current request: name, start and duration in seconds, the start by time.perf_counter.
 
-        A stage without a duration did not happen and has no span.
+        A stage without a duration did not happen and has no span; `error` is the code of the error that ended them.
         """
         request = trace.get_current_span()
         if not request.is_recording():
@@ -85,7 +93,7 @@ class Tracing:
         for name, start, seconds in stages:
             if seconds > 0:
                 began, ended = epoch + round(1e9 * start), epoch + round(1e9 * (start + seconds))
-                self._add_span(name, began, ended, parent=request.get_span_context())
+                self._add_span(name, began, ended, parent=request.get_span_context(), error=error)
 
     def record_batch(self, requests: Mapping[str, int], *, sequences: int, tokens: int, seconds: float) -> None:
         """A run that has just ended: a span with links to the requests, and below each of them a span `run`.
@@ -120,6 +128,7 @@ class Tracing:
         links: Sequence[trace.Link] = (),
         *,
         parent: trace.SpanContext | None = None,
+        error: str = "",
     ) -> trace.SpanContext:
         """A span that has ended, from and to nanoseconds of the epoch. The sampler has decided on its parent or links.
 
@@ -134,8 +143,9 @@ class Tracing:
             context,
             parent,
             self._resource,
-            attributes,
+            {"error.type": error} if error else attributes,
             links=links,
+            status=trace.Status(trace.StatusCode.ERROR if error else trace.StatusCode.UNSET),
             start_time=started,
             end_time=ended,
             instrumentation_scope=self._scope,

@@ -124,7 +124,7 @@ class Batcher:
         self._pending.remove(request)
         if not request.dispatched_all:
             self.queue.remove(request)
-        request.queue_seconds = self.clock() - request.arrived - request.forward_seconds
+        request.measure_wait(self.clock())
         ended, counts = request.ended, self._counts_of(request)
         if not ended.done() or ended.cancelled():
             ended.cancel()

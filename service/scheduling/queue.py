@@ -77,10 +77,6 @@ class RequestQueue:
         """Estimated time until all that is queued or reserved has been dispatched: no request waits longer."""
         return self.expected / self.tokens_per_second
 
-    def wait_seconds(self, size: int, now: float) -> float:
-        """Estimated wait of a new request of `size` tokens; larger ones that it comes before do not count."""
-        return self._limit.seconds(size, self._load(now))
-
     def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, also with an estimate before anything is tokenized.
 

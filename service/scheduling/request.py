@@ -90,6 +90,14 @@ class Request:
         """Ends the request. Does nothing where it has ended."""
         self.queue.withdraw(self)
 
+    def measure_wait(self, now: float) -> None:
+        """Sets `queue_seconds`, when the request has ended, also of the error that it has ended with."""
+        self.queue_seconds = now - self.arrived - self.forward_seconds
+        if self.ended.done() and not self.ended.cancelled():
+            error = self.ended.exception()
+            if isinstance(error, ServiceError):
+                error.queue_seconds = self.queue_seconds
+
     async def next_rows(self) -> list[Row]:
         """Waits as `caught_up`, then as `take_rows`: for a request whose further sequences depend on these rows."""
         await self.caught_up()

@@ -91,12 +91,8 @@ class WaitLimit:
         message = f"the request would wait about {min(wait, latest):.1f} s, {limit}; retry in {retry} s"
         raise Overloaded(message, retry_after=retry)
 
-    def seconds(self, size: int, load: QueueLoad) -> float:
-        """The wait of a new request of `size`, if smaller ones go on to arrive as they did lately."""
-        return self._drain_seconds(self.fair.ahead(size), self._arriving(size, load), load)
-
     def _drain_seconds(self, ahead: int, arriving: Arrivals, load: QueueLoad) -> float:
-        """The wait of a request with `ahead` tokens before it, to which the `arriving` ones come.
+        """The wait of a request with `ahead` tokens before it, to which the `arriving` ones come as they did lately.
 
         Larger requests behind it go first once they are late; their number is estimated as if they arrived evenly.
         """

@@ -73,7 +73,7 @@ class RemoteBackend(Backend):
         except Unavailable as error:
             engine = {
                 "model": self.artifact.manifest.name,
-                "artifact": self.artifact.digest,
+                "digest": self.artifact.digest,
                 "status": error.message,
             }
         mask_token = self.tokenizer.mask_token if self._tasks else None

@@ -73,8 +73,7 @@ class EngineClient:
         if self._requests.pop(request.number, None) is None:
             return
         request.timer.cancel()
-        waited = time.monotonic() - request.arrived
-        request.queue_seconds = waited - request.forward_seconds  # includes the transfer between processes
+        request.measure_wait(time.monotonic())  # includes the transfer between processes
         if not request.ended.done() or request.ended.cancelled():
             request.ended.cancel()
             self._send(messages.Cancel(request.number))

@@ -12,7 +12,7 @@ import pytest
 from packbert.model_export.artifact.batch import OUTPUTS, Tokens, pack
 from packbert.model_export.artifact.manifest import CHECKSUM, FORMAT, MANIFEST, Manifest, ManifestError, _checksum
 from packbert.model_export.artifact.rows import Ints
-from packbert.service.artifact import open_artifact
+from packbert.service.artifact import open_artifact, read_artifact
 from tests.paths import GOLDEN
 
 
@@ -43,6 +43,15 @@ def test_a_batch_has_all_inputs_of_the_graph(bert_artifact: Path) -> None:
         assert str(feeds[name].dtype) == tensor.dtype, name
         assert feeds[name].ndim == len(tensor.shape), name
     assert set(manifest.outputs) <= set(OUTPUTS)
+
+
+def test_the_digest_names_what_was_exported_not_the_name_it_is_served_as(bert_artifact: Path, tmp_path: Path) -> None:
+    artifact = open_artifact(bert_artifact)
+    stated = json.loads((artifact.folder / MANIFEST).read_text("utf-8"))[CHECKSUM]
+    assert artifact.digest == stated[:12] == artifact.served_as("another").digest
+    renamed = dataclasses.replace(artifact.manifest, labels=("another",))
+    renamed.write(tmp_path)
+    assert read_artifact(tmp_path.parent, tmp_path.name).digest == renamed.digest != artifact.digest
 
 
 def test_another_format_is_refused_with_a_solution(bert_artifact: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def described(folder: Path, capsys: pytest.CaptureFixture[str], *, code: int = 0
 
 def test_it_reports_family_sizes_tokenizer_and_heads(capsys: pytest.CaptureFixture[str]) -> None:
     assert described(GOLDEN / "albert", capsys) == {
+        "source": "albert",
         "weights": "safetensors, 48 arrays, 24,453 parameters",
         "family": "albert",
         "encoder": "4 layers of 32, 4 heads, feed-forward 64 with gelu_tanh, embeddings of 16",

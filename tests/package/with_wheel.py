@@ -95,7 +95,7 @@ def test_types_of_the_library_are_known_to_a_checker(installed: Installed, tmp_p
         "from packbert import Engine\n\n\n"
         "async def main(engine: Engine) -> None:\n"
         "    reveal_type(await engine.embed('a'))\n"
-        "    await engine.embed('a', pooling='max')\n",
+        "    await engine.embed(1)\n",
         "utf-8",
     )
     arguments = ["--python-executable", str(installed.commands / "python"), "--follow-imports=silent", str(program)]

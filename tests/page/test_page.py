@@ -194,7 +194,11 @@ def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) ->
     shown = opened()
     shown.open("pair")
     shown.page.get_by_text("About this model").click()
-    expect(shown.page.locator(".facts dd").first).to_have_text(str(bundled.get("/info").json()["limits"]["tokens"]))
+    info, facts = bundled.get("/info").json(), shown.page.locator(".facts dd")
+    expect(facts.first).to_have_text(str(info["limits"]["tokens"]))
+    expect(facts.nth(2)).not_to_have_text("0")  # the largest error of the export
+    expect(facts.nth(3)).to_have_text("cc-by-sa-4.0")
+    expect(facts.nth(4)).to_have_text("en, zh")
     expect(shown.page.locator(".bundled")).to_contain_text("packbert serve NAME")
 
 

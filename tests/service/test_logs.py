@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.service.logs import ACCESS, configure_logging, log_access
+from packbert.service.logs import ACCESS, OnceAMinute, configure_logging, log_access
 from packbert.service.settings import Settings
 
 
@@ -35,6 +35,65 @@ def test_text_lines_have_the_fields_of_an_access_line_at_their_end(capsys: pytes
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(" INFO engine another.library started")
     assert second.endswith(" INFO engine service.access request id=a1 route=/embed status=200 tokens=7")
+
+
+def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
+    once = OnceAMinute("a.library")
+
+    def passes(name: str, seconds: float) -> bool:
+        return once.filter(logging.makeLogRecord({"name": name, "created": seconds}))
+
+    assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
+    assert passes("a.library", 1e9)  # the clock was set back
+    assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
+
+
+def test_json_lines_have_the_same_fields_and_a_traceback_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(access_log=True, log_format="json")
+    log_access(id="a1", route="/embed", status=200, tokenize_ms=0.125)
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        logging.getLogger("service").exception("request %s failed", "a1")
+    access, failure = map(json.loads, capsys.readouterr().err.splitlines())
+    assert access.pop("time").endswith("+00:00")
+    assert access == {
+        "level": "INFO",
+        "logger": "service.access",
+        "process": "engine",
+        "message": "request",
+        "id": "a1",
+        "route": "/embed",
+        "status": 200,
+        "tokenize_ms": 0.125,
+    }
+    assert failure["message"] == "request a1 failed"
+    assert "ValueError: bad" in failure["exc_info"]
+
+
+@pytest.mark.parametrize("character", [*map(chr, range(0x20)), "\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\ud800"])
+def test_no_character_of_a_client_begins_a_text_line_or_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str], character: str
+) -> None:
+    configure(access_log=True)
+    sent = f"/x{character}2026-11-22 00:00:00,000 INFO service all is well"
+    log_access(route=sent)
+    logging.getLogger("service").info("request to %s failed", sent)
+    try:
+        raise ValueError(sent)
+    except ValueError:
+        logging.getLogger("service").exception("failed")
+    lines = capsys.readouterr().err.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert len([line for line in lines if line[:1].isdigit()]) == 3
+
+
+def test_a_field_with_white_space_is_quoted_and_letters_of_other_scripts_stay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure(access_log=True)
+    log_access(route='/北京 status=200 "', status=404)
+    assert capsys.readouterr().err.endswith(' route="/北京 status=200 \\"" status=404\n')
 
 
 def test_json_lines_have_no_codes_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,8 @@ def test_the_cells_have_room_for_thirty_statuses_of_every_task_and_of_fifty_path
 
 
 def test_the_processes_are_told_apart_and_one_that_has_ended_is_left_out() -> None:
-    manifest = SimpleNamespace(name="m", precision="int8", device="cpu")
+    identity = SimpleNamespace(license="", languages=())
+    manifest = SimpleNamespace(name="m", precision="int8", device="cpu", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="d")
     state = register_state(artifact, {"api-0": os.getpid(), "engine": 2**22 + 1}, ready=False)
     text = render([state])[0].decode()

@@ -40,7 +40,7 @@ def info_keys(info: Mapping[str, Any]) -> dict[str, Any]:
     limits, measured = info["limits"], info["measured"]
     return {
         "model_id": info["model"],
-        "model_sha": None,
+        "model_sha": info["identity"]["revision"] or None,
         "model_dtype": DTYPES.get(info["precision"], info["precision"]),
         "served_model_name": info["model"],
         "model_type": _model_type(info),

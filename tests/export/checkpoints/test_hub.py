@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.hub import REPOSITORY, FakeHub
+from benchmarks.harness.hub import COMMIT, REPOSITORY, FakeHub
 from packbert.model_export.artifact.manifest import Manifest
 from tests.paths import GOLDEN
 
@@ -59,7 +59,8 @@ def test_a_repository_without_safetensors_is_downloaded_as_a_pickle(hub: FakeHub
 def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: FakeHub, tmp_path: Path) -> None:
     report = export_from(hub, tmp_path)
     manifest = Manifest.read(tmp_path / "artifact" / "cpu")
-    assert manifest.name == REPOSITORY
+    assert manifest.name == manifest.identity.source == REPOSITORY
+    assert manifest.identity.revision == COMMIT
     assert manifest.pair_labels == ("in_order", "swapped")  # by the repository's name
     assert manifest.embedding.pooling == "sentence"
     assert manifest.embedding.similarity == "cosine"  # of config_sentence_transformers.json

@@ -71,7 +71,7 @@ def test_a_wrong_canary_makes_the_engine_not_ready_and_the_process_continues(ber
     manifest = dataclasses.replace(artifact.manifest, golden=(wrong, *artifact.manifest.golden[1:]))
 
     async def story() -> None:
-        one = engine(Artifact(artifact.folder, manifest))
+        one = engine(dataclasses.replace(artifact, manifest=manifest))
         await one.open()
         assert "the canary's vector is wrong by" in one.readiness()
         assert one.health.fault == ""

@@ -137,9 +137,9 @@ def test_one_batch_runs_at_a_time_on_the_device_or_on_each_core(
 
 def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: ModelRunner) -> None:
     """A canary whose reference is off by 0.01, and an answer that depends on the batch."""
-    manifest = runner.artifact.manifest
-    first, *others = manifest.golden
+    first, *others = runner.artifact.manifest.golden
     off = dataclasses.replace(first, cls=(first.cls[0] + 0.01, *first.cls[1:]))
+    manifest = dataclasses.replace(runner.artifact.manifest, golden=(off, *others))
 
     class Noisy(ModelRunner):
         def run_sync(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
@@ -147,7 +147,7 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
             error = np.float32(1e-5 * (len(rows) - 1))
             return [row and row | {"cls": np.asarray(row["cls"], np.float32) + error} for row in rows], batch
 
-    noisy = Noisy(Artifact(runner.artifact.folder, dataclasses.replace(manifest, golden=(off, *others))), threads=1)
+    noisy = Noisy(dataclasses.replace(runner.artifact, manifest=manifest), threads=1)
     noisy.open()
     calibration = noisy.measure(token_budget=128)
     noisy.close()
@@ -159,11 +159,11 @@ def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner
     folder, manifest = runner.artifact.folder, runner.artifact.manifest
     assert concurrency_for(runner.artifact, 4) == Concurrency(max_in_flight=4, per_core=True)
     assert concurrency_for(runner.artifact, 1) == Concurrency()
-    assert concurrency_for(LargeArtifact(folder, manifest), 4) == Concurrency()
-    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, precision="int8")), 4) == Concurrency(
-        max_in_flight=4, per_core=True
-    )
-    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, device="cuda")), 4) == Concurrency(
+    assert concurrency_for(LargeArtifact(folder, manifest, ""), 4) == Concurrency()
+    assert concurrency_for(
+        LargeArtifact(folder, dataclasses.replace(manifest, precision="int8"), ""), 4
+    ) == Concurrency(max_in_flight=4, per_core=True)
+    assert concurrency_for(LargeArtifact(folder, dataclasses.replace(manifest, device="cuda"), ""), 4) == Concurrency(
         max_in_flight=2
     )
 

@@ -265,6 +265,9 @@ def test_info_describes_the_running_model(server: httpx.Client) -> None:
     info = server.get("/info").json()
     assert info["execution_provider"] == "CPU"
     assert info["family"] == "bert"
+    empty: dict[str, Any] = {"version": "", "revision": "", "license": "", "languages": []}
+    assert info["identity"] == empty | {"source": "bert"}
+    assert info["model_sha"] is None
     assert info["mask_token"] == "[MASK]"
     assert info["heads"] == ["cls", "mean", "tokens", "layers", "pooler", "pair", "fill_mask", "attention"]
     assert info["limits"]["inputs"] == 100

@@ -105,8 +105,9 @@ def test_a_refused_request_and_an_expired_one_have_latencies_of_their_own(server
 def test_a_scrape_says_what_answers_and_what_the_process_takes(server: httpx.Client) -> None:
     text, info = server.get("/metrics").text, server.get("/info").json()
     values = values_of(text)
-    labels = {name: info[name] for name in ("artifact", "device", "model", "precision")}
-    stated = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    labels = {name: info[name] for name in ("device", "digest", "model", "precision")}
+    labels |= {"language": "", "license": ""}
+    stated = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
     assert values[f'bert_info{{{stated},version="{info["versions"]["service"]}"}}'] == 1
     assert values["bert_ready"] == 1
     assert 0 <= values["bert_busy_ratio"] <= 1

@@ -43,7 +43,9 @@ def test_one_command_serves_a_hub_id(hub: FakeHub, folder: Path) -> None:
         ServiceProcess(settings | hub.variables(folder / "hub")) as process,
         httpx.Client(base_url=process.url) as client,
     ):
-        assert client.get("/info").json()["model"] == REPOSITORY
+        info = client.get("/info").json()
+        assert info["model"] == info["identity"]["source"] == REPOSITORY
+        assert info["model_sha"] == info["identity"]["revision"] == COMMIT
         assert len(client.post("/embed", json={"inputs": "hello"}).json()[0]) == 32
         lines = [line.partition(" INFO service ")[2] for line in process.output().splitlines()]
     assert lines[0] == f"{REPOSITORY}@v1: downloading"

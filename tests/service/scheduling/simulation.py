@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.service.errors import Overloaded
+from packbert.service.errors import DeadlineTooShort, Overloaded
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Request
 
@@ -23,7 +23,8 @@ class Arrival:
     patience: float = FOREVER  # seconds to its deadline
     part: int = 0  # sequences that it brings before each batch; 0: all when it arrives
     expected: float = 1.0  # its expected size, in parts of its size
-    promised: float | None = None  # seconds that the queue estimated when it was admitted
+    asks: bool = False  # what wait the queue promises it, when it is admitted
+    promised: float | None = None  # seconds
     retry_at: float | None = None  # of the first refusal
     ended: float | None = None  # when its last sequence had been computed
     expired: bool = False
@@ -64,13 +65,14 @@ class Simulation:
 
     def admit_or_refuse(self, one: Arrival) -> str:
         """The message of the refusal; empty where the request was admitted."""
-        promised, request = self.queue.wait_seconds(one.size, one.at), request_of(one)
+        request = request_of(one)
         try:
+            if one.asks:
+                one.promised = promised_wait(self.queue, one.size, one.at)
             self.queue.admit(request)
         except Overloaded as refusal:
             one.retry_at = one.at + (refusal.retry_after or 0.0)
             return refusal.message
-        one.promised = promised
         self.requests[request] = one
         return ""
 
@@ -102,6 +104,20 @@ class Simulation:
         part, rest = one.lengths[begin : begin + one.part], one.lengths[begin + one.part :]
         expected = max(1, int(one.expected * sum(rest))) if rest else 0
         self.queue.extend(request, [tokens_of(n) for n in part], expected)
+
+
+def promised_wait(queue: RequestQueue, size: int, now: float) -> float:
+    """The shortest deadline with which a request of `size` is admitted, in seconds. Raises as `check_admission`."""
+    queue.check_admission(size, now)
+    short, long = 0.0, FOREVER
+    while long - short > 1e-6 * long and long > 1e-6:
+        middle = (short + long) / 2
+        try:
+            queue.check_admission(size, now, patience=middle)
+            long = middle
+        except DeadlineTooShort:
+            short = middle
+    return long
 
 
 def request_of(one: Arrival) -> Request:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, sha256
-from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.check import guard
 from packbert.service.tokenization.encoding import EncodeOptions
@@ -85,7 +85,7 @@ def test_an_exception_of_the_library_names_the_first_text_that_fails_alone(bert_
 def test_a_limit_that_leaves_no_room_for_a_pair_is_named(bert_artifact: Path, truncate: Any) -> None:
     """It was called empty."""
     artifact = open_artifact(bert_artifact)
-    small = Artifact(artifact.folder, dataclasses.replace(artifact.manifest, max_tokens=3))
+    small = dataclasses.replace(artifact, manifest=dataclasses.replace(artifact.manifest, max_tokens=3))
     tokenizer = Tokenizer(small, 1000)
     tokenizer.open()
     assert len(tokenizer.encode_sync(["cat dog cat"], PLAIN, "right")[0].ids) == 3

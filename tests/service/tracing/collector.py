@@ -29,6 +29,7 @@ class ReceivedSpan:
     start: int  # nanoseconds
     end: int
     service: str
+    version: str  # of the service
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Collector:
 
 def decode(body: bytes) -> Iterator[ReceivedSpan]:
     for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-        service = values_of(of_resource.resource.attributes)["service.name"]
+        resource = values_of(of_resource.resource.attributes)
         for of_scope in of_resource.scope_spans:
             for span in of_scope.spans:
                 yield ReceivedSpan(
@@ -62,7 +63,8 @@ def decode(body: bytes) -> Iterator[ReceivedSpan]:
                     events=len(span.events),
                     start=span.start_time_unix_nano,
                     end=span.end_time_unix_nano,
-                    service=service,
+                    service=resource["service.name"],
+                    version=resource["service.version"],
                 )
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.process import ServiceProcess, free_port
 from tests.service.tracing.collector import collect
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -51,3 +51,15 @@ def test_a_service_sends_the_whole_trace_of_a_request(processes: int, bert_artif
     exemplar = f'# {{trace_id="{TRACE}"}}' in scrape.text
     assert exemplar is (processes == 0)  # several processes' counts are summed without them
     assert scrape.headers["content-type"].startswith("text/plain" if processes else "application/openmetrics-text")
+
+
+def test_a_service_says_once_that_the_collector_is_absent(bert_artifact: Path) -> None:
+    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.01"}
+    batches = {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", "OTEL_BSP_SCHEDULE_DELAY": "1"}  # milliseconds
+    settings = {"BERT_ARTIFACT": str(bert_artifact), "BERT_LOG_FORMAT": "json"}
+    with ServiceProcess(settings | traces | batches) as process:
+        with httpx.Client(base_url=process.url) as client:
+            assert {client.post("/embed", json={"inputs": "dog"}).status_code for _ in range(8)} == {200}
+        process.terminate()
+        lines = [json.loads(line) for line in process.output().splitlines()]
+    assert len([line for line in lines if line["logger"].startswith("opentelemetry")]) == 1

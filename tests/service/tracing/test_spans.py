@@ -3,6 +3,8 @@
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from benchmarks.harness.process import free_port
 from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
-from packbert.service.logs import add_trace_id
+from packbert.service.logs import OnceAMinute, add_trace_id
 from packbert.service.observability import Metrics, render, spans
 from packbert.service.observability.spans import Tracing
+from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Tasks
 from packbert.service.trace_context import TRACEPARENT
+from tests.service.fakes import FakeRunner, make_queue
 from tests.service.in_process import InProcessBackend, InProcessClient, open_tasks
 from tests.service.tracing.collector import Collector, collect
 
@@ -76,16 +80,19 @@ def traced(collector: Collector, bert_artifact: Path, tasks: Tasks) -> Traced:
 
 
 def test_a_request_is_a_span_below_that_of_its_client(traced: Traced, collector: Collector) -> None:
-    response = traced.embed(SAMPLED, tracestate="vendor=1")
+    response = traced.embed(SAMPLED, tracestate="vendor=1", **{"user-agent": "client/2 " + "long" * 99})
     traced.end()
     (request,) = collector.named("POST /embed")
     assert (request.trace_id, request.parent_id, request.kind) == (TRACE, PARENT, SERVER_KIND)
-    assert (request.trace_state, request.service) == ("vendor=1", "packbert")
+    assert (request.trace_state, request.service, request.version) == ("vendor=1", "packbert", version("packbert"))
     assert request.attributes == {
         "http.request.method": "POST",
         "http.route": "/embed",
         "url.path": "/embed",
         "url.scheme": "http",
+        "user_agent.original": ("client/2 " + "long" * 99)[:256],
+        "client.address": "127.0.0.1",
+        "gen_ai.request.model": "bert",
         "http.response.status_code": 200,
         "bert.request_id": response.headers["x-request-id"],
         "bert.sequences": 2,
@@ -122,6 +129,7 @@ def test_the_sampler_of_the_standard_variables_decides_on_new_traces(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "embeddings")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=own")
     traced = Traced(bert_artifact, tasks)
     traced.embed()
     traced.embed(SAMPLED)
@@ -129,7 +137,7 @@ def test_the_sampler_of_the_standard_variables_decides_on_new_traces(
     traced.end()
     assert [span.trace_id for span in collector.named("POST /embed")] == [TRACE]
     assert len(collector.named("batch")) == len(collector.named("run")) == 1
-    assert {span.service for span in collector.spans} == {"embeddings"}
+    assert {(span.service, span.version) for span in collector.spans} == {("embeddings", "own")}
 
 
 def test_an_error_has_its_code_and_never_its_message(traced: Traced, collector: Collector) -> None:
@@ -143,6 +151,18 @@ def test_an_error_has_its_code_and_never_its_message(traced: Traced, collector: 
         for span in collector.spans
     ]
     assert found == [(422, "invalid", False, 0), (500, "run_failed", True, 0), (401, "unauthorized", False, 0)]
+
+
+def test_a_request_that_expires_in_the_queue_has_a_span_of_its_wait(traced: Traced, collector: Collector) -> None:
+    stopped = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=100))  # that serves nothing
+    traced.backend.tasks = replace(traced.backend.tasks, queue=stopped)
+    response = traced.embed(SAMPLED, **{"x-request-timeout-ms": "1000"})
+    assert (response.status_code, response.json()["code"]) == (503, "deadline")
+    traced.end()
+    (request,), (queued,) = collector.named("POST /embed"), collector.named("queue")
+    assert (queued.parent_id, queued.failed, queued.attributes) == (request.span_id, True, {"error.type": "deadline"})
+    assert request.start <= queued.start < queued.end <= request.end
+    assert request.failed
 
 
 def test_no_span_has_anything_of_a_text_or_a_key(traced: Traced, collector: Collector) -> None:
@@ -204,6 +224,23 @@ def test_a_latency_names_a_trace_that_is_sampled(traceparent: str, labels: dict[
     found = [sample.exemplar.labels for sample in samples if sample.exemplar is not None]
     assert found == ([] if labels is None else [labels])
     assert render(metrics.registries, "text/plain") == (metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def test_an_absent_collector_is_one_line_for_many_batches(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.01")  # seconds, with all attempts
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    once, seen = OnceAMinute("opentelemetry"), logging.Filter("opentelemetry")
+    tracing = Tracing()
+    for _ in range(4):
+        tracing.record_batch({SAMPLED: 1}, sequences=1, tokens=5, seconds=0.1)
+        tracing._processor.force_flush()
+    tracing.close()
+    lines = [record for record in caplog.records if seen.filter(record)]
+    assert len(lines) >= 4
+    assert [line for line in lines if once.filter(line)] == lines[:1]
+    assert "export" in lines[0].getMessage()
 
 
 def test_a_collector_that_does_not_answer_does_not_keep_the_process(

@@ -191,7 +191,9 @@ def test_errors_of_the_engine_keep_their_index_and_retry_after(tmp_path: Path) -
             failing = submit(client, 3, 4, 5)
             await until(lambda: bool(runner.batches))
             hasty = submit(client, 6, timeout=0.01)
-            assert "0 of 1 inputs had been dispatched" in (await error_of(hasty, DeadlineExceeded)).message
+            expired = await error_of(hasty, DeadlineExceeded)
+            assert "0 of 1 inputs had been dispatched" in expired.message
+            assert expired.queue_seconds > 0
             assert "at most" in (await error_of(submit(client, 1, length=50), TooLarge)).message
             full = submit(client, *range(10, 18))
             await until(lambda: processes.batcher.queue.tokens == 36)

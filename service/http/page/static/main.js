@@ -92,13 +92,16 @@ async function readInfo() {
 
 /** The model's name, what it is, and behind it what /info says of it. */
 function showModel(info) {
-  const { model: name, family, sizes, precision, execution_provider: provider, limits, verification, versions } = info;
+  const { model: name, family, sizes, precision, execution_provider: provider, limits, verification, versions, identity } = info;
   const layers = h("span", { class: "chip", t: ["page.layers", { layers: sizes.layers, hidden: sizes.hidden }] });
   const chips = [family, precision, provider].filter(Boolean).map((one) => h("span", { class: "chip" }, one));
   const isBundled = name === BUNDLED;
+  const errors = Object.entries(verification).filter(([measure]) => measure.endsWith("_max_abs_error"));
+  const difference = Math.max(...errors.map(([, value]) => value));
   const facts = [["page.model.tokens", number(limits.tokens)], ["page.model.inputs", number(limits.inputs)],
-    ["page.model.difference", number(verification?.max_difference ?? 0, { maximumSignificantDigits: 2 })],
-    ["page.model.version", versions.service]];
+    ["page.model.difference", number(difference, { maximumSignificantDigits: 2 })],
+    ["page.model.license", identity.license], ["page.model.languages", identity.languages.join(", ")],
+    ["page.model.version", versions.service]].filter(([, value]) => value !== "");
   const card = h("details", { class: "facts" }, h("summary", { t: "page.model.card" }), h("dl", {}, ...facts.flatMap(([key, value]) =>
     [h("dt", { t: key }), h("dd", {}, String(value))])), h("a", { href: "info" }, "/info"));
   model.replaceChildren(h("strong", {}, name), layers, ...chips, card);
