@@ -6,8 +6,8 @@ A backend owns the tokenizer and the tasks. Its queue is the batcher of an engin
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.errors import LOADING, SHUTTING_DOWN, Unavailable
@@ -20,6 +20,9 @@ from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults, root_task
 from packbert.service.tokenization.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from packbert.service.observability.spans import Tracing
+
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
 
@@ -31,14 +34,25 @@ class Backend(ABC):
     queue: InferenceQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
-    def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics, *, degraded: str = "") -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        degraded: str = "",
+        beside: "Backend | None" = None,
+    ) -> None:
+        """`beside`: a backend of the same process, whose tracing this one shares."""
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
-        self.tracing = start_tracing(settings)
+        self.tracing: Tracing | None = beside.tracing if beside else start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
+        self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
+        self.users, self.unused = 0, asyncio.Event()  # requests that a ServedModel counts; set when the last has ended
         self._tasks: Tasks | None = None
 
     def admit(self, body_bytes: int) -> Tasks:

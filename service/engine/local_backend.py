@@ -1,21 +1,26 @@
 """The backend of a service in one process: a model engine, its tokenizer and the tasks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
-from packbert.service.engine.engine import ModelEngine
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.device import ArtifactChoice, find_artifact
+from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
 from packbert.service.engine.runner import ModelRunner
+from packbert.service.models import ServedModel
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.cores import Concurrency
-from packbert.service.settings import Settings
+from packbert.service.settings import Settings, named_models
 
 MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 
 
 class LocalBackend(Backend):
+    engine: ModelEngine
+
     def __init__(
         self,
         artifact: Artifact,
@@ -24,17 +29,31 @@ class LocalBackend(Backend):
         *,
         degraded: str = "",
         make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
+        beside: "LocalBackend | None" = None,
     ) -> None:
-        super().__init__(artifact, settings, metrics, degraded=degraded)
+        """`beside`: a backend of the same service, whose device this one shares."""
+        super().__init__(artifact, settings, metrics, degraded=degraded, beside=beside)
         metrics.exemplars = settings.tracing
+        device = beside.engine.device if beside else Device()
         self.engine = ModelEngine(
-            artifact, settings, metrics, degraded, lambda: self.on_fatal(), make_runner, self.tracing
+            artifact,
+            settings,
+            metrics,
+            degraded,
+            lambda: self.on_fatal(),
+            make_runner,
+            self.tracing,
+            device=device,
         )
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         await self._open_tokenizer()
-        await self.engine.open()
+        try:
+            await self.engine.open()
+        except BaseException:
+            self.tokenizer.close()
+            raise
         self.queue = self.engine.batcher
         self.max_guessed_tokens = self.engine.batcher.queue.max_tokens // MAX_GUESS_SHARE
         self._serve_tasks()
@@ -60,5 +79,31 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready())
+        others = [one.artifact for one in self.engine.device.engines if one is not self.engine]
+        state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready(), others=others)
         return render([state, *self.metrics.registries], accept)
+
+
+def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backend:
+    """That of a service of these models, the default first; of a ServedModel each, where models can be swapped."""
+    metrics, models = Metrics(), named_models(settings)
+    first, *others = choices
+    backend = LocalBackend(first.artifact, settings, metrics, degraded=first.degraded)
+    if not models and not settings.admin_key:
+        return backend
+    threads = settings.threads or available_cores()
+    backend.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
+
+    def make(name: str, source: str, beside: Backend) -> Backend:
+        assert isinstance(beside, LocalBackend)
+        one = find_artifact(settings.of_model(name, source))
+        return LocalBackend(one.artifact, settings, metrics, degraded=one.degraded, beside=beside)
+
+    group: dict[str, ServedModel] = {}
+    sources = list(models.values()) or [settings.model or str(settings.artifact)]
+    served = ServedModel(backend, sources[0], group, make)
+    for one, source in zip(others, sources[1:], strict=True):
+        ServedModel(
+            LocalBackend(one.artifact, settings, metrics, degraded=one.degraded, beside=backend), source, group, make
+        )
+    return served
