@@ -105,8 +105,7 @@ def _supervise(settings: Settings, choices: Sequence[ArtifactChoice]) -> int:
     """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
     from packbert.service.workers.supervisor import supervise
 
-    (choice,) = choices
-    return supervise(settings, choice.artifact, degraded=choice.degraded)
+    return supervise(settings, [one.artifact for one in choices], degraded=choices[0].degraded)
 
 
 def run_bulk(words: Sequence[str]) -> NoReturn:

@@ -67,6 +67,11 @@ class Backend(ABC):
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
 
+    @property
+    def others(self) -> list[Artifact]:
+        """The artifacts of the service's other models."""
+        return [one.artifact for name, one in self.group.items() if name != self.artifact.manifest.name]
+
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""
         self.leaving = True

@@ -11,8 +11,9 @@ from packbert.service.settings import SettingsError, named_models
 from packbert.service.tasks.base import Tasks
 
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder) and a backend of the same process; raises where it cannot be served
-MakeBackend = Callable[[str, str, Backend], Backend]
+# of a name, its source (a hub id or a folder), a backend of the same process, and whether the swap begins in this
+# process; raises where it cannot be served
+MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
 class ServedModel(Backend):
@@ -26,7 +27,6 @@ class ServedModel(Backend):
         self.settings, self.metrics, self.tracing = current.settings, current.metrics, current.tracing
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
-        self.loading = not group  # the default: until all models are open
         self.on_fatal = lambda: None
         self.name, self.source, self._models, self._make = current.artifact.manifest.name, source, group, make
         self.group = group
@@ -67,24 +67,25 @@ class ServedModel(Backend):
         if not backend.users:
             backend.unused.set()
 
-    async def swap(self, source: str = "") -> bool:
+    async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
+
+        Without `leads` it answers in another process already.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. Raises
         Invalid where it cannot be served: then nothing has changed.
         """
-        swap = asyncio.create_task(self._swap(source or self.source))
+        swap = asyncio.create_task(self._swap(source or self.source, leads))
         self._swaps.add(swap)
         swap.add_done_callback(self._swaps.discard)
         return await asyncio.shield(swap)  # whoever asked for it may leave
 
-    async def _swap(self, source: str) -> bool:
+    async def _swap(self, source: str, leads: bool) -> bool:
         async with self._lock:
             old = self.current
             try:
-                new = await asyncio.to_thread(self._make, self.name, source, old)
+                new = await asyncio.to_thread(self._make, self.name, source, old, leads)
                 if new.artifact.digest == old.artifact.digest:
-                    self.source = source
                     return False
                 await self._open(new)
             except ServiceError:
@@ -94,7 +95,7 @@ class ServedModel(Backend):
                 fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 raise Invalid(f"{self.name} is not swapped for {source}: {fault}", code="artifact") from error
             self._point_to(new)
-            self.source = source
+            self.source = source if leads else self.source
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:
@@ -134,7 +135,6 @@ class ServedModel(Backend):
     async def open(self) -> None:
         for model in self._models.values():
             await model.current.open()
-        self.loading = False
 
     async def close(self) -> None:
         for model in self._models.values():
@@ -160,7 +160,11 @@ class ServedModel(Backend):
             model.current.cancel_pending()
 
     async def ready(self) -> str:
-        return await self.current.ready() or ("loading" if self.loading else "")
+        """The default is not ready while another model is loading."""
+        default = next(iter(self._models.values()))
+        asked = (self, *self._models.values()) if self is default else (self,)
+        first, *others = [await one.current.ready() for one in asked]
+        return first or ("loading" if "loading" in others else "")
 
     async def info(self) -> dict[str, Any]:
         return await self.current.info()

@@ -183,49 +183,44 @@ class ModelEngine:
         log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
-        device, name = self.device, self.artifact.manifest.name
-        if (first := device.first) is None:
-            batcher = device.first = self._make_first_batcher(calibration)
+        device, name, first = self.device, self.artifact.manifest.name, self.device.first
+        if first is None:
             device.tokens_per_second = calibration.tokens_per_second
+        scale = device.tokens_per_second / calibration.tokens_per_second
+        batcher = Batcher(
+            run=self.runner.run,
+            queue=first.queue if first else self._make_queue(calibration),
+            report=self._after_batch,
+            concurrency=self.runner.concurrency,
+            watchdog=first.watchdog if first else self._make_watchdog(),
+            model=ModelCost(scale=scale, budget=scale * calibration.token_budget),
+        )
+        if first is None:
+            device.first = batcher
         else:
-            scale = device.tokens_per_second / calibration.tokens_per_second
-            budget = scale * calibration.token_budget
-            batcher = Batcher(
-                run=self.runner.run,
-                queue=first.queue,
-                report=self._after_batch,
-                concurrency=self.runner.concurrency,
-                watchdog=first.watchdog,
-                model=ModelCost(scale=scale, budget=budget),
-            )
             batcher.dispatcher = first.dispatcher
-            first.queue.token_budget = max(first.queue.token_budget, round(budget))
+            first.queue.token_budget = max(first.queue.token_budget, round(batcher.model.budget))
         if (before := device.batchers.get(name)) is not None:
             batcher.counts, batcher.canaries, batcher.failures = before.counts, before.canaries, before.failures
         device.batchers[name] = batcher
         return batcher
 
-    def _make_first_batcher(self, calibration: Calibration) -> Batcher:
-        queue = RequestQueue(
+    def _make_queue(self, calibration: Calibration) -> RequestQueue:
+        return RequestQueue(
             token_budget=calibration.token_budget,
             max_tokens=max(self.settings.max_waiting_tokens, calibration.token_budget),
             max_wait_seconds=self.settings.max_wait_seconds,
             tokens_per_second=calibration.tokens_per_second,
         )
+
+    def _make_watchdog(self) -> Watchdog:
         timeout_seconds, device = self.settings.run_timeout_seconds, self.device
         reason = f"stuck: a run has lasted {timeout_seconds:g} s (BERT_RUN_TIMEOUT_SECONDS)"
-        watchdog = Watchdog(
+        return Watchdog(
             run_timeout_seconds=timeout_seconds,
             on_timeout=lambda: device.fail(reason),
             side_by_side=self.runner.concurrency.per_core,
             busy=BusyShare(self.runner.concurrency.side_by_side),
-        )
-        return Batcher(
-            run=self.runner.run,
-            queue=queue,
-            report=self._after_batch,
-            concurrency=self.runner.concurrency,
-            watchdog=watchdog,
         )
 
     def _observe_queue(self, provider: str) -> None:

@@ -79,8 +79,8 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        others = [one.artifact for one in self.engine.device.engines if one is not self.engine]
-        state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready(), others=others)
+        ready = not await self.ready()
+        state = register_state(self.artifact, {"": os.getpid()}, ready=ready, others=self.others)
         return render([state, *self.metrics.registries], accept)
 
 
@@ -94,7 +94,7 @@ def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backe
     threads = settings.threads or available_cores()
     backend.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
 
-    def make(name: str, source: str, beside: Backend) -> Backend:
+    def make(name: str, source: str, beside: Backend, leads: bool) -> Backend:  # noqa: ARG001 - there is one process
         assert isinstance(beside, LocalBackend)
         one = find_artifact(settings.of_model(name, source))
         return LocalBackend(one.artifact, settings, metrics, degraded=one.degraded, beside=beside)

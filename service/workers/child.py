@@ -20,6 +20,7 @@ from packbert.service.artifact import Artifact, read_artifact
 from packbert.service.logs import configure_logging
 from packbert.service.settings import Settings
 
+SWAPPED = "swapped"  # file of the private folder: the folder of each name's artifact, where it is not that of the start
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
 
 
@@ -34,6 +35,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     listener: int  # file descriptor of the socket to accept connections on
     lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
     heartbeat: int  # file descriptor of the write end of the heartbeat pipe
+    models: dict[str, str] = {}  # the folder of each name's artifact, the default first; none where there is one model
     admin_listener: int | None = None  # as `listener`, for BERT_ADMIN_PORT; None without one, and for the engine
 
     @property
@@ -45,6 +47,21 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def argument(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    def artifacts(self, settings: Settings) -> list[Artifact]:
+        """One for each model, as they are since the last swap; the default first."""
+        if not self.models:
+            return [read_artifact(Path(self.artifact), self.device).served_as(settings.served_model_name)]
+        swapped = Path(self.folder, SWAPPED)
+        models = self.models | (msgspec.json.decode(swapped.read_bytes()) if swapped.exists() else {})
+        return [read_artifact(Path(folder), self.device).served_as(name) for name, folder in models.items()]
+
+    def remember(self, name: str, folder: str) -> None:
+        """The artifact that answers for a name, for workers that start later. Only the engine writes it."""
+        swapped = Path(self.folder, SWAPPED)
+        known = msgspec.json.decode(swapped.read_bytes()) if swapped.exists() else {}
+        (new := swapped.with_suffix(".new")).write_bytes(msgspec.json.encode(known | {name: folder}))
+        new.rename(swapped)
 
     @property
     def socket(self) -> Path:
@@ -64,15 +81,14 @@ def worker_pids(folder: Path) -> dict[str, int]:
     return {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.pid"))}
 
 
-def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn:
+def run_child(work: Callable[[WorkerSpec, Settings, list[Artifact]], int]) -> NoReturn:
     """Runs `work`, then ends the process with the exit code that it returns, even where a thread still runs."""
     spec = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
     threading.Thread(target=_end_with_supervisor, args=(spec,), daemon=True, name="lifeline").start()
     settings = Settings.from_environment()
     configure_logging(settings, process=spec.name)
     _write_pid(Path(spec.folder), spec.name)
-    artifact = read_artifact(Path(spec.artifact), spec.device).served_as(settings.served_model_name)
-    code = work(spec, settings, artifact)
+    code = work(spec, settings, spec.artifacts(settings))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,16 +6,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from packbert.service.artifact import Artifact
-from packbert.service.engine.engine import ModelEngine
-from packbert.service.errors import Overloaded, ServiceError
+from packbert.service.artifact import Artifact, ManifestError, read_artifact
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
+from packbert.service.errors import DeviceError, Overloaded, ServiceError
 from packbert.service.observability import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.request import Request
@@ -44,7 +45,6 @@ class ApiConnection:
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Until the connection ends; then its pending requests are cancelled. Raises as `read_message` does."""
         try:
-            await messages.read_hello(reader)
             self.writer.send(messages.Hello(messages.VERSION, self.engine.artifact.digest))
             while True:
                 self._handle(await messages.read_message(reader, messages.FROM_API))
@@ -140,6 +140,11 @@ class EngineWorker:
 
     engine: ModelEngine
     heartbeat: int  # write end of the pipe
+    make: Callable[[messages.Hello], ModelEngine] | None = None  # where there may be several models
+    current: dict[str, ModelEngine] = field(default_factory=dict)  # what answers for each name
+    on_taken_over: Callable[[messages.Hello], None] = lambda hello: None
+    _beside: list[ModelEngine] = field(default_factory=list)  # open, for requests that began before a swap
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
     _heartbeats: "asyncio.Task[None] | None" = None
@@ -148,7 +153,8 @@ class EngineWorker:
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        self.engine.on_fatal = lambda: self._finish(1)
+        for engine in self._engines:
+            engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
         server = await asyncio.start_unix_server(
@@ -158,7 +164,8 @@ class EngineWorker:
         await self._end.wait()
         server.close()
         loading.cancel()
-        await self.engine.close()
+        for engine in self._engines:
+            await engine.close()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         if self._heartbeats is not None:
             self._heartbeats.cancel()
@@ -166,7 +173,8 @@ class EngineWorker:
 
     async def _load(self) -> None:
         try:
-            await self.engine.open()
+            for engine in self._engines:
+                await engine.open()
         except Exception:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
@@ -181,7 +189,11 @@ class EngineWorker:
         connection = ApiConnection(self.engine, MessageWriter(writer))
         self._connections.add(connection)
         try:
+            connection.engine = await self._engine_for(await messages.read_hello(reader))
             await connection.serve(reader)
+        except (DeviceError, ManifestError) as error:
+            connection.writer.send(messages.Hello(messages.VERSION, "", fault=str(error)))
+            await connection.close()
         except (OSError, asyncio.IncompleteReadError):
             log.info("an API worker has disconnected: %r", connection)
         except messages.ProtocolError as error:
@@ -189,6 +201,43 @@ class EngineWorker:
         finally:
             self._connections.discard(connection)
             writer.close()
+            await self._close_unused()
+
+    @property
+    def _engines(self) -> list[ModelEngine]:
+        return [*(self.current.values() or (self.engine,)), *self._beside]
+
+    async def _engine_for(self, hello: messages.Hello) -> ModelEngine:
+        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError."""
+        if self.make is None:
+            return self.engine
+        async with self._opening:
+            named = [one for one in self._engines if one.artifact.manifest.name == hello.name]
+            engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
+            if engine is None:
+                engine = self.make(hello)
+                engine.on_fatal = lambda: self._finish(1)
+                try:
+                    await engine.open()
+                except Exception as error:
+                    await engine.close()
+                    raise DeviceError(f"{type(error).__name__}: {error}") from error
+                self._beside.append(engine)
+            if hello.takes_over and (before := self.current[hello.name]) is not engine:
+                self._beside = [one for one in (*self._beside, before) if one is not engine]
+                self.current[hello.name] = engine
+                self.on_taken_over(hello)
+                for connection in self._connections:
+                    if connection.engine in named:
+                        connection.writer.send(messages.TakenOver(hello.folder))
+            return engine
+
+    async def _close_unused(self) -> None:
+        """The engines that no longer answer for a name, when the last API worker has left them."""
+        used = [connection.engine for connection in self._connections]
+        for engine in [one for one in self._beside if one not in used]:
+            self._beside.remove(engine)
+            await engine.close()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -200,14 +249,27 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
-    engine = ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=start_tracing(settings))
+def work(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -> int:
+    metrics, tracing = Metrics(spec.name, metrics_dir(Path(spec.folder))), start_tracing(settings)
+    threads = settings.threads or available_cores()
+    device = Device(common_concurrency(artifacts, threads))
+
+    def make(artifact: Artifact) -> ModelEngine:
+        return ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=tracing, device=device)
+
+    def make_new(hello: messages.Hello) -> ModelEngine:
+        return make(read_artifact(Path(hello.folder), spec.device).served_as(hello.name))
+
+    engine, *others = map(make, artifacts)
+    worker = EngineWorker(engine, spec.heartbeat)
+    if spec.models:
+        worker.make, worker.on_taken_over = make_new, lambda hello: spec.remember(hello.name, hello.folder)
+        worker.current = {one.artifact.manifest.name: one for one in (engine, *others)}
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
-    code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
-    if engine.tracing is not None:
-        engine.tracing.close()
+    code = runner.run(worker.run(socket.socket(fileno=spec.listener)))
+    if tracing is not None:
+        tracing.close()
     return code
 
 

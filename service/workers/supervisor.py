@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -104,6 +105,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        if self.engine.spec.models:  # one API worker reads the file of models, and the engine tells the others
+            loop.add_signal_handler(signal.SIGHUP, self.apis[0].send_signal, signal.SIGHUP)
         tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
         await self._stopping.wait()
         for listener in self.listeners:
@@ -158,7 +161,7 @@ class Supervisor:
         self._stopping.set()
 
 
-def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
+def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
     try:
         host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
@@ -167,6 +170,8 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
     except ListenError as error:
         log.error("%s", error)
         return 1
+    artifact, can_swap = artifacts[0], settings.models or settings.admin_key
+    models = {one.manifest.name: str(one.folder.parent) for one in artifacts} if can_swap else {}
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(private_folder())
@@ -187,6 +192,7 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
                 artifact=str(artifact.folder.parent),
                 device=artifact.manifest.device,
                 degraded=degraded,
+                models=models,
                 **descriptors,
             )
             return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))

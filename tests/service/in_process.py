@@ -92,6 +92,7 @@ class InProcessBackend:
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
         self.artifact, self.settings, self.tasks = artifact, settings, tasks
         self.metrics = Metrics()
+        self.group = {artifact.manifest.name: self}
         self.refusals: list[ServiceError] = []
 
     def admit(self, _: int) -> Tasks:

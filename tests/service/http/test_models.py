@@ -29,7 +29,7 @@ def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
     return {"first": exported("sample").root, "second": exported("distilbert-labels").root}
 
 
-@pytest.fixture(scope="module", params=["0"])
+@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
 def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[httpx.Client]:
     stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
     settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": request.param}
@@ -196,7 +196,7 @@ def test_every_answer_under_swaps_is_wholly_one_models(
     assert embed(service, "/embed") == alone["first"]
 
 
-@pytest.mark.parametrize("processes", ["0"])
+@pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
     folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
 ) -> None:
