@@ -53,6 +53,7 @@ class Backend(ABC):
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
         self.users, self.unused = 0, asyncio.Event()  # requests that a ServedModel counts; set when the last has ended
+        self._tokenizes = False
         self._tasks: Tasks | None = None
 
     def admit(self, body_bytes: int) -> Tasks:
@@ -108,6 +109,7 @@ class Backend(ABC):
 
     async def _open_tokenizer(self) -> None:
         await asyncio.to_thread(self.tokenizer.open)
+        self._tokenizes = True
 
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""
@@ -130,5 +132,5 @@ class Backend(ABC):
         )
 
     def _close_tokenizer(self) -> None:
-        if self._tasks is not None:
+        if self._tokenizes:
             self.tokenizer.close()

@@ -42,12 +42,11 @@ ABOUT = (
     "an artifact; a checkpoint is exported at its first start."
 )
 NOTE = (
-    "Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS. BERT_API_KEY has no "
-    "flag, because all users of a machine can read a command line."
+    "Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS. BERT_API_KEY and "
+    "BERT_ADMIN_KEY have no flag, because all users of a machine can read a command line."
 )
 EXAMPLES = (
     "packbert serve google-bert/bert-base-chinese --precision auto",
-    "packbert serve en=google-bert/bert-base-uncased zh=google-bert/bert-base-chinese",
     "packbert serve ./my-checkpoint --host 0.0.0.0 --port 9000 --api-processes 2",
 )
 
@@ -58,10 +57,12 @@ def variables_of(words: Sequence[str]) -> dict[str, str]:
     given = parser.read(words)
     if given.MODEL and (given.model is not None or given.models is not None):
         parser.error("MODEL and --model name two models: leave one out")
-    if len(given.MODEL) > 1 or any(MODEL_NAME.fullmatch(one.partition("=")[0]) and "=" in one for one in given.MODEL):
-        given.models = " ".join(given.MODEL)
-    elif given.MODEL:
-        (given.model,) = given.MODEL
+    if named := [one for one in given.MODEL if MODEL_NAME.fullmatch(one.partition("=")[0]) and "=" in one]:
+        given.models = " ".join(named)
+    if unnamed := [one for one in given.MODEL if one not in named]:
+        if given.MODEL[1:]:
+            parser.error(f"there is no place for the argument {unnamed[-1]}: several models are NAME=MODEL each")
+        given.model = unnamed[0]
     del given.MODEL
     return {PREFIX + name.upper(): value for name, value in vars(given).items() if value is not None}
 

@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from packbert.service.backend import Backend
-from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, ServiceError, Unavailable
+from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from packbert.service.settings import SettingsError, named_models
 from packbert.service.tasks.base import Tasks
 
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder), a backend of the same process, and whether the swap begins in this
-# process; raises where it cannot be served
+# of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
+# swap; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
@@ -22,30 +23,28 @@ class ServedModel(Backend):
     `open`, `close`, `leave`, `drain` and `cancel_pending` are those of the whole service: the server has the default.
     """
 
-    def __init__(self, current: Backend, source: str, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
+    def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
         """Without that of Backend: it has no tokenizer and no tasks of its own."""
-        self.settings, self.metrics, self.tracing = current.settings, current.metrics, current.tracing
+        settings = self.settings = current.settings
+        self.metrics, self.tracing = current.metrics, current.tracing
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
-        self.on_fatal = lambda: None
-        self.name, self.source, self._models, self._make = current.artifact.manifest.name, source, group, make
+        self.name, self._models, self._make = current.artifact.manifest.name, group, make
+        self.source = named_models(settings).get(self.name) or settings.model or str(settings.artifact)
         self.group = group
         group[self.name] = self
         self._point_to(current)
-        self._lock = asyncio.Lock()  # one swap at a time
-        self._swaps: set[asyncio.Task[bool]] = set()
+        self._swapping = asyncio.Lock()
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
-        if (found := self._models.get(name)) is not None:
-            return found
-        if len(self._models) == 1:
-            return self
-        models = ", ".join(self._models)
-        raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
+        if name not in self._models and len(self._models) > 1:
+            models = ", ".join(self._models)
+            raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
+        return self._models.get(name, self)
 
     def admit(self, body_bytes: int) -> Any:
-        """Only refuses: the body may name another model than this one, so `begin` admits. Raises as Backend.admit."""
+        """Only refuses: the body may name another model than this one, so `answering` admits. As Backend.admit."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
         try:
@@ -54,46 +53,41 @@ class ServedModel(Backend):
             if len(self._models) == 1:
                 raise
 
-    def begin(self) -> tuple[Backend, Tasks]:
-        """What a request has until `end`, whatever is swapped meanwhile. Raises as Backend.admit."""
+    @contextmanager
+    def answering(self) -> Iterator[tuple[Backend, Tasks]]:
+        """What a request has until its end, whatever is swapped meanwhile. Raises as Backend.admit."""
         backend = self.current
         tasks = backend.admit(0)
         backend.users += 1
-        return backend, tasks
-
-    @staticmethod
-    def end(backend: Backend) -> None:
-        backend.users -= 1
-        if not backend.users:
-            backend.unused.set()
+        try:
+            yield backend, tasks
+        finally:
+            backend.users -= 1
+            if not backend.users:
+                backend.unused.set()
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
-        Without `leads` it answers in another process already.
-
-        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Raises
-        Invalid where it cannot be served: then nothing has changed.
+        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
+        `leads` it answers in another process already. Raises Invalid where it cannot be served: nothing has changed.
         """
-        swap = asyncio.create_task(self._swap(source or self.source, leads))
-        self._swaps.add(swap)
-        swap.add_done_callback(self._swaps.discard)
-        return await asyncio.shield(swap)  # whoever asked for it may leave
-
-    async def _swap(self, source: str, leads: bool) -> bool:
-        async with self._lock:
+        source = source or self.source
+        async with self._swapping:
             old = self.current
             try:
                 new = await asyncio.to_thread(self._make, self.name, source, old, leads)
                 if new.artifact.digest == old.artifact.digest:
                     return False
-                await self._open(new)
-            except ServiceError:
-                raise
+                try:
+                    await new.open()
+                except BaseException:
+                    await new.close()
+                    raise
             except Exception as error:
-                log.warning("%s is not swapped for %s: %s", self.name, source, error)
-                fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-                raise Invalid(f"{self.name} is not swapped for {source}: {fault}", code="artifact") from error
+                fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
+                log.warning("%s", fault)
+                raise Invalid(fault, code="artifact") from error
             self._point_to(new)
             self.source = source if leads else self.source
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
@@ -103,13 +97,6 @@ class ServedModel(Backend):
             await old.close()
             return True
 
-    async def _open(self, new: Backend) -> None:
-        try:
-            await new.open()
-        except BaseException:
-            await new.close()
-            raise
-
     def _point_to(self, backend: Backend) -> None:
         self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
         backend.on_fatal = lambda: next(iter(self._models.values())).on_fatal()
@@ -118,7 +105,7 @@ class ServedModel(Backend):
     async def reload(self) -> None:
         """Swaps each model whose artifact has changed, or whose line in the file of BERT_MODELS has."""
         try:
-            sources: Mapping[str, str] = named_models(self.settings)
+            sources = named_models(self.settings)
         except SettingsError as error:
             log.error("nothing is swapped: %s", error)
             return
@@ -126,11 +113,9 @@ class ServedModel(Backend):
             log.warning("models are added and removed by a restart: this service has %s", ", ".join(self._models))
         for name, model in self._models.items():
             try:
-                changed = await model.swap(sources.get(name, ""))
-            except Invalid as error:
-                log.error("%s", error.message)
-            else:
-                log.info("%s: %s", name, "swapped" if changed else "unchanged")
+                log.info("%s: %s", name, "swapped" if await model.swap(sources.get(name, "")) else "unchanged")
+            except Invalid:
+                continue  # it is in the log
 
     async def open(self) -> None:
         for model in self._models.values():
@@ -138,10 +123,6 @@ class ServedModel(Backend):
 
     async def close(self) -> None:
         for model in self._models.values():
-            for swap in list(model._swaps):
-                swap.cancel()
-            if model._swaps:
-                await asyncio.wait(model._swaps)
             await model.current.close()
 
     def leave(self) -> None:
@@ -150,9 +131,8 @@ class ServedModel(Backend):
             model.current.leave()
 
     def drain(self) -> None:
-        self.leave()
         for model in self._models.values():
-            model.draining = True
+            model.leaving = model.draining = True
             model.current.drain()
 
     def cancel_pending(self) -> None:
@@ -161,8 +141,7 @@ class ServedModel(Backend):
 
     async def ready(self) -> str:
         """The default is not ready while another model is loading."""
-        default = next(iter(self._models.values()))
-        asked = (self, *self._models.values()) if self is default else (self,)
+        asked = [self, *self._models.values()] if self is next(iter(self._models.values())) else [self]
         first, *others = [await one.current.ready() for one in asked]
         return first or ("loading" if "loading" in others else "")
 
@@ -171,3 +150,10 @@ class ServedModel(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         return await self.current.render_metrics(accept)
+
+
+def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
+    """The default, which is the first."""
+    group: dict[str, ServedModel] = {}
+    served = [ServedModel(one, group, make) for one in backends]
+    return served[0]

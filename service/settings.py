@@ -190,6 +190,11 @@ class Settings(BaseModel):
         return [key.strip() for key in self.api_key.split(",") if key.strip()]
 
     @property
+    def can_swap(self) -> bool:
+        """Whether models have names, under which others can take their places."""
+        return bool(self.models or self.admin_key)
+
+    @property
     def allowed_origins(self) -> list[str]:
         """Of BERT_CORS_ORIGINS."""
         return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
@@ -273,9 +278,8 @@ class Settings(BaseModel):
 def named_models(settings: Settings) -> dict[str, str]:
     """The model of each name in BERT_MODELS; a file is read again. Raises SettingsError."""
     stated = settings.models or ""
-    if not stated or "=" in stated:
-        lines = stated.split()
-    else:
+    lines = stated.split()
+    if lines and "=" not in stated:
         try:
             content = read_file(Path(stated), MAX_KEY_FILE_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:

@@ -92,9 +92,11 @@ class ModelEngine:
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
         device.engines.append(self)
-        provider = self.runner.provider
+        provider, degraded = self.runner.provider, bool(self.degraded)
         if device.serving is None:
-            self._observe_queue(provider)
+            memory = device_memory if self.artifact.manifest.device == "cuda" else None
+            shared = device.batchers
+            self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory, models=shared)
             device.serving = asyncio.create_task(self.batcher.serve())
             device.serving.add_done_callback(self._on_dispatch_loop_done)
         self._checking = asyncio.create_task(self._canary.run())
@@ -133,15 +135,11 @@ class ModelEngine:
         self.batcher.fail_all(reason)
         self.on_fatal()
 
-    def fail_alone(self, reason: str) -> None:
-        """As `fail` where it is the only model; otherwise its own requests get 503, until it is swapped."""
+    def _on_dead(self, reason: str) -> None:
+        """A new process is the cure; but while other models answer, only this one's requests get 503."""
         if len(self.device.engines) == 1:
             self.fail(reason)
-        elif not self.health.fault:
-            self.health.fault = reason
-            log.critical("giving up the model %s: %s", self.artifact.manifest.name, reason)
-            self._checking.cancel()
-            self.batcher.suspend(reason)
+        self.health.wrong = True  # until a canary is right again
 
     async def close(self) -> None:
         """Waits for a run in flight, but not for one that hangs; requests that still wait get 503."""
@@ -223,11 +221,6 @@ class ModelEngine:
             busy=BusyShare(self.runner.concurrency.side_by_side),
         )
 
-    def _observe_queue(self, provider: str) -> None:
-        memory = device_memory if self.artifact.manifest.device == "cuda" else None
-        shared, degraded = self.device.batchers, bool(self.degraded)
-        self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory, models=shared)
-
     def _make_canary(self) -> Canary:
         return Canary(
             batcher=self.batcher,
@@ -236,7 +229,7 @@ class ModelEngine:
             vector=np.array(self.artifact.manifest.canary.cls),
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
-            on_dead=self.fail_alone,
+            on_dead=self._on_dead,
         )
 
     def _after_batch(self, report: BatchReport) -> None:

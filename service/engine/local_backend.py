@@ -10,10 +10,10 @@ from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.device import ArtifactChoice, find_artifact
 from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.models import ServedModel
+from packbert.service.models import serve_models
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.cores import Concurrency
-from packbert.service.settings import Settings, named_models
+from packbert.service.settings import Settings
 
 MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empty queue never refuses by it
 
@@ -49,11 +49,7 @@ class LocalBackend(Backend):
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
         await self._open_tokenizer()
-        try:
-            await self.engine.open()
-        except BaseException:
-            self.tokenizer.close()
-            raise
+        await self.engine.open()
         self.queue = self.engine.batcher
         self.max_guessed_tokens = self.engine.batcher.queue.max_tokens // MAX_GUESS_SHARE
         self._serve_tasks()
@@ -85,25 +81,19 @@ class LocalBackend(Backend):
 
 
 def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backend:
-    """That of a service of these models, the default first; of a ServedModel each, where models can be swapped."""
-    metrics, models = Metrics(), named_models(settings)
-    first, *others = choices
-    backend = LocalBackend(first.artifact, settings, metrics, degraded=first.degraded)
-    if not models and not settings.admin_key:
-        return backend
+    """That of a service of these models, the default first; a ServedModel where they can be swapped."""
+    metrics = Metrics()
+
+    def make(choice: ArtifactChoice, beside: Backend | None) -> LocalBackend:
+        assert beside is None or isinstance(beside, LocalBackend)
+        return LocalBackend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
+
+    def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:  # noqa: ARG001 - no other process
+        return make(find_artifact(settings.of_model(name, source)), beside)
+
+    first = make(choices[0], None)
+    if not settings.can_swap:
+        return first
     threads = settings.threads or available_cores()
-    backend.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
-
-    def make(name: str, source: str, beside: Backend, leads: bool) -> Backend:  # noqa: ARG001 - there is one process
-        assert isinstance(beside, LocalBackend)
-        one = find_artifact(settings.of_model(name, source))
-        return LocalBackend(one.artifact, settings, metrics, degraded=one.degraded, beside=beside)
-
-    group: dict[str, ServedModel] = {}
-    sources = list(models.values()) or [settings.model or str(settings.artifact)]
-    served = ServedModel(backend, sources[0], group, make)
-    for one, source in zip(others, sources[1:], strict=True):
-        ServedModel(
-            LocalBackend(one.artifact, settings, metrics, degraded=one.degraded, beside=backend), source, group, make
-        )
-    return served
+    first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
+    return serve_models([first, *(make(one, first) for one in choices[1:])], make_new)

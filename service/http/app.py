@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -26,7 +26,7 @@ from packbert.service.http.dialects import cohere, infinity, kserve, native, oll
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
-from packbert.service.http.models import ADMIN_PATH, PREFIX, ModelPaths, add_model_routes, choosing
+from packbert.service.http.models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
 from packbert.service.http.openapi import (
     API_KEY,
     OTHER_GROUP,
@@ -134,30 +134,18 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
     public: dict[str, ASGIApp] = {}
     admin: dict[str, ASGIApp] = {}
     for name, model in backend.group.items():
-        app, of_model = _make_app(model, keys, lifespan if not public else None)
-        tasks = task_routes(model)
-        for path, endpoint in of_model.items():
-            endpoints.setdefault(path, endpoint)  # those without a name are the default's
-            if isinstance(model, ServedModel):
-                own = replace(endpoint, spec=choosing(tasks[path], model, by_body=False))
-                endpoints[f"{PREFIX}{name}{path}"] = own
+        app, tasks = _make_app(model, keys, endpoints, lifespan if not public else None), task_routes(model)
+        public[name] = _finish(_take_public_routes(app) if admin_port else app, tasks)
         if admin_port:
-            public[name] = _finish(_take_public_routes(app), tasks)
             admin[name] = _finish(app, {})
-        else:
-            public[name] = _finish(app, tasks)
-    fast = TaskFastPath(_by_path(public), endpoints, metrics)
-    return PortSplit(admin_port, admin=TaskFastPath(_by_path(admin), {}, metrics), public=fast) if admin_port else fast
-
-
-def _by_path(apps: Mapping[str, ASGIApp]) -> ASGIApp:
-    return ModelPaths(apps) if len(apps) > 1 else next(iter(apps.values()))
+    fast = TaskFastPath(by_name(public), endpoints, metrics)
+    return PortSplit(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
 
 
 def _make_app(
-    backend: Backend, keys: ApiKeys, lifespan: Lifespan[FastAPI] | None
-) -> tuple[FastAPI, dict[str, TaskEndpoint]]:
-    """All routes of a model, and the endpoints of its tasks by their paths."""
+    backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint], lifespan: Lifespan[FastAPI] | None
+) -> FastAPI:
+    """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
@@ -172,17 +160,21 @@ def _make_app(
         # the tasks are on the other port
         swagger_ui_parameters={"supportedSubmitMethods": []} if backend.settings.admin_port else None,
     )
-    specs = task_routes(backend)
-    if isinstance(backend, ServedModel):
-        specs = {path: choosing(spec, backend, by_body=path in TASKS) for path, spec in specs.items()}
-    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in specs.items()}
-    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
+    own = {}
+    for path, spec in task_routes(backend).items():
+        chosen = spec
+        if isinstance(backend, ServedModel):
+            chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
+            endpoints[f"{PREFIX}{backend.name}{path}"] = make_endpoint(backend, named, keys)
+        own[path] = make_endpoint(backend, chosen, keys)
+    endpoints |= own | endpoints
+    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
-    _add_openapi_route(app, endpoints)
+    _add_openapi_route(app, own)
     if isinstance(backend, ServedModel):
         add_model_routes(app, backend)
-    return app, endpoints
+    return app
 
 
 class TaskFastPath:

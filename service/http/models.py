@@ -30,36 +30,30 @@ def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
     async def run(_: Tasks, request: Any, *, timeout_seconds: float) -> TaskResult:
         name = getattr(request, "model", None) if by_body else None
         model = served.find(name) if isinstance(name, str) else served
-        backend, tasks = model.begin()
-        try:
+        with model.answering() as (backend, tasks):
             spec.check_head(tasks)
             result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)
-        finally:
-            model.end(backend)
         result.model = backend.artifact.digest
         return result
 
     return replace(spec, run=run, head="")
 
 
-class ModelPaths:
-    """ASGI application of the routes that run no model: of the model that the path names, or of the default."""
+def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
+    """The routes that run no model: of the model that the path names, or of the default, which is the first."""
+    default = next(iter(apps.values()))
+    named = [(f"{PREFIX}{name}", f"{KSERVE}{name}/", app) for name, app in sorted(apps.items(), reverse=True)]
 
-    def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
-        """By the model's name, the default first."""
-        self.default = next(iter(apps.values()))
-        named = sorted(apps.items(), key=lambda one: -len(one[0]))
-        self._named = [(f"{PREFIX}{name}", f"{KSERVE}{name}", app) for name, app in named]
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope.get("path", "")
-        for root, kserve, app in self._named if path.startswith((PREFIX, KSERVE)) else ():
+        for root, kserve, app in named if path.startswith((PREFIX, KSERVE)) else ():
             if path.startswith(f"{root}/"):
                 scope["path"], scope["root_path"] = path[len(root) :], root
+            if path.startswith(f"{root}/") or f"{path}/".startswith(kserve):
                 return app(scope, receive, send)
-            if path == kserve or path.startswith(f"{kserve}/"):
-                return app(scope, receive, send)
-        return self.default(scope, receive, send)
+        return default(scope, receive, send)
+
+    return call
 
 
 class SwapRequest(Body):

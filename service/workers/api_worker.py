@@ -16,9 +16,9 @@ from packbert.service.backend import Backend
 from packbert.service.engine.device import find_artifact
 from packbert.service.errors import DeviceError, Unavailable
 from packbert.service.http.server import build, run
-from packbert.service.models import ServedModel
+from packbert.service.models import serve_models
 from packbert.service.observability import CONTENT_TYPE, Metrics, aggregate, register_state, render
-from packbert.service.settings import Settings, named_models
+from packbert.service.settings import Settings
 from packbert.service.workers import messages
 from packbert.service.workers.child import WorkerSpec, metrics_dir, run_child, send_heartbeats, worker_pids
 from packbert.service.workers.engine_client import EngineClient
@@ -54,9 +54,9 @@ class RemoteBackend(Backend):
             grace_seconds=settings.run_timeout_seconds,
             on_other_artifact=self._restart_for_artifact,
         )
-        if spec.models:
+        if settings.can_swap:
             name, folder = artifact.manifest.name, str(artifact.folder.parent)
-            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, leads)
+            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), leads)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -126,34 +126,28 @@ class RemoteBackend(Backend):
 
 def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -> int:
     metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
-    first, *others = artifacts
-    backend = RemoteBackend(spec, settings, first, metrics)
-    listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
-    served = serve_models(spec, backend, others) if spec.models else backend
-    return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])
+    following: set[asyncio.Task[bool]] = set()
 
-
-def serve_models(spec: WorkerSpec, first: RemoteBackend, others: Sequence[Artifact]) -> ServedModel:
-    group: dict[str, ServedModel] = {}
-    settings, metrics = first.settings, first.metrics
-
-    def join(backend: RemoteBackend) -> RemoteBackend:
+    def make(artifact: Artifact, **how: Any) -> RemoteBackend:
         def follow(folder: str) -> None:
-            following.append(asyncio.create_task(group[backend.artifact.manifest.name].swap(folder, leads=False)))
+            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(folder, leads=False)))
+            task.add_done_callback(following.discard)
 
-        following: list[asyncio.Task[bool]] = []
+        backend = RemoteBackend(spec, settings, artifact, metrics, **how)
         backend.queue.on_taken_over = follow
         return backend
 
-    def make(name: str, source: str, beside: Backend, leads: bool) -> Backend:
+    def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:
         artifact = find_artifact(settings.of_model(name, source)).artifact
-        return join(RemoteBackend(spec, settings, artifact, metrics, beside=beside, replaces=True, leads=leads))
+        return make(artifact, beside=beside, replaces=True, leads=leads)
 
-    backends = [first, *(RemoteBackend(spec, settings, one, metrics, beside=first) for one in others)]
-    for backend in backends:
-        name = backend.artifact.manifest.name
-        ServedModel(join(backend), named_models(settings).get(name) or str(backend.artifact.folder.parent), group, make)
-    return next(iter(group.values()))
+    first = make(artifacts[0])
+    served: Backend = first
+    if settings.can_swap:
+        default = serve_models([first, *(make(one, beside=first) for one in artifacts[1:])], make_new)
+        served = default
+    listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
+    return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])
 
 
 if __name__ == "__main__":

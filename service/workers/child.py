@@ -29,13 +29,12 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # engine, api-0, api-1, ...
     folder: str  # private to this service: the engine's socket and the metrics of all workers
-    artifact: str  # its folder
+    models: dict[str, str]  # the folder of each name's artifact, the default first
     device: str  # selects the artifact in the folder
     degraded: str  # why the CPU is used although there is an artifact for CUDA
     listener: int  # file descriptor of the socket to accept connections on
     lifeline: int  # file descriptor of a pipe that is closed when the supervisor ends
     heartbeat: int  # file descriptor of the write end of the heartbeat pipe
-    models: dict[str, str] = {}  # the folder of each name's artifact, the default first; none where there is one model
     admin_listener: int | None = None  # as `listener`, for BERT_ADMIN_PORT; None without one, and for the engine
 
     @property
@@ -48,20 +47,19 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def argument(self) -> str:
         return msgspec.json.encode(self).decode()
 
-    def artifacts(self, settings: Settings) -> list[Artifact]:
-        """One for each model, as they are since the last swap; the default first."""
-        if not self.models:
-            return [read_artifact(Path(self.artifact), self.device).served_as(settings.served_model_name)]
-        swapped = Path(self.folder, SWAPPED)
-        models = self.models | (msgspec.json.decode(swapped.read_bytes()) if swapped.exists() else {})
+    def artifacts(self) -> list[Artifact]:
+        """One for each model, the default first, as they are since the last swap."""
+        models = self.models | self._swapped()
         return [read_artifact(Path(folder), self.device).served_as(name) for name, folder in models.items()]
 
     def remember(self, name: str, folder: str) -> None:
         """The artifact that answers for a name, for workers that start later. Only the engine writes it."""
-        swapped = Path(self.folder, SWAPPED)
-        known = msgspec.json.decode(swapped.read_bytes()) if swapped.exists() else {}
-        (new := swapped.with_suffix(".new")).write_bytes(msgspec.json.encode(known | {name: folder}))
-        new.rename(swapped)
+        (new := Path(self.folder, SWAPPED + ".new")).write_bytes(msgspec.json.encode(self._swapped() | {name: folder}))
+        new.rename(Path(self.folder, SWAPPED))
+
+    def _swapped(self) -> dict[str, str]:
+        file = Path(self.folder, SWAPPED)
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
 
     @property
     def socket(self) -> Path:
@@ -88,7 +86,7 @@ def run_child(work: Callable[[WorkerSpec, Settings, list[Artifact]], int]) -> No
     settings = Settings.from_environment()
     configure_logging(settings, process=spec.name)
     _write_pid(Path(spec.folder), spec.name)
-    code = work(spec, settings, spec.artifacts(settings))
+    code = work(spec, settings, spec.artifacts())
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

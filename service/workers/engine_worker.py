@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir,
 from packbert.service.workers.messages import MessageWriter, decode_sequences, encode_rows
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
+FOLLOW_SECONDS = 30.0  # for the other API workers to end with the artifact before
 FLUSH_SECONDS = 1.0  # for the last results, when the engine ends
 log = logging.getLogger("service")
 
@@ -37,6 +39,7 @@ class ApiConnection:
 
     engine: ModelEngine
     writer: MessageWriter
+    process: int = 0  # of the API worker
     _requests: dict[int, Request] = field(default_factory=dict)  # admitted and not answered
 
     def __repr__(self) -> str:
@@ -138,13 +141,12 @@ KEEP_SOCKET_FILE: Mapping[str, Any] = {"cleanup_socket": False} if sys.version_i
 class EngineWorker:
     """Accepts connections of API workers; `run` returns after a signal or a failure."""
 
-    engine: ModelEngine
+    engines: list[ModelEngine]  # the last one of a name answers for it
     heartbeat: int  # write end of the pipe
-    make: Callable[[messages.Hello], ModelEngine] | None = None  # where there may be several models
-    current: dict[str, ModelEngine] = field(default_factory=dict)  # what answers for each name
+    make: Callable[[messages.Hello], ModelEngine] | None = None  # where models can be swapped
     on_taken_over: Callable[[messages.Hello], None] = lambda hello: None
-    _beside: list[ModelEngine] = field(default_factory=list)  # open, for requests that began before a swap
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _left: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended
     _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
     _heartbeats: "asyncio.Task[None] | None" = None
@@ -153,7 +155,7 @@ class EngineWorker:
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        for engine in self._engines:
+        for engine in self.engines:
             engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
@@ -164,7 +166,7 @@ class EngineWorker:
         await self._end.wait()
         server.close()
         loading.cancel()
-        for engine in self._engines:
+        for engine in self.engines:
             await engine.close()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         if self._heartbeats is not None:
@@ -173,7 +175,7 @@ class EngineWorker:
 
     async def _load(self) -> None:
         try:
-            for engine in self._engines:
+            for engine in self.engines:
                 await engine.open()
         except Exception:
             log.exception("the model cannot be loaded")
@@ -186,10 +188,12 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ApiConnection(self.engine, MessageWriter(writer))
-        self._connections.add(connection)
+        connection = ApiConnection(self.engines[0], MessageWriter(writer))
         try:
-            connection.engine = await self._engine_for(await messages.read_hello(reader))
+            hello = await messages.read_hello(reader)
+            connection.process = hello.process
+            connection.engine = await self._engine_for(hello)
+            self._connections.add(connection)
             await connection.serve(reader)
         except (DeviceError, ManifestError) as error:
             connection.writer.send(messages.Hello(messages.VERSION, "", fault=str(error)))
@@ -200,19 +204,19 @@ class EngineWorker:
             log.error("dropping a connection that sent %s", error)
         finally:
             self._connections.discard(connection)
+            self._left.set()
             writer.close()
             await self._close_unused()
 
-    @property
-    def _engines(self) -> list[ModelEngine]:
-        return [*(self.current.values() or (self.engine,)), *self._beside]
-
     async def _engine_for(self, hello: messages.Hello) -> ModelEngine:
-        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError."""
+        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError.
+
+        Where it takes over, the other API workers follow first.
+        """
         if self.make is None:
-            return self.engine
+            return self.engines[0]
         async with self._opening:
-            named = [one for one in self._engines if one.artifact.manifest.name == hello.name]
+            named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
             engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
             if engine is None:
                 engine = self.make(hello)
@@ -220,23 +224,29 @@ class EngineWorker:
                 try:
                     await engine.open()
                 except Exception as error:
-                    await engine.close()
                     raise DeviceError(f"{type(error).__name__}: {error}") from error
-                self._beside.append(engine)
-            if hello.takes_over and (before := self.current[hello.name]) is not engine:
-                self._beside = [one for one in (*self._beside, before) if one is not engine]
-                self.current[hello.name] = engine
-                self.on_taken_over(hello)
-                for connection in self._connections:
-                    if connection.engine in named:
-                        connection.writer.send(messages.TakenOver(hello.folder))
-            return engine
+                self.engines.insert(0, engine)
+            if not hello.takes_over or named[-1] is engine:
+                return engine
+            self.engines.remove(engine)
+            self.engines.append(engine)
+            self.on_taken_over(hello)
+        others = [one for one in self._connections if one.engine in named and one.process != hello.process]
+        for connection in others:
+            connection.writer.send(messages.TakenOver(hello.folder))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                while not self._connections.isdisjoint(others):
+                    self._left.clear()
+                    await self._left.wait()
+        return engine
 
     async def _close_unused(self) -> None:
         """The engines that no longer answer for a name, when the last API worker has left them."""
-        used = [connection.engine for connection in self._connections]
-        for engine in [one for one in self._beside if one not in used]:
-            self._beside.remove(engine)
+        last = {one.artifact.manifest.name: one for one in self.engines}
+        used = [*last.values(), *(connection.engine for connection in self._connections)]
+        for engine in [one for one in self.engines if one not in used]:
+            self.engines.remove(engine)
             await engine.close()
 
 
@@ -260,11 +270,9 @@ def work(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) ->
     def make_new(hello: messages.Hello) -> ModelEngine:
         return make(read_artifact(Path(hello.folder), spec.device).served_as(hello.name))
 
-    engine, *others = map(make, artifacts)
-    worker = EngineWorker(engine, spec.heartbeat)
-    if spec.models:
+    worker = EngineWorker([make(one) for one in artifacts], spec.heartbeat)
+    if settings.can_swap:
         worker.make, worker.on_taken_over = make_new, lambda hello: spec.remember(hello.name, hello.folder)
-        worker.current = {one.artifact.manifest.name: one for one in (engine, *others)}
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
     code = runner.run(worker.run(socket.socket(fileno=spec.listener)))

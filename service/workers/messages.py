@@ -45,6 +45,7 @@ class Hello(Message, frozen=True):
     artifact: str  # digest of the artifact that the sender has opened
     name: str = ""  # of the model, where there may be several: the connection is for this one's requests
     folder: str = ""  # of the artifact
+    process: int = 0  # of the sender
     takes_over: bool = False  # it answers for its name from now on
     fault: str = ""  # why the engine cannot serve it: the connection ends
 

@@ -97,6 +97,7 @@ class Supervisor:
     apis: list[Child]
     listeners: list[socket.socket]
     stop_seconds: float  # in which an API worker lingers and drains
+    can_swap: bool = False
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _code: int = 0
 
@@ -105,7 +106,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        if self.engine.spec.models:  # one API worker reads the file of models, and the engine tells the others
+        if self.can_swap:  # one API worker reads the file of models, and the engine tells the others
             loop.add_signal_handler(signal.SIGHUP, self.apis[0].send_signal, signal.SIGHUP)
         tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
         await self._stopping.wait()
@@ -170,8 +171,6 @@ def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: st
     except ListenError as error:
         log.error("%s", error)
         return 1
-    artifact, can_swap = artifacts[0], settings.models or settings.admin_key
-    models = {one.manifest.name: str(one.folder.parent) for one in artifacts} if can_swap else {}
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(private_folder())
@@ -189,10 +188,9 @@ def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: st
             spec = WorkerSpec(
                 name=name,
                 folder=str(folder),
-                artifact=str(artifact.folder.parent),
-                device=artifact.manifest.device,
+                models={one.manifest.name: str(one.folder.parent) for one in artifacts},
+                device=artifacts[0].manifest.device,
                 degraded=degraded,
-                models=models,
                 **descriptors,
             )
             return Child(f"{__package__}.{module}", spec, read_end, Backoff(delay))
@@ -205,7 +203,8 @@ def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: st
         port = listeners[0].getsockname()[1]
         log.info("starting %d API workers for port %d and an engine worker", len(apis), port)
         stop_seconds = settings.linger_seconds + settings.drain_seconds
-        code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
+        sockets = [*listeners, *admin_listeners]
+        code = asyncio.run(Supervisor(engine, apis, sockets, stop_seconds, settings.can_swap).run())
     os.close(lifeline_write_end)
     return code
 
