@@ -1,5 +1,7 @@
 """Several models in one service: by the body, by the path, by KServe's path; and the swap of one of them."""
 
+import json
+import os
 import shutil
 import signal
 import threading
@@ -193,7 +195,45 @@ def test_every_answer_under_swaps_is_wholly_one_models(
             thread.join()
     assert faults == []
     assert seen == {*NAMES}
+    for _ in range(8):  # over new connections, so that any API process answers: all have followed
+        answer = httpx.post(f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
+        assert answer.json() == alone["second"]
     assert embed(service, "/embed") == alone["first"]
+
+
+def children(process: int) -> dict[str, int]:
+    """The worker processes by their names."""
+    found = {}
+    for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if word.startswith(b'{"name"'):
+                found[json.loads(word)["name"]] = int(pid)
+    return found
+
+
+def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
+    folders: dict[str, Path], alone: dict[str, Any]
+) -> None:
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "1"}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        body = {"model": "one", "source": str(folders["second"])}
+        assert client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
+        for name in ("api-0", "engine"):
+            worker = children(process.process.pid)[name]
+            os.kill(worker, signal.SIGKILL)
+            while Path(f"/proc/{worker}").exists():
+                pass
+            while not is_ready(process.url):
+                pass
+            answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
+            assert answer.json() == alone["second"]
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", timeout=REPLY_SECONDS).status_code == 200
+    except httpx.TransportError:  # of a process that has just ended
+        return False
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
