@@ -16,8 +16,8 @@ from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence
 class TwoModels:
     """The batchers of two models on one device."""
 
-    def __init__(self, time: FakeTime, queue: RequestQueue, cost: ModelCost, **runner: float) -> None:
-        self.runners = FakeRunner(held=True), FakeRunner(held=True, **runner)
+    def __init__(self, time: FakeTime, queue: RequestQueue, cost: ModelCost, *, seconds_per_token: float = 0.0) -> None:
+        self.runners = FakeRunner(held=True), FakeRunner(held=True, seconds_per_token=seconds_per_token)
         watchdog = Watchdog(time.clock)
         self.first, self.second = (
             Batcher(run=runner.run, queue=queue, clock=time.clock, watchdog=watchdog, model=model)
