@@ -1,6 +1,7 @@
 """The models of a service by name: the backend that answers for each name, and its swap for another one."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,8 @@ class ServedModel(Backend):
             if old.users:
                 await old.unused.wait()
             await old.close()
+            del old
+            gc.collect()  # it is part of cycles; what there was at the start is frozen, so this takes no time
             return True
 
     def _point_to(self, backend: Backend) -> None:

@@ -21,7 +21,7 @@ from packbert.service.tasks.inputs import Body
 
 PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
 ADMIN_PATH = "/admin/models"
-MAX_ADMIN_BYTES = 2**14
+MAX_ADMIN_BYTES = 2**12
 
 
 def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
