@@ -5,14 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from packbert.service.address import ListenError, bind_address, check_address
 from packbert.service.artifact import ManifestError
-from packbert.service.engine.device import ArtifactChoice, export_device, select_artifact
+from packbert.service.engine.device import ArtifactChoice, find_artifact
 from packbert.service.errors import DeviceError
 from packbert.service.flags import in_flags, variables_of
 from packbert.service.logs import configure_logging
@@ -20,7 +19,7 @@ from packbert.service.model_cache import Cache, ModelError
 from packbert.service.observability.start import check_packages
 from packbert.service.prepare import prepare_model
 from packbert.service.preparing import answer_probes
-from packbert.service.settings import Settings, SettingsError, set_variables
+from packbert.service.settings import Settings, SettingsError, named_models, set_variables
 from packbert.service.tasks.defaults import describe_defaults
 
 
@@ -43,9 +42,10 @@ def main(words: Sequence[str] = ()) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
-        choice = _select(settings)
-        choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
-        defaults = describe_defaults(choice.artifact.manifest, settings)
+        one_each = [settings.of_model(*named) for named in named_models(settings).items()] or [settings]
+        choices = [find_artifact(one, _prepare) for one in one_each]
+        if len({one.artifact.manifest.device for one in choices}) > 1:
+            raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)
         return 2
@@ -55,10 +55,11 @@ def main(words: Sequence[str] = ()) -> int:
     except Stopped as stopped:
         print("packbert serve: stopped before the model was exported; nothing half is left", file=sys.stderr)
         return stopped.code
-    logging.getLogger("service").info(defaults)
-    _warn_of_device(choice)
+    for choice in choices:
+        logging.getLogger("service").info(describe_defaults(choice.artifact.manifest, settings))
+        _warn_of_device(choice)
     try:
-        return (_supervise if settings.api_processes else _serve)(settings, choice)
+        return (_supervise if settings.api_processes else _serve)(settings, choices)
     except (ManifestError, ListenError) as error:
         _report(error, given)
         return 1 if isinstance(error, ListenError) else 2
@@ -74,25 +75,12 @@ def _warn_of_device(choice: ArtifactChoice) -> None:
         logging.getLogger("service").warning(fault, choice.degraded)
 
 
-def _select(settings: Settings) -> ArtifactChoice:
-    """Of BERT_ARTIFACT, or of the artifact of BERT_MODEL. Raises what `select_artifact` and `_prepare` do."""
-    if settings.artifact is not None:
-        return select_artifact(settings.artifact, settings.device)
-    folder, cache = _prepare(settings)
-    try:
-        return select_artifact(folder, settings.device)
-    except ManifestError as error:
-        if cache.folder not in folder.parents:
-            raise
-        raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
-
-
-def _prepare(settings: Settings) -> tuple[Path, Cache]:
+def _prepare(settings: Settings, device: str) -> tuple[Path, Cache]:
     """As `prepare_model`; a signal raises Stopped."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with answer_probes(settings):
-            return prepare_model(settings, export_device(settings.device))
+            return prepare_model(settings, device)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -102,24 +90,22 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - t
     raise Stopped(number)
 
 
-def _serve(settings: Settings, choice: ArtifactChoice) -> int:
-    """HTTP and the model in this process."""
-    from packbert.service.engine.local_backend import LocalBackend
+def _serve(settings: Settings, choices: Sequence[ArtifactChoice]) -> int:
+    """HTTP and the models in this process."""
+    from packbert.service.engine.local_backend import make_backend
     from packbert.service.http.server import build, run
-    from packbert.service.observability import Metrics
 
     sockets = bind_address(settings.host, settings.port, "BERT_PORT")
     if settings.admin_port:
         sockets += bind_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
-    server = build(settings, LocalBackend(choice.artifact, settings, Metrics(), degraded=choice.degraded))
-    return run(server, sockets)
+    return run(build(settings, make_backend(settings, choices)), sockets)
 
 
-def _supervise(settings: Settings, choice: ArtifactChoice) -> int:
+def _supervise(settings: Settings, choices: Sequence[ArtifactChoice]) -> int:
     """HTTP and the model in processes that this one starts: it imports neither ONNX Runtime nor FastAPI."""
     from packbert.service.workers.supervisor import supervise
 
-    return supervise(settings, choice.artifact, degraded=choice.degraded)
+    return supervise(settings, [one.artifact for one in choices], degraded=choices[0].degraded)
 
 
 def run_bulk(words: Sequence[str]) -> NoReturn:

@@ -6,8 +6,8 @@ A backend owns the tokenizer and the tasks. Its queue is the batcher of an engin
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.errors import LOADING, SHUTTING_DOWN, Unavailable
@@ -20,6 +20,9 @@ from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults, root_task
 from packbert.service.tokenization.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from packbert.service.observability.spans import Tracing
+
 BYTES_PER_TOKEN = 4  # of English text in JSON, a little low: only a nearly full queue refuses by this guess
 
 
@@ -31,14 +34,26 @@ class Backend(ABC):
     queue: InferenceQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 
-    def __init__(self, artifact: Artifact, settings: Settings, metrics: Metrics, *, degraded: str = "") -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        degraded: str = "",
+        beside: "Backend | None" = None,
+    ) -> None:
+        """`beside`: a backend of the same process, whose tracing this one shares."""
         self.artifact, self.settings, self.metrics = artifact, settings, metrics
         self.degraded = degraded  # why the CPU is used although there is an artifact for CUDA
-        self.tracing = start_tracing(settings)
+        self.tracing: Tracing | None = beside.tracing if beside else start_tracing(settings)
         self.tokenizer = Tokenizer(artifact, settings.max_characters, metrics.tokenizing)
         self.leaving = False  # /ready is 503, so that load balancers send no more requests
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
+        self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
+        self.users, self.unused = 0, asyncio.Event()  # requests that a ServedModel counts; set when the last has ended
+        self._tokenizes = False
         self._tasks: Tasks | None = None
 
     def admit(self, body_bytes: int) -> Tasks:
@@ -52,6 +67,11 @@ class Backend(ABC):
             raise Unavailable(LOADING, code="loading", retry_after=2)
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
+
+    @property
+    def others(self) -> list[Artifact]:
+        """The artifacts of the service's other models."""
+        return [one.artifact for name, one in self.group.items() if name != self.artifact.manifest.name]
 
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""
@@ -89,6 +109,7 @@ class Backend(ABC):
 
     async def _open_tokenizer(self) -> None:
         await asyncio.to_thread(self.tokenizer.open)
+        self._tokenizes = True
 
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""
@@ -111,5 +132,5 @@ class Backend(ABC):
         )
 
     def _close_tokenizer(self) -> None:
-        if self._tasks is not None:
+        if self._tokenizes:
             self.tokenizer.close()

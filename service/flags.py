@@ -8,14 +8,14 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from packbert.parser import Parser
-from packbert.service.settings import GONE, PREFIX, Settings, kind_of
+from packbert.service.settings import GONE, KEYS, MODEL_NAME, PREFIX, Settings, kind_of
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": (
-        *("model", "artifact", "precision", "cache", "device", "served_model_name"),
+        *("model", "models", "artifact", "precision", "cache", "device", "served_model_name"),
         *("pooling", "normalize", "rerank", "root_task", "truncate", "special_tokens"),
     ),
-    "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "cors_origins", "page"),),
+    "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "admin_key", "cors_origins", "page"),),
     "limits": (
         *("max_waiting_tokens", "max_wait_seconds", "max_inputs", "max_characters", "max_body_bytes"),
         *("max_connections", "client_timeout_seconds", "timeout_ms"),
@@ -24,9 +24,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "speed": ("api_processes", "threads", "token_budget", "share_weights"),
     "logs": ("log_format", "access_log", "log_level"),
 }
-WITHOUT_FLAG = ("api_key",)  # all users of the machine can read a command line
+WITHOUT_FLAG = KEYS  # all users of the machine can read a command line
 METAVARS = {
     "model": "MODEL",
+    "models": "NAMES",
     "artifact": "FOLDER",
     "cache": "FOLDER",
     "served_model_name": "NAME",
@@ -41,8 +42,8 @@ ABOUT = (
     "an artifact; a checkpoint is exported at its first start."
 )
 NOTE = (
-    "Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS. BERT_API_KEY has no "
-    "flag, because all users of a machine can read a command line."
+    "Each flag sets the environment variable of the same name: --max-inputs is BERT_MAX_INPUTS. BERT_API_KEY and "
+    "BERT_ADMIN_KEY have no flag, because all users of a machine can read a command line."
 )
 EXAMPLES = (
     "packbert serve google-bert/bert-base-chinese --precision auto",
@@ -54,9 +55,14 @@ def variables_of(words: Sequence[str]) -> dict[str, str]:
     """The BERT_* variables that the flags in `words` set. An unknown flag ends the process with exit code 2."""
     parser = _parser()
     given = parser.read(words)
-    if given.MODEL is not None and given.model is not None:
+    if given.MODEL and (given.model is not None or given.models is not None):
         parser.error("MODEL and --model name two models: leave one out")
-    given.model = given.MODEL or given.model
+    if named := [one for one in given.MODEL if MODEL_NAME.fullmatch(one.partition("=")[0]) and "=" in one]:
+        given.models = " ".join(named)
+    if unnamed := [one for one in given.MODEL if one not in named]:
+        if given.MODEL[1:]:
+            parser.error(f"there is no place for the argument {unnamed[-1]}: several models are NAME=MODEL each")
+        given.model = unnamed[0]
     del given.MODEL
     return {PREFIX + name.upper(): value for name, value in vars(given).items() if value is not None}
 
@@ -76,7 +82,7 @@ def flag_of(name: str) -> str:
 
 def _parser() -> Parser:
     parser = Parser("packbert serve", "MODEL [FLAGS]", ABOUT, EXAMPLES, NOTE)
-    parser.add("model", "MODEL", nargs="?", help="as --model")
+    parser.add("model", "MODEL", nargs="*", help="as --model; NAME=MODEL, once or several times, as --models")
     for gone in GONE:  # its variable is refused with what became of it
         parser.add("gone", flag_of(gone.removeprefix(PREFIX).lower()), nargs="?", const="true", help=argparse.SUPPRESS)
     for title, names in GROUPS.items():

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from packbert.model_export.artifact.manifest import read_file
 
 PREFIX = "BERT_"
+KEYS = ("api_key", "admin_key")  # they may be empty
 ALIASES = ("artifact",)  # second names, which no table lists
 GONE = {  # setting -> what became of it
     "BERT_COMPRESS_BYTES": "responses of tasks are not compressed: let a proxy in front do it",
@@ -48,6 +49,11 @@ class Settings(BaseModel):
         None,
         description="what to serve: a hub id (ORG/NAME or ORG/NAME@REVISION), a checkpoint's folder or an artifact "
         "(which BERT_ARTIFACT names too); the first start downloads and exports it; required",
+    )
+    models: str | None = Field(
+        None,
+        description="several models, as NAME=MODEL NAME2=MODEL2, or a file with one NAME=MODEL a line; the first is "
+        "the default",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
         "fp32",
@@ -140,6 +146,9 @@ class Settings(BaseModel):
     api_key_file: Path | None = Field(
         None, description="file of more keys, one a line; it is read again within a second after it changes"
     )
+    admin_key: str = Field(
+        "", description="if set, POST /admin/models swaps a model for a request with `Authorization: Bearer KEY`"
+    )
     cors_origins: str = Field(
         "", description="origins whose pages may call the service, separated by commas; `*`: all; empty: none"
     )
@@ -181,6 +190,11 @@ class Settings(BaseModel):
         return [key.strip() for key in self.api_key.split(",") if key.strip()]
 
     @property
+    def can_swap(self) -> bool:
+        """Whether models have names, under which others can take their places."""
+        return bool(self.models or self.admin_key)
+
+    @property
     def allowed_origins(self) -> list[str]:
         """Of BERT_CORS_ORIGINS."""
         return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
@@ -198,7 +212,7 @@ class Settings(BaseModel):
             hint = links if any(LINK.search(name) for name in unknown) else ""
             named = ", ".join(name + _nearest(name, known) for name in unknown)
             raise SettingsError(f"unknown setting {named}{hint}; known are {', '.join(sorted(known))}")
-        if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] != "api_key"):
+        if empty := sorted(name for name, value in mine.items() if not value.strip() and known[name] not in KEYS):
             raise SettingsError("; ".join(f"{name}: it is empty; leave it out for its default" for name in empty))
         try:
             settings = cls.model_validate({known[name]: value for name, value in mine.items()})
@@ -213,16 +227,7 @@ class Settings(BaseModel):
 
     def _check_together(self) -> None:
         self._check_model()
-        if self.api_key != self.api_key.strip() or not self.api_key.isprintable():
-            fault = "white space at an end, or a control character (a file's last newline?)"
-            raise SettingsError(f"BERT_API_KEY: {fault}: no client can send such a key")
-        if self.api_key and not self.api_keys:
-            raise SettingsError("BERT_API_KEY: it has commas and no key")
-        if self.api_key_file is not None:
-            try:
-                read_key_file(self.api_key_file)
-            except (OSError, SettingsError) as error:
-                raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+        self._check_keys()
         if self.served_model_name is not None and not MODEL_NAME.fullmatch(self.served_model_name):
             fault = "no name that fits into a path: write letters, digits and . _ : @ - /, a letter or digit first"
             raise SettingsError(f"BERT_SERVED_MODEL_NAME: {self.served_model_name[:MAX_SHOWN]!r} is {fault}")
@@ -234,20 +239,67 @@ class Settings(BaseModel):
         if self.token_budget > self.max_waiting_tokens:
             raise SettingsError("BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET: a full batch could never form")
 
+    def _check_keys(self) -> None:
+        for name in KEYS:
+            key = getattr(self, name)
+            if key != key.strip() or not key.isprintable():
+                fault = "white space at an end, or a control character (a file's last newline?)"
+                raise SettingsError(f"{PREFIX}{name.upper()}: {fault}: no client can send such a key")
+        if self.api_key and not self.api_keys:
+            raise SettingsError("BERT_API_KEY: it has commas and no key")
+        if self.api_key_file is not None:
+            try:
+                read_key_file(self.api_key_file)
+            except (OSError, SettingsError) as error:
+                raise SettingsError(f"BERT_API_KEY_FILE: {error}") from None
+
     def _check_model(self) -> None:
-        if self.artifact is None and self.model is None:
+        named = [PREFIX + name.upper() for name in ("model", "models", "artifact") if getattr(self, name) is not None]
+        if not named:
             raise SettingsError(
                 "no model is named: name it on the command line or in BERT_MODEL: a hub id such as "
                 "google-bert/bert-base-uncased, a checkpoint's folder or an artifact"
             )
-        if self.artifact is not None and self.model is not None:
-            raise SettingsError(
-                "BERT_MODEL and BERT_ARTIFACT are both set: leave one out; BERT_MODEL also takes an artifact's folder"
-            )
+        if len(named) > 1:
+            also = "" if "BERT_MODELS" in named else "; BERT_MODEL also takes an artifact's folder"
+            raise SettingsError(f"{' and '.join(named)} are both set: leave one out{also}")
         if self.artifact is not None and "precision" in self.model_fields_set:
             raise SettingsError(
                 "BERT_PRECISION is for BERT_MODEL: an artifact has its own; leave it out, or set BERT_MODEL"
             )
+        if named_models(self) and self.served_model_name is not None:
+            raise SettingsError("BERT_SERVED_MODEL_NAME is for one model: BERT_MODELS names each; leave it out")
+
+    def of_model(self, name: str, source: str) -> "Settings":
+        """Those of a service with one model alone, a hub id or a folder, which has this name."""
+        return self.model_copy(update={"models": None, "artifact": None, "model": source, "served_model_name": name})
+
+
+def named_models(settings: Settings) -> dict[str, str]:
+    """The model of each name in BERT_MODELS; a file is read again. Raises SettingsError."""
+    stated = settings.models or ""
+    lines = stated.split()
+    if lines and "=" not in stated:
+        try:
+            content = read_file(Path(stated), MAX_KEY_FILE_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"BERT_MODELS: {stated} is neither NAME=MODEL nor a file of such lines: {error}"
+            ) from None
+        lines = [line.strip() for line in content.splitlines() if line.strip() and not line.startswith("#")]
+    models: dict[str, str] = {}
+    for line in lines:
+        name, _, model = line.partition("=")
+        if not MODEL_NAME.fullmatch(name) or not model:
+            raise SettingsError(
+                f"BERT_MODELS: {line[:MAX_SHOWN]!r} is not NAME=MODEL with a name that fits into a path"
+            )
+        if name in models:
+            raise SettingsError(f"BERT_MODELS: {name} is named twice")
+        models[name] = model
+    if stated and not models:
+        raise SettingsError(f"BERT_MODELS: {stated[:MAX_SHOWN]} names no model: write NAME=MODEL, one a line")
+    return models
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:

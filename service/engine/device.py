@@ -5,12 +5,17 @@ Does not import ONNX Runtime: the supervisor of several processes selects an art
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packbert.model_export.artifact.cpu import BF16, why_bf16_unavailable
-from packbert.service.artifact import Artifact, available, open_artifact
+from packbert.service.artifact import Artifact, ManifestError, available, open_artifact
 from packbert.service.errors import DeviceError
+from packbert.service.model_cache import Cache
+from packbert.service.prepare import prepare_model
+from packbert.service.settings import Settings
+from packbert.service.tasks.defaults import describe_defaults
 
 CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why_cuda_unavailable())"
 TRIAL = f"from {__package__}.trial import main; main()"
@@ -22,6 +27,24 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either ther
 class ArtifactChoice:
     artifact: Artifact
     degraded: str = ""  # why the CPU is used although the folder has an artifact for CUDA
+
+
+def find_artifact(settings: Settings, prepare: Callable[..., tuple[Path, Cache]] = prepare_model) -> ArtifactChoice:
+    """Of BERT_ARTIFACT, or of what `prepare` makes of BERT_MODEL. Raises what `select_artifact` and `prepare` do,
+    and SettingsError where a setting does not fit the model."""
+    if settings.artifact is not None:
+        choice = select_artifact(settings.artifact, settings.device)
+    else:
+        folder, cache = prepare(settings, export_device(settings.device))
+        try:
+            choice = select_artifact(folder, settings.device)
+        except ManifestError as error:
+            if cache.folder not in folder.parents:
+                raise
+            raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
+    choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
+    describe_defaults(choice.artifact.manifest, settings)
+    return choice
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from packbert.service.observability import Metrics
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 from packbert.service.scheduling.queue import RequestQueue
+from packbert.service.scheduling.request import ModelCost
 from packbert.service.scheduling.watchdog import BatchReport, BusyShare, Watchdog
 from packbert.service.settings import Settings
 
@@ -32,6 +33,24 @@ CLOSE_GRACE_SECONDS = 5.0  # for a run that is in flight when the engine closes
 PER_CORE_PRECISIONS = ("int8",)  # cheap products, for which synchronizing threads costs more than it does in fp32
 MAX_COPIED_BYTES = 2**27  # of weights: up to here another copy is cheap, and fp32 batches run on one core each too
 log = logging.getLogger("service")
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """What the engines of a process share: a queue, and a loop that runs their batches; the first one makes both."""
+
+    concurrency: Concurrency | None = None  # None: as it suits the first model
+    engines: "list[ModelEngine]" = field(default_factory=list)  # with a batcher, and not closed
+    batchers: dict[str, Batcher] = field(default_factory=dict)  # the newest of each model's name
+    first: Batcher | None = None  # whose rate at the start is the unit of the queue
+    tokens_per_second: float = 0.0  # that rate
+    # by a model's sizes, which decide how fast it is: measured beside one that answers, both seem slower
+    calibrations: dict[tuple[object, ...], Calibration] = field(default_factory=dict)
+    serving: "asyncio.Task[None] | None" = None
+
+    def fail(self, reason: str) -> None:
+        for engine in self.engines:
+            engine.fail(reason)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,13 +65,14 @@ class ModelEngine:
     make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner
     tracing: "Tracing | None" = None  # records the batches; None where traces are off
     self_check_seconds: float = SELF_CHECK_SECONDS
+    device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
     opened: bool = False
     health: Health = field(init=False)
     runner: ModelRunner = field(init=False)
     batcher: Batcher = field(init=False)
     _canary: Canary = field(init=False)
-    _background: list[asyncio.Task[None]] = field(default_factory=list)
+    _checking: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
         tolerance = self.artifact.manifest.canary.tolerance
@@ -60,18 +80,26 @@ class ModelEngine:
 
     async def open(self) -> None:
         """Raises what loading raises: a graph that does not load, a self-test that fails."""
-        threads = self.settings.threads or available_cores()
-        self.runner = self.make_runner(self.artifact, threads, concurrency_for(self.artifact, threads))
+        threads, device = self.settings.threads or available_cores(), self.device
+        device.concurrency = device.concurrency or concurrency_for(self.artifact, threads)
+        self.runner = self.make_runner(self.artifact, threads, device.concurrency)
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
-        self.calibration = await asyncio.to_thread(self._load)
+        try:
+            self.calibration = await asyncio.to_thread(self._load)
+        except BaseException:
+            self.runner.close()
+            raise
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
-        memory = device_memory if self.artifact.manifest.device == "cuda" else None
+        device.engines.append(self)
         provider, degraded = self.runner.provider, bool(self.degraded)
-        self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory)
-        serving = asyncio.create_task(self.batcher.serve())
-        serving.add_done_callback(self._on_dispatch_loop_done)
-        self._background = [serving, asyncio.create_task(self._canary.run())]
+        if device.serving is None:
+            memory = device_memory if self.artifact.manifest.device == "cuda" else None
+            shared = device.batchers
+            self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory, models=shared)
+            device.serving = asyncio.create_task(self.batcher.serve())
+            device.serving.add_done_callback(self._on_dispatch_loop_done)
+        self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
         self.opened = True
         self.health.loading = False
@@ -107,23 +135,41 @@ class ModelEngine:
         self.batcher.fail_all(reason)
         self.on_fatal()
 
+    def _on_dead(self, reason: str) -> None:
+        """A new process is the cure; but while other models answer, only this one's requests get 503."""
+        if len(self.device.engines) == 1:
+            self.fail(reason)
+        self.health.wrong = True  # until a canary is right again
+
     async def close(self) -> None:
         """Waits for a run in flight, but not for one that hangs; requests that still wait get 503."""
         self.health.draining = True
-        if not self._background:
+        device, self.opened = self.device, False
+        if self not in device.engines:
             return
-        self.batcher.close(SHUTTING_DOWN)
-        serving, canary = self._background
-        canary.cancel()
-        await asyncio.wait((serving, canary), timeout=0 if self.health.fault else CLOSE_GRACE_SECONDS)
-        self.batcher.fail_all(SHUTTING_DOWN)
+        assert device.serving is not None
+        device.engines.remove(self)
+        self._checking.cancel()
+        if device.engines:
+            self.batcher.suspend(SHUTTING_DOWN)
+        else:
+            self.batcher.close(SHUTTING_DOWN)
+            background = (device.serving, self._checking)
+            await asyncio.wait(background, timeout=0 if self.health.fault else CLOSE_GRACE_SECONDS)
+            self.batcher.fail_all(SHUTTING_DOWN)
         self.runner.close()
 
     def _load(self) -> Calibration:
         self.runner.open()
         if not self.settings.share_weights:
             self._detach_from_weights()
-        return self.runner.measure(token_budget=self.settings.token_budget)
+        calibrations, manifest = self.device.calibrations, self.artifact.manifest
+        size = (*sorted(manifest.sizes.items()), manifest.precision)
+        if (known := calibrations.get(size)) is None:
+            calibrations[size] = known = self.runner.measure(token_budget=self.settings.token_budget)
+            return known
+        tested = self.runner.measure(token_budget=known.token_budget)
+        return replace(tested, tokens_per_second=known.tokens_per_second)
 
     def _detach_from_weights(self) -> None:
         """Before the self-test, which then reads the copy. Raises DeviceError where there is no memory for it."""
@@ -135,26 +181,44 @@ class ModelEngine:
         log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
-        queue = RequestQueue(
+        device, name, first = self.device, self.artifact.manifest.name, self.device.first
+        if first is None:
+            device.tokens_per_second = calibration.tokens_per_second
+        scale = device.tokens_per_second / calibration.tokens_per_second
+        batcher = Batcher(
+            run=self.runner.run,
+            queue=first.queue if first else self._make_queue(calibration),
+            report=self._after_batch,
+            concurrency=self.runner.concurrency,
+            watchdog=first.watchdog if first else self._make_watchdog(),
+            model=ModelCost(scale=scale, budget=scale * calibration.token_budget),
+        )
+        if first is None:
+            device.first = batcher
+        else:
+            batcher.dispatcher = first.dispatcher
+            first.queue.token_budget = max(first.queue.token_budget, round(batcher.model.budget))
+        if (before := device.batchers.get(name)) is not None:
+            batcher.counts, batcher.canaries, batcher.failures = before.counts, before.canaries, before.failures
+        device.batchers[name] = batcher
+        return batcher
+
+    def _make_queue(self, calibration: Calibration) -> RequestQueue:
+        return RequestQueue(
             token_budget=calibration.token_budget,
             max_tokens=max(self.settings.max_waiting_tokens, calibration.token_budget),
             max_wait_seconds=self.settings.max_wait_seconds,
             tokens_per_second=calibration.tokens_per_second,
         )
-        timeout_seconds = self.settings.run_timeout_seconds
+
+    def _make_watchdog(self) -> Watchdog:
+        timeout_seconds, device = self.settings.run_timeout_seconds, self.device
         reason = f"stuck: a run has lasted {timeout_seconds:g} s (BERT_RUN_TIMEOUT_SECONDS)"
-        watchdog = Watchdog(
+        return Watchdog(
             run_timeout_seconds=timeout_seconds,
-            on_timeout=lambda: self.fail(reason),
+            on_timeout=lambda: device.fail(reason),
             side_by_side=self.runner.concurrency.per_core,
             busy=BusyShare(self.runner.concurrency.side_by_side),
-        )
-        return Batcher(
-            run=self.runner.run,
-            queue=queue,
-            report=self._after_batch,
-            concurrency=self.runner.concurrency,
-            watchdog=watchdog,
         )
 
     def _make_canary(self) -> Canary:
@@ -165,7 +229,7 @@ class ModelEngine:
             vector=np.array(self.artifact.manifest.canary.cls),
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
-            on_dead=self.fail,
+            on_dead=self._on_dead,
         )
 
     def _after_batch(self, report: BatchReport) -> None:
@@ -180,7 +244,13 @@ class ModelEngine:
         """The dispatch loop ends only when the batcher is closed: an error in it must not leave requests waiting."""
         if not serving.cancelled() and (error := serving.exception()) is not None:
             log.error("the dispatch loop stopped", exc_info=error)
-            self.fail(f"the dispatch loop stopped: {type(error).__name__}")
+            self.device.fail(f"the dispatch loop stopped: {type(error).__name__}")
+
+
+def common_concurrency(artifacts: Sequence[Artifact], threads: int) -> Concurrency:
+    """That of models which share a device: where they differ, one batch at a time."""
+    found = {concurrency_for(one, threads) for one in artifacts}
+    return found.pop() if len(found) == 1 else SERIAL
 
 
 def concurrency_for(artifact: Artifact, threads: int) -> Concurrency:

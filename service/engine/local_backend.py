@@ -1,13 +1,16 @@
 """The backend of a service in one process: a model engine, its tokenizer and the tasks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
-from packbert.service.engine.engine import ModelEngine
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.device import ArtifactChoice, find_artifact
+from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
 from packbert.service.engine.runner import ModelRunner
+from packbert.service.models import serve_models
 from packbert.service.observability import Metrics, register_state, render
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.settings import Settings
@@ -16,6 +19,8 @@ MAX_GUESS_SHARE = 10  # a guess counts for at most a tenth of the queue: an empt
 
 
 class LocalBackend(Backend):
+    engine: ModelEngine
+
     def __init__(
         self,
         artifact: Artifact,
@@ -24,11 +29,21 @@ class LocalBackend(Backend):
         *,
         degraded: str = "",
         make_runner: Callable[[Artifact, int, Concurrency], ModelRunner] = ModelRunner,
+        beside: "LocalBackend | None" = None,
     ) -> None:
-        super().__init__(artifact, settings, metrics, degraded=degraded)
+        """`beside`: a backend of the same service, whose device this one shares."""
+        super().__init__(artifact, settings, metrics, degraded=degraded, beside=beside)
         metrics.exemplars = settings.tracing
+        device = beside.engine.device if beside else Device()
         self.engine = ModelEngine(
-            artifact, settings, metrics, degraded, lambda: self.on_fatal(), make_runner, self.tracing
+            artifact,
+            settings,
+            metrics,
+            degraded,
+            lambda: self.on_fatal(),
+            make_runner,
+            self.tracing,
+            device=device,
         )
 
     async def open(self) -> None:
@@ -60,5 +75,25 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        state = register_state(self.artifact, {"": os.getpid()}, ready=not await self.ready())
+        ready = not await self.ready()
+        state = register_state(self.artifact, {"": os.getpid()}, ready=ready, others=self.others)
         return render([state, *self.metrics.registries], accept)
+
+
+def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backend:
+    """That of a service of these models, the default first; a ServedModel where they can be swapped."""
+    metrics = Metrics()
+
+    def make(choice: ArtifactChoice, beside: Backend | None) -> LocalBackend:
+        assert beside is None or isinstance(beside, LocalBackend)
+        return LocalBackend(choice.artifact, settings, metrics, degraded=choice.degraded, beside=beside)
+
+    def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:  # noqa: ARG001 - no other process
+        return make(find_artifact(settings.of_model(name, source)), beside)
+
+    first = make(choices[0], None)
+    if not settings.can_swap:
+        return first
+    threads = settings.threads or available_cores()
+    first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)
+    return serve_models([first, *(make(one, first) for one in choices[1:])], make_new)

@@ -125,8 +125,11 @@ class ModelRunner:
         return open_session(self.artifact.model, manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:
-        """Does not wait for a hanging run."""
+        """Lets go of the graphs. Does not wait for a hanging run."""
         self._threads.shutdown(wait=False)
+        for name in ("_session", "_per_core_session"):
+            if hasattr(self, name):  # it was opened
+                delattr(self, name)
 
     @property
     def provider(self) -> str:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from packbert.service.backend import Backend
 from packbert.service.errors import UNEXPECTED, ServiceError
@@ -26,6 +26,7 @@ from packbert.service.http.dialects import cohere, infinity, kserve, native, oll
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
 from packbert.service.http.headers import ApiKeys
+from packbert.service.http.models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
 from packbert.service.http.openapi import (
     API_KEY,
     OTHER_GROUP,
@@ -39,6 +40,7 @@ from packbert.service.http.openapi import (
 from packbert.service.http.page.routes import open_page
 from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
+from packbert.service.models import ServedModel
 from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
 from packbert.service.tasks.inputs import Status
 
@@ -66,7 +68,14 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
 DOCUMENTATION = "/docs"
-ADMIN_PATHS = ("/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")  # what begins so
+ADMIN_PATHS = (
+    ADMIN_PATH,
+    "/info",
+    "/metrics",
+    DOCUMENTATION,
+    "/openapi.json",
+    "/static-offline-docs",
+)  # what begins so
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 MIN_COMPRESSED_BYTES = 1024
@@ -81,10 +90,14 @@ def task_routes(backend: Backend) -> dict[str, TaskSpec]:
 
 def error_shape_of(path: str) -> ErrorShape:
     """The shape of an error that no task raised, such as a 404 or a 405."""
+    if path.startswith(PREFIX):  # of a model that is not there
+        path = max((one for one in TASKS if path.endswith(one)), key=len, default=path)
     if path in TASKS:
         return TASKS[path].error_shape
     first, *others = path.removeprefix("/").split("/")
-    is_openai = first != "v2" and not OPENAI_SEGMENTS.isdisjoint((first, *others))  # /v2: KServe and Cohere
+    is_openai = first not in ("v2", "admin") and not OPENAI_SEGMENTS.isdisjoint(
+        (first, *others)
+    )  # /v2: KServe and Cohere
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
 
 
@@ -117,6 +130,22 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
 
     keys = ApiKeys(backend.settings)
     admin_port, metrics = backend.settings.admin_port, backend.metrics
+    endpoints: dict[str, TaskEndpoint] = {}
+    public: dict[str, ASGIApp] = {}
+    admin: dict[str, ASGIApp] = {}
+    for name, model in backend.group.items():
+        app, tasks = _make_app(model, keys, endpoints, lifespan if not public else None), task_routes(model)
+        public[name] = _finish(_take_public_routes(app) if admin_port else app, tasks)
+        if admin_port:
+            admin[name] = _finish(app, {})
+    fast = TaskFastPath(by_name(public), endpoints, metrics)
+    return PortSplit(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
+
+
+def _make_app(
+    backend: Backend, keys: ApiKeys, endpoints: dict[str, TaskEndpoint], lifespan: Lifespan[FastAPI] | None
+) -> FastAPI:
+    """All routes of a model. Adds those of its tasks to `endpoints`; those without a name are the default's."""
     app = FastAPIOffline(
         docs_url=DOCUMENTATION,
         redoc_url=None,
@@ -128,18 +157,24 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
         redirect_slashes=False,  # redirects use the Host header, and http behind a proxy that ends TLS
         responses=PROTOCOL_ERRORS,
         generate_unique_id_function=lambda route: route.name,
-        swagger_ui_parameters={"supportedSubmitMethods": []} if admin_port else None,  # the tasks are on the other port
+        # the tasks are on the other port
+        swagger_ui_parameters={"supportedSubmitMethods": []} if backend.settings.admin_port else None,
     )
-    tasks = task_routes(backend)
-    endpoints = {path: make_endpoint(backend, spec, keys) for path, spec in tasks.items()}
-    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
+    own = {}
+    for path, spec in task_routes(backend).items():
+        chosen = spec
+        if isinstance(backend, ServedModel):
+            chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
+            endpoints[f"{PREFIX}{backend.name}{path}"] = make_endpoint(backend, named, keys)
+        own[path] = make_endpoint(backend, chosen, keys)
+    endpoints |= own | endpoints
+    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
-    _add_openapi_route(app, endpoints)
-    if not admin_port:
-        return TaskFastPath(_finish(app, tasks), endpoints, metrics)
-    public = TaskFastPath(_finish(_take_public_routes(app), tasks), endpoints, metrics)
-    return PortSplit(admin_port, admin=TaskFastPath(_finish(app, {}), {}, metrics), public=public)
+    _add_openapi_route(app, own)
+    if isinstance(backend, ServedModel):
+        add_model_routes(app, backend)
+    return app
 
 
 class TaskFastPath:

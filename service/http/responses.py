@@ -14,6 +14,7 @@ from packbert.service.tasks.base import LongList, LongObject, MadeList, TaskResu
 from packbert.service.turns import in_turns
 
 Floats = NDArray[np.float32]
+MODEL_DIGEST = b"x-model-digest"
 JSON, NPY = "application/json", "application/x-npy"
 ITEMS_PER_PIECE, NUMBERS_PER_PIECE = 64, 2**15  # written at once, which takes up to 1 ms: orjson holds the GIL
 Json = bytes | bytearray
@@ -120,13 +121,16 @@ def stages_of(result: TaskResult) -> list[tuple[str, float, float]]:
 
 
 def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
-    """server-timing in milliseconds; the number of truncated inputs if there are any; the windows of each text."""
+    """server-timing in milliseconds; the digest of a model that can be swapped; the number of truncated inputs if there
+    are any; the windows of each text."""
     tokenize, queue, forward, formatting = result.stage_seconds
     timing = b"tokenize;dur=%.3f, queue;dur=%.3f, forward;dur=%.3f, format;dur=%.3f" % (
         *(1e3 * tokenize, 1e3 * queue),
         *(1e3 * forward, 1e3 * formatting),
     )
     headers = [(b"server-timing", timing)]
+    if result.model:
+        headers.append((MODEL_DIGEST, result.model.encode()))
     if result.truncated:
         headers.append((b"x-truncated-inputs", b"%d" % result.truncated))
     if result.added:

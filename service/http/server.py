@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import resource
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -28,6 +29,7 @@ from packbert.service.http.limits import (
 )
 from packbert.service.http.loop_watchdog import watch_loop
 from packbert.service.logs import log_access
+from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
@@ -93,6 +95,8 @@ class Server(uvicorn.Server):
         self.limits.is_over = lambda: acceptor.is_over
         if not self.backend.settings.api_processes:
             watch_loop(self._loop)
+        if isinstance(self.backend, ServedModel):
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload, self.backend)
         self._announcing = asyncio.create_task(self._announce(acceptor.sockets[0].getsockname()[1]))
         yield
         acceptor.close()
@@ -141,6 +145,9 @@ class Server(uvicorn.Server):
         if self._acceptor is not None:
             self._loop.call_soon_threadsafe(self._begin_to_leave)
 
+    def _reload(self, models: ServedModel) -> None:
+        self._reloading = asyncio.create_task(models.reload())
+
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""
         self.failed = self.should_exit = True
@@ -175,6 +182,7 @@ def describe_service(backend: Backend, port: int) -> str:
     apis = f", {settings.api_processes} API processes" if settings.api_processes else ""
     admin = f"; /metrics, /info and /docs are on port {settings.admin_port}" if settings.admin_port else ""
     model = f"{manifest.name} ({manifest.family}, {manifest.precision}, {manifest.device}{apis})"
+    model = ", ".join([model, *list(backend.group)[1:]])
     return f"{model} on http://{host}:{settings.port or port}{admin}"
 
 

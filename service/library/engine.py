@@ -3,12 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from packbert.service.engine.device import ArtifactChoice, select_artifact
+from packbert.service.engine.device import ArtifactChoice, find_artifact
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
 from packbert.service.http.dialects import native, rerank
@@ -17,7 +16,6 @@ from packbert.service.library.methods import TaskMethods
 from packbert.service.observability import Metrics
 from packbert.service.settings import PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import made
-from packbert.service.tasks.defaults import describe_defaults
 
 T = TypeVar("T")
 
@@ -220,7 +218,4 @@ def _check_artifact(settings: Settings) -> ArtifactChoice:
     """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
-    choice = select_artifact(settings.artifact, settings.device)
-    choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
-    describe_defaults(choice.artifact.manifest, settings)
-    return choice
+    return find_artifact(settings)

@@ -2,7 +2,7 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -43,9 +43,16 @@ class Metrics:
         self._tokenizing = at(series.TOKENIZING_REQUESTS), at(series.TOKENIZING_CHARACTERS)
 
     def observe_queue(
-        self, batcher: Batcher, provider: str, *, degraded: bool, device_memory: DeviceMemory | None = None
+        self,
+        batcher: Batcher,
+        provider: str,
+        *,
+        degraded: bool,
+        device_memory: DeviceMemory | None = None,
+        models: Mapping[str, Batcher] | None = None,
     ) -> None:
-        self._queue_registry.register(QueueCollector(batcher, device_memory))
+        """`models` are the batchers that share the queue, by the names of their models; None: only this one."""
+        self._queue_registry.register(QueueCollector(batcher, device_memory, models or {"": batcher}))
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 

@@ -1,7 +1,7 @@
 """What is read at a scrape, and its text formats."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -37,26 +37,32 @@ class QueueCollector(Collector):
     """Reads the batcher, so that the numbers add up."""
 
     batcher: Batcher
-    device_memory: DeviceMemory | None = None
+    device_memory: DeviceMemory | None
+    models: Mapping[str, Batcher]  # that share the queue, by name
 
     def collect(self) -> Iterable[Metric]:
-        batcher = self.batcher
+        batchers = self.models.values()
         about = "Requests of clients by how they ended; received = the others + bert_inflight_requests"
-        yield _by_outcome("bert_queue_requests", about, batcher.counts)
+        yield _by_outcome("bert_queue_requests", about, {"": [one.counts for one in batchers]})
         about = "Self-checks by how they ended; no request of a client"
-        yield _by_outcome("bert_canary_requests", about, batcher.canaries)
+        yield _by_outcome("bert_canary_requests", about, {"": [one.canaries for one in batchers]})
+        if len(batchers) > 1:
+            by_model = {name: [one.counts] for name, one in self.models.items()}
+            yield _by_outcome("bert_model_requests", "bert_queue_requests by model, where there are several", by_model)
         for kind, name, text, value in self._numbers():
             yield kind(name, text, value=value)
 
     def _numbers(self) -> Iterable[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, float]]:
         """Kind, name, description and value of each."""
         batcher, queue, now = self.batcher, self.batcher.queue, self.batcher.clock()
-        failures, running, in_flight = batcher.failures, batcher.running, batcher.unanswered
+        batchers = self.models.values()
+        running, in_flight = sum(one.running for one in batchers), sum(one.unanswered for one in batchers)
+        failed_runs = sum(one.failures.failed_runs for one in batchers)
         oldest = now - queue.oldest if queue.oldest is not None else 0.0
         expected = queue.tokens + queue.reserved
-        yield COUNTER, "bert_failed_runs", "Runs that raised or gave no finite answer", failures.failed_runs
+        yield COUNTER, "bert_failed_runs", "Runs that raised or gave no finite answer", failed_runs
         about = "Failed runs whose memory could not be allocated; each lowers the token budget"
-        yield COUNTER, "bert_out_of_memory_runs", about, failures.out_of_memory
+        yield COUNTER, "bert_out_of_memory_runs", about, sum(one.failures.out_of_memory for one in batchers)
         yield GAUGE, "bert_inflight_requests", "Requests of clients that wait or run", in_flight
         about = "Requests of clients with at least one queued sequence"
         yield GAUGE, "bert_waiting_requests", about, in_flight - running
@@ -76,10 +82,13 @@ class QueueCollector(Collector):
             yield GAUGE, "bert_device_memory_bytes", "Memory of the GPU", total
 
 
-def _by_outcome(name: str, text: str, counts: RequestCounts) -> Metric:
-    family = CounterMetricFamily(name, text, labels=["outcome"])
-    for outcome, count in asdict(counts).items():
-        family.add_metric([outcome], count)
+def _by_outcome(name: str, text: str, counts: Mapping[str, Sequence[RequestCounts]]) -> Metric:
+    """The sums of counts by the name of a model; under "" without that label."""
+    family = CounterMetricFamily(name, text, labels=["outcome"] if "" in counts else ["model", "outcome"])
+    for model, each in counts.items():
+        for outcome in RequestCounts.__slots__:
+            total = sum(getattr(one, outcome) for one in each)
+            family.add_metric([model, outcome] if model else [outcome], total)
     return family
 
 
@@ -87,23 +96,18 @@ def _by_outcome(name: str, text: str, counts: RequestCounts) -> Metric:
 class StateCollector(Collector):
     """The artifact, readiness, and prometheus_client's own figures of each process."""
 
-    artifact: Artifact
+    artifacts: Sequence[Artifact]  # one for each model, the default first
     ready: bool
     processes: Mapping[str, int]  # process id by name; no label for the name ""
 
     def collect(self) -> Iterable[Metric]:
-        manifest = self.artifact.manifest
-        labels = {
-            "model": manifest.name,
-            "license": manifest.identity.license,
-            "language": ", ".join(manifest.identity.languages),
-            "digest": self.artifact.digest,
-            "precision": manifest.precision,
-            "device": manifest.device,
-            "version": version("packbert"),
-        }
-        info = GaugeMetricFamily("bert_info", "Always 1; the labels say what answers", labels=list(labels))
-        info.add_metric(list(labels.values()), 1)
+        names = ["model", "license", "language", "digest", "precision", "device", "version"]
+        info = GaugeMetricFamily("bert_info", "Always 1; the labels say what answers", labels=names)
+        for one in self.artifacts:
+            manifest, identity = one.manifest, one.manifest.identity
+            languages = ", ".join(identity.languages)
+            values = [manifest.name, identity.license, languages, one.digest, manifest.precision, manifest.device]
+            info.add_metric([*values, version("packbert")], 1)
         yield info
         yield GaugeMetricFamily("bert_ready", "1 while /ready is 200", value=float(self.ready))
         families: dict[str, Metric] = {}
@@ -115,7 +119,9 @@ class StateCollector(Collector):
         yield from families.values()
 
 
-def register_state(artifact: Artifact, processes: Mapping[str, int], *, ready: bool) -> CollectorRegistry:
+def register_state(
+    artifact: Artifact, processes: Mapping[str, int], *, ready: bool, others: Sequence[Artifact] = ()
+) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(StateCollector(artifact, ready, processes))
+    registry.register(StateCollector([artifact, *others], ready, processes))
     return registry

@@ -20,7 +20,9 @@ from packbert.service.errors import (
 from packbert.service.scheduling.cores import SERIAL, Concurrency, CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import (
+    FIRST_MODEL,
     WHOLE_BUDGET,
+    ModelCost,
     Request,
     RunBatch,
     Selection,
@@ -38,7 +40,10 @@ MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from w
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """`serve` runs batches while `submit` is called; both on one event loop. `counts` and `failures` only grow."""
+    """The requests of one model. `serve` runs batches while `submit` is called; both on one event loop.
+
+    Several models share a queue and its `dispatcher`. `counts` and `failures` only grow.
+    """
 
     run: RunBatch
     queue: RequestQueue
@@ -51,14 +56,13 @@ class Batcher:
     failures: RunFailures = field(default_factory=RunFailures)
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
+    model: ModelCost = FIRST_MODEL
+    suspended: str = ""  # why none but the exclusive requests is admitted at the moment
+    dispatcher: "Dispatcher" = field(init=False)  # replaced by that of the first model, for the others
     _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
-    _wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
-    _sharing: CoreSharing = field(init=False)  # among cores
-    _in_flight: int = 0  # batches
-    _uses_all_cores: bool = False  # the batch in flight is alone
 
     def __post_init__(self) -> None:
-        self._sharing = CoreSharing(self.concurrency, self.queue)
+        self.dispatcher = Dispatcher(self.queue, self.clock, self.concurrency)
 
     def __repr__(self) -> str:
         return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
@@ -87,17 +91,18 @@ class Batcher:
         last append says that it is the last. Raises InferenceFailed where `work` would never end, what the queue
         raises, and TooMuchForDeadline where the request cannot meet its deadline.
         """
-        now, reserved = self.clock(), max(1, tokens) if sequences else 0
+        now, reserved = self.clock(), max(1, self._cost(tokens)) if sequences else 0
         if not sequences:
             check_not_empty(work, 0)
+        deadline = now + timeout_seconds
         return self._admit(
-            Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=reserved)
+            Request(list(work), arrived=now, deadline=deadline, missing=sequences, reserved=reserved, model=self.model)
         )
 
     async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
         """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
         now = self.clock()
-        request = Request(list(work), arrived=now, deadline=now + timeout_seconds, exclusive=True)
+        request = Request(list(work), arrived=now, deadline=now + timeout_seconds, exclusive=True, model=self.model)
         return await self._admit(request).finish()
 
     def append(self, request: Request, work: Sequence[Tokens], reserved: int) -> None:
@@ -109,12 +114,12 @@ class Batcher:
             return
         try:
             check_not_empty(work, len(request.work))
-            self.queue.extend(request, work, reserved)
+            self.queue.extend(request, work, self._cost(reserved))
             self._check_expected(request)
         except (InferenceFailed, TooLarge) as error:
             self._fail(request, error)
         else:
-            self._wake_up.set()
+            self.dispatcher.wake_up.set()
 
     def withdraw(self, request: Request) -> None:
         """Counts how the request has ended; one that has not is cancelled. Does nothing where it has been counted."""
@@ -139,7 +144,8 @@ class Batcher:
     def check_admission(self, tokens: int) -> None:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
         try:
-            self.queue.check_admission(tokens, self.clock())
+            self._check_suspended()
+            self.queue.check_admission(self._cost(tokens), self.clock())
         except ServiceError:
             self.counts.refuse(1)
             raise
@@ -148,7 +154,7 @@ class Batcher:
         """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
         for request in self.queue.close(reason):
             request.end(Unavailable(reason))
-        self._wake_up.set()
+        self.dispatcher.wake_up.set()
 
     def fail_all(self, reason: str) -> None:
         """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
@@ -158,7 +164,7 @@ class Batcher:
 
     def suspend(self, reason: str) -> None:
         """Answers every request but the exclusive ones with 503, those in a run too, until it is called with ""."""
-        self.queue.suspended = reason
+        self.suspended = reason
         for request in self._pending if reason else ():
             if not request.exclusive:
                 self._fail(request, suspension(reason))
@@ -167,6 +173,8 @@ class Batcher:
         """Counts the request, refused or not."""
         counts = self._counts_of(request)
         try:
+            if not request.exclusive:
+                self._check_suspended()
             if request.missing:
                 self._fit_expected(request)
             self.queue.admit(request)
@@ -177,16 +185,24 @@ class Batcher:
         self._pending.add(request)
         loop = asyncio.get_running_loop()
         request.queue, request.ended = self, loop.create_future()
-        request.timer = loop.call_later(request.deadline - request.arrived, self._expire, request)
-        self._wake_up.set()
+        request.timer = loop.call_later(request.deadline - request.arrived, self.expire, request)
+        self.dispatcher.wake_up.set()
         return request
+
+    def _cost(self, tokens: int) -> int:
+        return tokens if self.model.scale == 1.0 else round(tokens * self.model.scale)
+
+    def _check_suspended(self) -> None:
+        """Raises Unavailable."""
+        if self.suspended and not self.queue.closed:
+            raise suspension(self.suspended)
 
     def _counts_of(self, request: Request) -> RequestCounts:
         return self.canaries if request.exclusive else self.counts
 
     def _fit_expected(self, request: Request) -> None:
         """An expected size of a little more than the queue takes counts as what it takes."""
-        if not self.queue.closed and not self.queue.suspended:
+        if not self.queue.closed:
             self._check_expected(request)
         request.size = request.reserved = min(request.reserved, self.queue.capacity(request.reserved))
 
@@ -207,7 +223,7 @@ class Batcher:
             way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or a longer x-request-timeout-ms"
             raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
 
-    def _expire(self, request: Request) -> None:
+    def expire(self, request: Request) -> None:
         """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
         if not request.dispatched_all:
             waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
@@ -222,65 +238,34 @@ class Batcher:
 
     async def serve(self) -> None:
         """Runs batches until `close`."""
-        await asyncio.gather(*(self._dispatch_loop() for _ in range(self.concurrency.max_in_flight)))
+        await self.dispatcher.serve()
 
-    async def _dispatch_loop(self) -> None:
-        while not self.queue.closed:
-            await self._wake_up.wait()
-            selection = self._next_selection()
-            if selection is None:
-                self._wake_up.clear()
-            else:
-                await self._step(selection)
-
-    async def _step(self, selection: Selection) -> None:
-        """Decides on a batch, runs it, delivers its rows. A failed run is halved down to the one that fails."""
-        to_run = [self._next_batch(selection)]
-        if not to_run[0]:  # all that was taken had expired: others get the event loop before the next try
-            await asyncio.sleep(0)
-        self._in_flight += 1
+    async def run_jobs(self, jobs: Sequence[SequenceJob], *, all_cores: bool) -> None:
+        """Runs a batch of this model and delivers its rows. A failed run is halved down to the one that fails."""
+        to_run = [jobs]
         while to_run:
             jobs = [job for job in to_run.pop() if not job[0].ended.done()]
             if not jobs:
                 continue
             try:
-                rows, batch, began, ended = await self._run_batch(jobs)
+                rows, batch, began, ended = await self._run_batch(jobs, all_cores)
             except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
                 to_run += self._split_or_fail(jobs, error)
             else:
                 to_run += self._deliver(jobs, rows, began, ended)
-                self._record_batch(jobs, batch, began, ended)
-        self._in_flight -= 1
-        if self.queue.tokens:
-            self._wake_up.set()
+                self._record_batch(jobs, batch, began, ended, all_cores)
 
-    def _next_selection(self) -> Selection | None:
-        """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.
-
-        None: nothing is dispatched now.
-        """
-        if not self.queue.tokens:
-            return None
-        if self.concurrency.per_core:
-            return None if self._in_flight and self._uses_all_cores else self._sharing.next(self._in_flight)
-        return WHOLE_BUDGET if not self._in_flight or self.queue.fills_a_batch else None
-
-    def _next_batch(self, selection: Selection) -> Sequence[SequenceJob]:
-        batch = self.queue.next_batch(self.clock(), selection)
-        for request in batch.expired:
-            self._expire(request)
-        self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
-        return batch.jobs
-
-    async def _run_batch(self, jobs: Sequence[SequenceJob]) -> tuple[Sequence[Row | None], Batch, float, float]:
+    async def _run_batch(
+        self, jobs: Sequence[SequenceJob], all_cores: bool
+    ) -> tuple[Sequence[Row | None], Batch, float, float]:
         """A row per job, None where it is not finite; the batch; when the run began and ended.
 
         Raises what the run raises, and NotFinite where no row is finite.
         """
         sequences = [request.work[index] for request, index in jobs]
-        watched = self.watchdog.begin(all_cores=self._uses_all_cores)
+        watched = self.watchdog.begin(all_cores=all_cores)
         try:
-            rows, batch = await self.run(sequences, all_cores=self._uses_all_cores)
+            rows, batch = await self.run(sequences, all_cores=all_cores)
         finally:
             self.watchdog.end(watched)
         if len(rows) != len(jobs):
@@ -289,12 +274,15 @@ class Batcher:
             raise NotFinite("the model's answer holds NaN or infinity")
         return rows, batch, watched.began, self.clock()
 
-    def _record_batch(self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float) -> None:
+    def _record_batch(
+        self, jobs: Sequence[SequenceJob], batch: Batch, began: float, ended: float, all_cores: bool
+    ) -> None:
         seconds, tokens, waited = ended - began, batch.tokens, began - min([request.arrived for request, _ in jobs])
-        if tokens * 2 >= self.queue.token_budget:  # the rate of a small batch is not that of a full one
-            beside = 1 if self._uses_all_cores else self.concurrency.side_by_side
+        cost, full = tokens * self.model.scale, min(self.queue.token_budget, self.model.budget)
+        if cost * 2 >= full:  # the rate of a small batch is not that of a full one
+            beside = 1 if all_cores else self.concurrency.side_by_side
             rate = self.queue.tokens_per_second
-            self.queue.tokens_per_second = average_rate(rate, tokens=beside * tokens, seconds=seconds)
+            self.queue.tokens_per_second = average_rate(rate, tokens=beside * cost, seconds=seconds)
         self.report(
             BatchReport(
                 sequences=len(jobs),
@@ -345,6 +333,70 @@ class Batcher:
         for request, index in jobs:
             self._fail(request, run_error(error, index if len(jobs) == 1 else None))
         return []
+
+
+@dataclass(slots=True, eq=False)
+class Dispatcher:
+    """Takes batches from a queue, for the models that share it, and hands each to the batcher of its model."""
+
+    queue: RequestQueue
+    clock: Clock
+    concurrency: Concurrency
+    wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
+    _sharing: CoreSharing = field(init=False)  # among cores
+    _in_flight: int = 0  # batches
+    _uses_all_cores: bool = False  # the batch in flight is alone
+
+    def __post_init__(self) -> None:
+        self._sharing = CoreSharing(self.concurrency, self.queue)
+
+    async def serve(self) -> None:
+        """As Batcher.serve."""
+        await asyncio.gather(*(self._dispatch_loop() for _ in range(self.concurrency.max_in_flight)))
+
+    async def _dispatch_loop(self) -> None:
+        while not self.queue.closed:
+            await self.wake_up.wait()
+            selection = self._next_selection()
+            if selection is None:
+                self.wake_up.clear()
+            else:
+                await self._step(selection)
+
+    async def _step(self, selection: Selection) -> None:
+        """Decides on a batch and runs it."""
+        jobs = self._next_batch(selection)
+        if jobs:
+            self._in_flight += 1
+            await _batcher_of(jobs[0][0]).run_jobs(jobs, all_cores=self._uses_all_cores)
+            self._in_flight -= 1
+        else:  # all that was taken had expired: others get the event loop before the next try
+            await asyncio.sleep(0)
+        if self.queue.tokens:
+            self.wake_up.set()
+
+    def _next_selection(self) -> Selection | None:
+        """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.
+
+        None: nothing is dispatched now.
+        """
+        if not self.queue.tokens:
+            return None
+        if self.concurrency.per_core:
+            return None if self._in_flight and self._uses_all_cores else self._sharing.next(self._in_flight)
+        return WHOLE_BUDGET if not self._in_flight or self.queue.fills_a_batch else None
+
+    def _next_batch(self, selection: Selection) -> Sequence[SequenceJob]:
+        batch = self.queue.next_batch(self.clock(), selection)
+        for request in batch.expired:
+            _batcher_of(request).expire(request)
+        self._uses_all_cores = not self._in_flight and (selection.all_cores or not self.queue.tokens)
+        return batch.jobs
+
+
+def _batcher_of(request: Request) -> Batcher:
+    assert isinstance(request.queue, Batcher)
+    return request.queue
 
 
 def _fitting(inputs: int, share: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.service.errors import Unavailable, suspension
+from packbert.service.errors import Unavailable
 from packbert.service.scheduling.order import FairOrder
 from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
 from packbert.service.scheduling.wait import QueueLoad, WaitLimit
@@ -33,7 +33,6 @@ class RequestQueue:
     max_wait_seconds: float
     tokens_per_second: float  # measured; for estimates of the wait
     closed: str = ""  # why no request is admitted any more
-    suspended: str = ""  # why none but the exclusive ones is admitted at the moment
     tokens: int = 0
     reserved: int = 0  # expected of the sequences that admitted requests still miss
     _batches_since_small: int = 10**6
@@ -80,13 +79,11 @@ class RequestQueue:
     def check_admission(self, size: int, now: float, *, patience: float = math.inf) -> None:
         """Cheap, also with an estimate before anything is tokenized.
 
-        Raises Unavailable when closed or suspended, TooLarge where `size` tokens never fit, Overloaded where they do
+        Raises Unavailable when closed, TooLarge where `size` tokens never fit, Overloaded where they do
         not fit now or would wait longer than `max_wait_seconds`, DeadlineTooShort where longer than `patience`.
         """
         if self.closed:
             raise Unavailable(self.closed)
-        if self.suspended:
-            raise suspension(self.suspended)
         self._limit.check(size, patience, self.capacity(size), self._latest(size, now), self._load(now))
 
     def _load(self, now: float) -> QueueLoad:
@@ -216,7 +213,17 @@ class RequestQueue:
         return True
 
     def _take(self, batch: NextBatch, request: Request, max_tokens: int) -> int:
-        """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have."""
+        """Moves the next sequences that fit into `max_tokens` to the batch; how many tokens they have.
+
+        None are moved where the batch has those of another model.
+        """
+        if batch.model is None:
+            batch.model = request.model
+            if request.model.budget < batch.tokens_left:
+                batch.tokens_left = int(request.model.budget)
+                max_tokens = min(max_tokens, batch.tokens_left)
+        elif batch.model is not request.model:
+            return 0
         queued = request.queued_tokens
         batch.jobs += request.dispatch(max_tokens, always_one=not batch.jobs)
         taken = queued - request.queued_tokens

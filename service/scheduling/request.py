@@ -32,6 +32,24 @@ class InferenceQueue(Protocol):
         """As Request.withdraw."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModelCost:
+    """What the tokens of a model cost in the queue, which counts tokens of the service's first model.
+
+    A batch has sequences of one model.
+    """
+
+    scale: float = 1.0  # tokens that the first model computes in the time of one of this model
+    budget: float = math.inf  # of a batch, in the queue's tokens
+
+    def of(self, lengths: list[int]) -> list[int]:
+        """The costs of sequences of these lengths."""
+        return [max(1, round(length * self.scale)) for length in lengths]
+
+
+FIRST_MODEL = ModelCost()
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request from its admission to its answer: `append` sequences to it, then `finish`, or `withdraw`.
@@ -55,7 +73,8 @@ class Request:
     forward_seconds: float = 0.0  # of the runs that it took part in; runs side by side count once
     forward_until: float = -math.inf  # when the last of them ended
     trace: str = field(default_factory=TRACEPARENT.get)  # the traceparent of its span; empty without traces
-    lengths: list[int] = field(init=False)  # tokens of each sequence
+    model: ModelCost = FIRST_MODEL
+    lengths: list[int] = field(init=False)  # tokens of each sequence, of the first model
     size: int = field(init=False)  # tokens of all sequences, as expected on admission
     queued_tokens: int = field(init=False)  # of the sequences that have not been dispatched
     rows: list[Row] = field(init=False)  # one for each sequence, empty until computed
@@ -67,6 +86,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.lengths = [len(tokens.ids) for tokens in self.work]
+        if self.model.scale != 1.0:
+            self.lengths = self.model.of(self.lengths)
         self.queued_tokens = sum(self.lengths)
         self.size = self.queued_tokens + self.reserved
         self.rows = [{}] * len(self.lengths)
@@ -170,6 +191,8 @@ class Request:
     def extend(self, work: Sequence[Tokens], reserved: int) -> None:
         """Takes the next of the missing sequences: what the queue does on `append`."""
         lengths = [len(tokens.ids) for tokens in work]
+        if self.model.scale != 1.0:
+            lengths = self.model.of(lengths)
         self.work += work
         self.lengths += lengths
         self.rows += [{}] * len(lengths)
@@ -210,6 +233,7 @@ WHOLE_BUDGET = Selection()
 @dataclass(slots=True, eq=False)
 class NextBatch:
     tokens_left: int  # that still fit
+    model: ModelCost | None = None  # that of its first request
     jobs: list[SequenceJob] = field(default_factory=list)
     expired: list[Request] = field(default_factory=list)  # taken out of the queue: their deadlines have passed
 

@@ -41,7 +41,7 @@ class RequestCounts:
         self.refused += requests
 
 
-def average_rate(rate: float, *, tokens: int, seconds: float) -> float:
+def average_rate(rate: float, *, tokens: float, seconds: float) -> float:
     """Tokens a second, of all runs with `rate` and a newest one: the harmonic mean; that of the rates is too high."""
     weight = min(MAX_RATE_WEIGHT, seconds / RATE_SECONDS)
     return 1 / ((1 - weight) / rate + weight * seconds / tokens)

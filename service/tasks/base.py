@@ -41,6 +41,7 @@ class TaskResult:
     forward_seconds: float
     format_seconds: float = 0.0  # set by HTTP, which writes the value as bytes
     received: float  # when the rows arrived, by time.perf_counter
+    model: str = ""  # digest of the model that answered, in a service where it can be swapped
 
     def finish(self, value: Any) -> "TaskResult":
         """Sets the value and lets go of the rows, which keep the arrays of their whole batches in memory."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import orjson
 
 from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
-from packbert.service.errors import Unavailable
+from packbert.service.engine.device import find_artifact
+from packbert.service.errors import DeviceError, Unavailable
 from packbert.service.http.server import build, run
+from packbert.service.models import serve_models
 from packbert.service.observability import CONTENT_TYPE, Metrics, aggregate, register_state, render
 from packbert.service.settings import Settings
+from packbert.service.workers import messages
 from packbert.service.workers.child import WorkerSpec, metrics_dir, run_child, send_heartbeats, worker_pids
 from packbert.service.workers.engine_client import EngineClient
 
@@ -29,9 +33,20 @@ class RemoteBackend(Backend):
     startup_grace_seconds = 2 * CONNECT_GRACE_SECONDS  # other API workers accept connections meanwhile
     queue: EngineClient
 
-    def __init__(self, spec: WorkerSpec, settings: Settings, artifact: Artifact, metrics: Metrics) -> None:
-        super().__init__(artifact, settings, metrics, degraded=spec.degraded)
-        self.spec = spec
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        settings: Settings,
+        artifact: Artifact,
+        metrics: Metrics,
+        *,
+        beside: Backend | None = None,
+        replaces: bool = False,
+        leads: bool = False,
+    ) -> None:
+        """`replaces`: it is opened when the engine has its artifact; `leads`: which the engine takes from this one."""
+        super().__init__(artifact, settings, metrics, degraded=spec.degraded, beside=beside)
+        self.spec, self.replaces = spec, replaces
         self.announces = spec.name == "api-0"
         self.queue = EngineClient(
             spec.socket,
@@ -39,6 +54,9 @@ class RemoteBackend(Backend):
             grace_seconds=settings.run_timeout_seconds,
             on_other_artifact=self._restart_for_artifact,
         )
+        if settings.can_swap:
+            name, folder = artifact.manifest.name, str(artifact.folder.parent)
+            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), leads)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -46,6 +64,10 @@ class RemoteBackend(Backend):
         await self._open_tokenizer()
         self._background.append(asyncio.create_task(send_heartbeats(self.spec.heartbeat)))
         self._serve_tasks()
+        if self.replaces:
+            await self.queue.connected_once.wait()
+            if self.queue.fault:
+                raise DeviceError(self.queue.fault)
         with suppress(TimeoutError):
             await asyncio.wait_for(self.queue.connected_once.wait(), CONNECT_GRACE_SECONDS)
 
@@ -94,7 +116,7 @@ class RemoteBackend(Backend):
     def _render_sums(self, *, ready: bool) -> bytes:
         folder = Path(self.spec.folder)
         processes = worker_pids(folder) | {"supervisor": os.getppid()}
-        state, _ = render([register_state(self.artifact, processes, ready=ready)], "")
+        state, _ = render([register_state(self.artifact, processes, ready=ready, others=self.others)], "")
         return state + aggregate(metrics_dir(folder))
 
     def _restart_for_artifact(self) -> None:
@@ -102,11 +124,30 @@ class RemoteBackend(Backend):
         self.on_fatal()
 
 
-def serve(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
+def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -> int:
     metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
-    backend = RemoteBackend(spec, settings, artifact, metrics)
+    following: set[asyncio.Task[bool]] = set()
+
+    def make(artifact: Artifact, **how: Any) -> RemoteBackend:
+        def follow(folder: str) -> None:
+            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(folder, leads=False)))
+            task.add_done_callback(following.discard)
+
+        backend = RemoteBackend(spec, settings, artifact, metrics, **how)
+        backend.queue.on_taken_over = follow
+        return backend
+
+    def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:
+        artifact = find_artifact(settings.of_model(name, source)).artifact
+        return make(artifact, beside=beside, replaces=True, leads=leads)
+
+    first = make(artifacts[0])
+    served: Backend = first
+    if settings.can_swap:
+        default = serve_models([first, *(make(one, beside=first) for one in artifacts[1:])], make_new)
+        served = default
     listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
-    return run(build(settings, backend), [socket.socket(fileno=each) for each in listeners])
+    return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from packbert.service.artifact import Artifact, read_artifact
 from packbert.service.logs import configure_logging
 from packbert.service.settings import Settings
 
+SWAPPED = "swapped"  # file of the private folder: the folder of each name's artifact, where it is not that of the start
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
 
 
@@ -28,7 +29,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # engine, api-0, api-1, ...
     folder: str  # private to this service: the engine's socket and the metrics of all workers
-    artifact: str  # its folder
+    models: dict[str, str]  # the folder of each name's artifact, the default first
     device: str  # selects the artifact in the folder
     degraded: str  # why the CPU is used although there is an artifact for CUDA
     listener: int  # file descriptor of the socket to accept connections on
@@ -45,6 +46,20 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def argument(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    def artifacts(self) -> list[Artifact]:
+        """One for each model, the default first, as they are since the last swap."""
+        models = self.models | self._swapped()
+        return [read_artifact(Path(folder), self.device).served_as(name) for name, folder in models.items()]
+
+    def remember(self, name: str, folder: str) -> None:
+        """The artifact that answers for a name, for workers that start later. Only the engine writes it."""
+        (new := Path(self.folder, SWAPPED + ".new")).write_bytes(msgspec.json.encode(self._swapped() | {name: folder}))
+        new.rename(Path(self.folder, SWAPPED))
+
+    def _swapped(self) -> dict[str, str]:
+        file = Path(self.folder, SWAPPED)
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
 
     @property
     def socket(self) -> Path:
@@ -64,15 +79,14 @@ def worker_pids(folder: Path) -> dict[str, int]:
     return {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.pid"))}
 
 
-def run_child(work: Callable[[WorkerSpec, Settings, Artifact], int]) -> NoReturn:
+def run_child(work: Callable[[WorkerSpec, Settings, list[Artifact]], int]) -> NoReturn:
     """Runs `work`, then ends the process with the exit code that it returns, even where a thread still runs."""
     spec = msgspec.json.decode(sys.argv[1], type=WorkerSpec)
     threading.Thread(target=_end_with_supervisor, args=(spec,), daemon=True, name="lifeline").start()
     settings = Settings.from_environment()
     configure_logging(settings, process=spec.name)
     _write_pid(Path(spec.folder), spec.name)
-    artifact = read_artifact(Path(spec.artifact), spec.device).served_as(settings.served_model_name)
-    code = work(spec, settings, artifact)
+    code = work(spec, settings, spec.artifacts())
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

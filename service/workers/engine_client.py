@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Overloaded, TooLarge, Unavailable
 from packbert.service.scheduling.request import Request
@@ -32,6 +34,9 @@ class EngineClient:
     artifact: str  # digest of the artifact that this process tokenizes for
     grace_seconds: float  # beyond a request's deadline, for a run that has already started
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
+    on_taken_over: Callable[[str], None] = lambda folder: None  # another artifact answers for this model's name
+    hello: messages.Hello | None = None  # of a model that is one of several
+    fault: str = ""  # why the engine cannot serve it
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: MessageWriter | None = None
     _last_id: int = 0  # of requests and queries
@@ -133,10 +138,17 @@ class EngineClient:
         reader, stream = await asyncio.open_unix_connection(str(self.socket), limit=READ_AHEAD_BYTES)
         writer = MessageWriter(stream)
         try:
-            writer.send(messages.Hello(messages.VERSION, self.artifact))
-            if (await messages.read_hello(reader)).artifact != self.artifact:
+            writer.send(self.hello or messages.Hello(messages.VERSION, self.artifact))
+            reply = await messages.read_hello(reader)
+            if reply.fault:
+                self.fault = reply.fault
+                self.connected_once.set()
+                return
+            if reply.artifact != self.artifact:
                 self.on_other_artifact()
                 return
+            if self.hello:
+                self.hello = msgspec.structs.replace(self.hello, takes_over=False)
             self._writer = writer
             self.connected_once.set()
             while True:
@@ -160,6 +172,8 @@ class EngineClient:
                 self._overloaded_until = time.monotonic() + REJECT_SECONDS
             if (request := self._requests.get(message.request_id)) is not None:
                 request.end(error)
+        elif isinstance(message, messages.TakenOver):
+            self.on_taken_over(message.folder)
         elif (query := self._queries.get(message.query_id)) is not None and not query.done():
             query.set_result(message.content)
 

@@ -6,16 +6,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from packbert.service.artifact import Artifact
-from packbert.service.engine.engine import ModelEngine
-from packbert.service.errors import Overloaded, ServiceError
+from packbert.service.artifact import Artifact, ManifestError, read_artifact
+from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
+from packbert.service.errors import DeviceError, Overloaded, ServiceError
 from packbert.service.observability import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.request import Request
@@ -26,6 +28,7 @@ from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir,
 from packbert.service.workers.messages import MessageWriter, decode_sequences, encode_rows
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
+FOLLOW_SECONDS = 30.0  # for the other API workers to end with the artifact before
 FLUSH_SECONDS = 1.0  # for the last results, when the engine ends
 log = logging.getLogger("service")
 
@@ -36,6 +39,7 @@ class ApiConnection:
 
     engine: ModelEngine
     writer: MessageWriter
+    process: int = 0  # of the API worker
     _requests: dict[int, Request] = field(default_factory=dict)  # admitted and not answered
 
     def __repr__(self) -> str:
@@ -44,7 +48,6 @@ class ApiConnection:
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Until the connection ends; then its pending requests are cancelled. Raises as `read_message` does."""
         try:
-            await messages.read_hello(reader)
             self.writer.send(messages.Hello(messages.VERSION, self.engine.artifact.digest))
             while True:
                 self._handle(await messages.read_message(reader, messages.FROM_API))
@@ -138,8 +141,12 @@ KEEP_SOCKET_FILE: Mapping[str, Any] = {"cleanup_socket": False} if sys.version_i
 class EngineWorker:
     """Accepts connections of API workers; `run` returns after a signal or a failure."""
 
-    engine: ModelEngine
+    engines: list[ModelEngine]  # the last one of a name answers for it
     heartbeat: int  # write end of the pipe
+    make: Callable[[messages.Hello], ModelEngine] | None = None  # where models can be swapped
+    on_taken_over: Callable[[messages.Hello], None] = lambda hello: None
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _left: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended
     _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
     _heartbeats: "asyncio.Task[None] | None" = None
@@ -148,7 +155,8 @@ class EngineWorker:
     async def run(self, listener: socket.socket) -> int:
         """The exit code."""
         loop = asyncio.get_running_loop()
-        self.engine.on_fatal = lambda: self._finish(1)
+        for engine in self.engines:
+            engine.on_fatal = lambda: self._finish(1)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._finish, 0)
         server = await asyncio.start_unix_server(
@@ -158,7 +166,8 @@ class EngineWorker:
         await self._end.wait()
         server.close()
         loading.cancel()
-        await self.engine.close()
+        for engine in self.engines:
+            await engine.close()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         if self._heartbeats is not None:
             self._heartbeats.cancel()
@@ -166,7 +175,8 @@ class EngineWorker:
 
     async def _load(self) -> None:
         try:
-            await self.engine.open()
+            for engine in self.engines:
+                await engine.open()
         except Exception:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
@@ -178,17 +188,66 @@ class EngineWorker:
         self._end.set()
 
     async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ApiConnection(self.engine, MessageWriter(writer))
-        self._connections.add(connection)
+        connection = ApiConnection(self.engines[0], MessageWriter(writer))
         try:
+            hello = await messages.read_hello(reader)
+            connection.process = hello.process
+            connection.engine = await self._engine_for(hello)
+            self._connections.add(connection)
             await connection.serve(reader)
+        except (DeviceError, ManifestError) as error:
+            connection.writer.send(messages.Hello(messages.VERSION, "", fault=str(error)))
+            await connection.close()
         except (OSError, asyncio.IncompleteReadError):
             log.info("an API worker has disconnected: %r", connection)
         except messages.ProtocolError as error:
             log.error("dropping a connection that sent %s", error)
         finally:
             self._connections.discard(connection)
+            self._left.set()
             writer.close()
+            await self._close_unused()
+
+    async def _engine_for(self, hello: messages.Hello) -> ModelEngine:
+        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError.
+
+        Where it takes over, the other API workers follow first.
+        """
+        if self.make is None:
+            return self.engines[0]
+        async with self._opening:
+            named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
+            engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
+            if engine is None:
+                engine = self.make(hello)
+                engine.on_fatal = lambda: self._finish(1)
+                try:
+                    await engine.open()
+                except Exception as error:
+                    raise DeviceError(f"{type(error).__name__}: {error}") from error
+                self.engines.insert(0, engine)
+            if not hello.takes_over or named[-1] is engine:
+                return engine
+            self.engines.remove(engine)
+            self.engines.append(engine)
+            self.on_taken_over(hello)
+        others = [one for one in self._connections if one.engine in named and one.process != hello.process]
+        for connection in others:
+            connection.writer.send(messages.TakenOver(hello.folder))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                while not self._connections.isdisjoint(others):
+                    self._left.clear()
+                    await self._left.wait()
+        return engine
+
+    async def _close_unused(self) -> None:
+        """The engines that no longer answer for a name, when the last API worker has left them."""
+        last = {one.artifact.manifest.name: one for one in self.engines}
+        used = [*last.values(), *(connection.engine for connection in self._connections)]
+        for engine in [one for one in self.engines if one not in used]:
+            self.engines.remove(engine)
+            await engine.close()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -200,14 +259,25 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def work(spec: WorkerSpec, settings: Settings, artifact: Artifact) -> int:
-    metrics = Metrics(spec.name, metrics_dir(Path(spec.folder)))
-    engine = ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=start_tracing(settings))
+def work(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -> int:
+    metrics, tracing = Metrics(spec.name, metrics_dir(Path(spec.folder))), start_tracing(settings)
+    threads = settings.threads or available_cores()
+    device = Device(common_concurrency(artifacts, threads))
+
+    def make(artifact: Artifact) -> ModelEngine:
+        return ModelEngine(artifact, settings, metrics, degraded=spec.degraded, tracing=tracing, device=device)
+
+    def make_new(hello: messages.Hello) -> ModelEngine:
+        return make(read_artifact(Path(hello.folder), spec.device).served_as(hello.name))
+
+    worker = EngineWorker([make(one) for one in artifacts], spec.heartbeat)
+    if settings.can_swap:
+        worker.make, worker.on_taken_over = make_new, lambda hello: spec.remember(hello.name, hello.folder)
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
-    code = runner.run(EngineWorker(engine, spec.heartbeat).run(socket.socket(fileno=spec.listener)))
-    if engine.tracing is not None:
-        engine.tracing.close()
+    code = runner.run(worker.run(socket.socket(fileno=spec.listener)))
+    if tracing is not None:
+        tracing.close()
     return code
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service import errors
 
-VERSION = 9
+VERSION = 10
 MAX_FRAME_BYTES = 256 * 2**20
 PREFIX = struct.Struct("<I")
 ERROR_TYPES = {
@@ -43,6 +43,11 @@ class Message(Record, frozen=True, tag=True):
 class Hello(Message, frozen=True):
     version: int
     artifact: str  # digest of the artifact that the sender has opened
+    name: str = ""  # of the model, where there may be several: the connection is for this one's requests
+    folder: str = ""  # of the artifact
+    process: int = 0  # of the sender
+    takes_over: bool = False  # it answers for its name from now on
+    fault: str = ""  # why the engine cannot serve it: the connection ends
 
 
 class Asked(Record, frozen=True):
@@ -134,8 +139,14 @@ class QueryReply(Message, frozen=True):
     content: bytes
 
 
+class TakenOver(Message, frozen=True):
+    """Another artifact answers for the name of this connection's model."""
+
+    folder: str
+
+
 FromApi = Submit | Append | Cancel | RejectedLocally | Query
-FromEngine = Result | ErrorReply | QueryReply
+FromEngine = Result | ErrorReply | QueryReply | TakenOver
 HELLO: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

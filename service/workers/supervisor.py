@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -96,6 +97,7 @@ class Supervisor:
     apis: list[Child]
     listeners: list[socket.socket]
     stop_seconds: float  # in which an API worker lingers and drains
+    can_swap: bool = False
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _code: int = 0
 
@@ -104,6 +106,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        if self.can_swap:  # one API worker reads the file of models, and the engine tells the others
+            loop.add_signal_handler(signal.SIGHUP, self.apis[0].send_signal, signal.SIGHUP)
         tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
         await self._stopping.wait()
         for listener in self.listeners:
@@ -158,7 +162,7 @@ class Supervisor:
         self._stopping.set()
 
 
-def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
+def supervise(settings: Settings, artifacts: Sequence[Artifact], *, degraded: str) -> int:
     """Runs the service until a signal or a failure ends it; the exit code."""
     try:
         host, count, admin_port = settings.host, settings.api_processes, settings.admin_port
@@ -184,8 +188,8 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
             spec = WorkerSpec(
                 name=name,
                 folder=str(folder),
-                artifact=str(artifact.folder.parent),
-                device=artifact.manifest.device,
+                models={one.manifest.name: str(one.folder.parent) for one in artifacts},
+                device=artifacts[0].manifest.device,
                 degraded=degraded,
                 **descriptors,
             )
@@ -199,7 +203,8 @@ def supervise(settings: Settings, artifact: Artifact, *, degraded: str) -> int:
         port = listeners[0].getsockname()[1]
         log.info("starting %d API workers for port %d and an engine worker", len(apis), port)
         stop_seconds = settings.linger_seconds + settings.drain_seconds
-        code = asyncio.run(Supervisor(engine, apis, [*listeners, *admin_listeners], stop_seconds).run())
+        sockets = [*listeners, *admin_listeners]
+        code = asyncio.run(Supervisor(engine, apis, sockets, stop_seconds, settings.can_swap).run())
     os.close(lifeline_write_end)
     return code
 

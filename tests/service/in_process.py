@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx
@@ -88,10 +89,13 @@ class InProcessBackend:
     tracing: Any = None
     why_not_ready = ""
     degraded = ""
+    startup_grace_seconds, announces, users = 0.0, True, 0
+    unused: Any = SimpleNamespace(set=lambda: None)
 
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
         self.artifact, self.settings, self.tasks = artifact, settings, tasks
         self.metrics = Metrics()
+        self.group = {artifact.manifest.name: self}
         self.refusals: list[ServiceError] = []
 
     def admit(self, _: int) -> Tasks:

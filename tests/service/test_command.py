@@ -57,7 +57,12 @@ def test_help_lists_every_setting_but_the_key(capsys: pytest.CaptureFixture[str]
     assert "--max-body-bytes BYTES" in text
     assert "--drain-seconds SECONDS" in text
     missing = [name for name in Settings.model_fields if f"--{name.replace('_', '-')} " not in text]
-    assert missing == ["api_key"]  # all users of a machine can read a command line
+    assert missing == ["api_key", "admin_key"]  # all users of a machine can read a command line
+
+
+def test_models_with_names_are_several() -> None:
+    assert variables_of(["en=a/b", "zh=./c=d"]) == {"BERT_MODELS": "en=a/b zh=./c=d"}
+    assert variables_of(["./a=b"]) == {"BERT_MODEL": "./a=b"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
+from packbert.service.artifact import Manifest
 from packbert.service.backend import Backend
 from packbert.service.http.dialects.openai import Usage, VllmFields, finish, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
@@ -104,21 +105,16 @@ ROUTES = {
 
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:
-    manifest = backend.artifact.manifest
-    capabilities = ["embed"]
-    if "labels" in manifest.heads:
-        capabilities += ["classify", "rerank"] if len(manifest.labels) == 1 else ["classify"]
-    model = {
-        "id": manifest.name,
-        "object": "model",
-        "stats": {},
-        "created": int(time.time()),
-        "backend": "onnxruntime",
-        "capabilities": capabilities,
-    }
+    started = int(time.time())
 
-    @router.get(
-        "/models", response_model=InfinityModelsResponse, summary="infinity's list of models: the one that runs"
-    )
+    def describe(manifest: Manifest) -> dict[str, Any]:
+        capabilities = ["embed"]
+        if "labels" in manifest.heads:
+            capabilities += ["classify", "rerank"] if len(manifest.labels) == 1 else ["classify"]
+        own = {"id": manifest.name, "object": "model", "stats": {}, "created": started}
+        return own | {"backend": "onnxruntime", "capabilities": capabilities}
+
+    @router.get("/models", response_model=InfinityModelsResponse, summary="infinity's list of models: those that run")
     async def models_of_infinity() -> Response:
-        return json_response({"object": "list", "data": [model]})
+        models = [describe(one.artifact.manifest) for one in backend.group.values()]
+        return json_response({"object": "list", "data": models})

@@ -283,7 +283,6 @@ def task_routes(backend: Backend) -> dict[str, TaskSpec]:
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:
     name = backend.artifact.manifest.name
-    metadata = _describe_model(backend)
 
     @router.get("/v2", response_model=ServerMetadata, summary="Name, version and extensions of this server")
     async def server_metadata() -> Response:
@@ -305,7 +304,7 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
             path, response_model=ModelMetadata, name=f"model_metadata{of_version}", summary="Inputs and outputs"
         )
         async def model_metadata() -> Response:
-            return json_response(metadata)
+            return json_response(_describe_model(backend))
 
         @router.get(f"{path}/ready", response_model=ModelReady, name=f"model_ready{of_version}", summary="As /ready")
         async def model_ready() -> Response:

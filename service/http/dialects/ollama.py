@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
+from packbert.service.artifact import Artifact
 from packbert.service.backend import Backend
 from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.responses import json_response
@@ -69,12 +70,15 @@ ROUTES = {
 
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:
-    @router.get("/api/tags", response_model=dict[str, Any], summary="Ollama's list of models: the one that runs")
-    async def models_of_ollama() -> Response:
-        manifest, digest = backend.artifact.manifest, backend.artifact.digest
+    def describe(artifact: Artifact) -> dict[str, Any]:
+        manifest = artifact.manifest
         details = {"format": "onnx", "family": manifest.family, "quantization_level": manifest.precision}
-        own = {"name": manifest.name, "model": manifest.name, "digest": digest, "details": details}
-        return json_response({"models": [own | {"size": backend.artifact.weights_bytes}]})
+        own = {"name": manifest.name, "model": manifest.name, "digest": artifact.digest, "details": details}
+        return own | {"size": artifact.weights_bytes}
+
+    @router.get("/api/tags", response_model=dict[str, Any], summary="Ollama's list of models: those that run")
+    async def models_of_ollama() -> Response:
+        return json_response({"models": [describe(one.artifact) for one in backend.group.values()]})
 
     @router.get("/api/version", response_model=dict[str, str], summary="The version of this service, for Ollama")
     async def version_for_ollama() -> Response:

@@ -97,7 +97,7 @@ class Model(BaseModel):
 
 
 class ModelsResponse(BaseModel):
-    """OpenAI's list of models: the one that this service runs."""
+    """OpenAI's list of models: those that this service runs."""
 
     object: Literal["list"]
     data: list[Model]
@@ -236,22 +236,20 @@ def task_routes(backend: Backend) -> dict[str, TaskSpec]:
 
 
 def add_get_routes(router: APIRouter, backend: Backend) -> None:
-    manifest = backend.artifact.manifest
-    model = {
-        "id": manifest.name,
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": "packbert",
-        "root": manifest.name,
-        "max_model_len": manifest.max_tokens,
-    }
+    started = int(time.time())
 
-    @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: the one that runs")
+    def describe(name: str) -> dict[str, Any]:
+        most = backend.group[name].artifact.manifest.max_tokens
+        own = {"id": name, "object": "model", "created": started, "owned_by": "packbert"}
+        return own | {"root": name, "max_model_len": most}
+
+    @router.get("/v1/models", response_model=ModelsResponse, summary="OpenAI's list of models: those that run")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [describe(name) for name in backend.group]})
 
     @router.get("/v1/models/{name:path}", response_model=Model, summary="OpenAI's description of a model")
     async def retrieve_model(name: str) -> Response:
-        if name != manifest.name:
-            raise NotFound(f"there is no model {name!r}: this server runs {manifest.name}", code="model_not_found")
-        return json_response(model)
+        if name not in backend.group:
+            models = ", ".join(backend.group)
+            raise NotFound(f"there is no model {name!r}: this server runs {models}", code="model_not_found")
+        return json_response(describe(name))

@@ -91,7 +91,7 @@ class FakeBackend:
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.model_validate({"artifact": ".", "max_body_bytes": 1000} | settings)
         self.metrics = Metrics()
-        self.artifact = SimpleNamespace(manifest=MANIFEST)
+        self.artifact, self.group = SimpleNamespace(manifest=MANIFEST), {"sample": self}
 
     def admit(self, _: int) -> "FakeBackend":
         return self

@@ -20,6 +20,8 @@ from packbert.service.http.app import TASKS, create_app, task_routes
 from packbert.service.http.body import INLINE_BYTES, start_thread
 from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.http.models import SwapRequest
+from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults
@@ -108,6 +110,7 @@ class Service:
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers.items()), "state": {}}
+        scope["query_string"] = b""
         self.turns.started, self.turns.longest = time.thread_time(), 0.0
         self.loop.run_until_complete(self.app(scope, receive, send))
         return Answer(
@@ -278,6 +281,25 @@ def test_every_route_refuses_very_many_members_and_elements(
     headers, sent = make(size)
     for path in service.routes():
         check(service, path, make.__name__, headers, sent)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_the_routes_of_several_models_and_their_swap_refuse_the_worst_bodies(service: Service, kind: str) -> None:
+    one = service.backend
+    settings = one.settings.model_copy(update={"admin_key": "swap"})
+    group: Any = {}
+    for name in ("bert", "other"):
+        artifact = one.artifact.served_as(name)
+        backend: Any = InProcessBackend(artifact, settings, replace(one.tasks, manifest=artifact.manifest))
+        ServedModel(backend, group, lambda *_: pytest.fail("a swap began"))
+    several = Service(group["bert"])
+    routes = task_routes(group["other"]) | {"/admin/models": TaskSpec("swap", service.post, SwapRequest, None, "")}
+    for path in ("/embed", "/v2/models/other/infer", "/admin/models"):
+        for size in (INLINE_BYTES - 400, 2**19):
+            body = make_body(main_field(routes[path]), kind, size)
+            for prefix in ("", "/models/other") if path != "/admin/models" else ("",):
+                check(several, prefix + path, kind, {b"authorization": b"Bearer swap"}, body)
+    several.loop.close()
 
 
 def test_a_body_that_is_slow_to_decode_ends_with_its_deadline(service: Service) -> None:

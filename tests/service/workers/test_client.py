@@ -80,7 +80,7 @@ class Processes:
         return self.engine.batcher
 
     async def start_engine(self) -> None:
-        self.worker = EngineWorker(self.engine, self.heartbeat[1])  # type: ignore[arg-type]
+        self.worker = EngineWorker([self.engine], self.heartbeat[1])  # type: ignore[list-item]
         self.running = asyncio.create_task(self.worker.run(self.listener.dup()))
 
     async def stop_engine(self) -> int:

@@ -92,7 +92,7 @@ async def start(root: Path, folder: Path) -> AsyncIterator[tuple[RemoteBackend, 
         spec = WorkerSpec(
             name="api-0",
             folder=str(folder),
-            artifact=str(root),
+            models={artifact.manifest.name: str(root)},
             device="cpu",
             degraded="a reason",
             listener=listener.fileno(),
@@ -101,7 +101,7 @@ async def start(root: Path, folder: Path) -> AsyncIterator[tuple[RemoteBackend, 
         )
         listener.bind(str(spec.socket))
         listener.listen()
-        worker = EngineWorker(engine, write_end)
+        worker = EngineWorker([engine], write_end)
         running = asyncio.create_task(worker.run(listener.dup()))
         backend = RemoteBackend(spec, settings, artifact, Metrics())
         await backend.open()

@@ -1,0 +1,91 @@
+"""Swaps of a model under load: how many requests fail, how many answers are not wholly one model's.
+
+python -m benchmarks.server.swaps FIRST SECOND [--swaps 200] [--api-processes 0] [--clients 4]
+
+FIRST and SECOND are artifacts. Counted, not timed; the memory shows whether a model that has left is let go.
+"""
+
+import argparse
+import json
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+from benchmarks.harness.process import ServiceProcess
+
+KEY = {"authorization": "Bearer benchmark"}
+TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
+REPLY_SECONDS = 120
+
+
+def known_answers(folders: list[str]) -> dict[str, object]:
+    """The answer of each model in a service of its own, by its digest."""
+    answers: dict[str, object] = {}
+    for folder in folders:
+        with ServiceProcess({"BERT_MODELS": f"one={folder}"}) as service:
+            answer = httpx.post(f"{service.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
+            answers[answer.headers["x-model-digest"]] = answer.json()
+    return answers
+
+
+def ask(url: str, known: dict[str, object], counts: Counter[str], stop: threading.Event) -> None:
+    with httpx.Client(base_url=url, timeout=REPLY_SECONDS) as client:
+        while not stop.is_set():
+            answer = client.post("/models/one/embed", json={"inputs": TEXTS})
+            if answer.status_code != 200:
+                counts["failed"] += 1
+            elif answer.json() != known.get(answer.headers["x-model-digest"]):
+                counts["mixed"] += 1
+            else:
+                counts["right"] += 1
+
+
+def resident_mib(process: int) -> int:
+    """Of a process and its children."""
+    listed = subprocess.run(["ps", "-e", "-o", "rss=,pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    rows = {tuple(map(int, line.split())) for line in listed.splitlines()}
+    return sum(size for size, pid, parent in rows if process in (pid, parent)) // 1024
+
+
+def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, object]:
+    known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
+    settings = {
+        "BERT_MODELS": f"one={folders[0]}",
+        "BERT_ADMIN_KEY": "benchmark",
+        "BERT_API_PROCESSES": str(api_processes),
+        "BERT_TOKEN_BUDGET": "256",
+    }
+    with ServiceProcess(settings) as service:
+        threads = [threading.Thread(target=ask, args=(service.url, known, counts, stop)) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        memory, refused = [], 0
+        for number in range(swaps):
+            body = {"model": "one", "source": folders[(number + 1) % 2]}
+            # a new connection each: any of the API processes may swap
+            answer = httpx.post(f"{service.url}/admin/models", json=body, headers=KEY, timeout=REPLY_SECONDS)
+            refused += answer.status_code != 200 or not answer.json()["swapped"]
+            memory.append(resident_mib(service.process.pid))
+        stop.set()
+        for thread in threads:
+            thread.join()
+    kept = {"MiB after 10 swaps": memory[min(9, swaps - 1)], "MiB at the end": memory[-1]}
+    ends = {name: counts[name] for name in ("right", "failed", "mixed")}
+    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | ends | kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs=2, type=Path, metavar="ARTIFACT")
+    parser.add_argument("--swaps", type=int, default=200)
+    parser.add_argument("--api-processes", type=int, default=0)
+    parser.add_argument("--clients", type=int, default=4)
+    given = parser.parse_args()
+    print(json.dumps(run([*map(str, given.folders)], given.swaps, given.api_processes, given.clients), indent=1))
+
+
+if __name__ == "__main__":
+    main()

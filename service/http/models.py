@@ -1,0 +1,85 @@
+"""Several models in one application: the paths of each, the `model` field of a body, and the swap of one of them."""
+
+import hmac
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import Field
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from packbert.service.errors import NotFound, Unauthorized
+from packbert.service.http.body import parse
+from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.http.endpoint import TaskRequest
+from packbert.service.http.headers import REFUSAL, find_key
+from packbert.service.http.responses import json_response
+from packbert.service.models import ServedModel
+from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.inputs import Body
+
+PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
+ADMIN_PATH = "/admin/models"
+MAX_ADMIN_BYTES = 2**12
+
+
+def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
+    """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
+
+    async def run(_: Tasks, request: Any, *, timeout_seconds: float) -> TaskResult:
+        name = getattr(request, "model", None) if by_body else None
+        model = served.find(name) if isinstance(name, str) else served
+        with model.answering() as (backend, tasks):
+            spec.check_head(tasks)
+            result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)
+        result.model = backend.artifact.digest
+        return result
+
+    return replace(spec, run=run, head="")
+
+
+def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
+    """The routes that run no model: of the model that the path names, or of the default, which is the first."""
+    default = next(iter(apps.values()))
+    named = [(f"{PREFIX}{name}", f"{KSERVE}{name}/", app) for name, app in sorted(apps.items(), reverse=True)]
+
+    def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        path = scope.get("path", "")
+        for root, kserve, app in named if path.startswith((PREFIX, KSERVE)) else ():
+            if path.startswith(f"{root}/"):
+                scope["path"], scope["root_path"] = path[len(root) :], root
+            if path.startswith(f"{root}/") or f"{path}/".startswith(kserve):
+                return app(scope, receive, send)
+        return default(scope, receive, send)
+
+    return call
+
+
+class SwapRequest(Body):
+    model: str = Field(description="the name of the model, as in /v1/models")
+    source: str = Field("", description="a hub id, a checkpoint's folder or an artifact; empty: the one before, again")
+
+
+def add_model_routes(app: FastAPI, default: ServedModel) -> None:
+    """`POST /admin/models` where there is a key for it, and the 404 of an unknown model."""
+    key = default.settings.admin_key.encode()
+
+    async def swap(request: Request) -> Response:
+        if not hmac.compare_digest(find_key(dict(request.scope["headers"])), key):
+            raise Unauthorized(REFUSAL)
+        content = await TaskRequest(request.scope, request.receive, request._send).read_body(MAX_ADMIN_BYTES)
+        asked = parse(SwapRequest, content, default.settings)
+        model = default.find(asked.model)
+        swapped = await model.swap(asked.source)
+        return json_response({"model": model.name, "digest": model.artifact.digest, "swapped": swapped})
+
+    async def unknown(request: Request) -> Response:
+        known = ", ".join(default.group)
+        raise NotFound(f"{request.url.path} names no model: this server has {known}", code="model_not_found")
+
+    if key:
+        app.add_api_route(ADMIN_PATH, swap, methods=["POST"], include_in_schema=False)
+    for prefix in (PREFIX, KSERVE):
+        methods = ["GET", "POST"]
+        app.add_api_route(prefix + "{name:path}", unknown, methods=methods, include_in_schema=False)

@@ -1,0 +1,162 @@
+"""The models of a service by name: the backend that answers for each name, and its swap for another one."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from packbert.service.backend import Backend
+from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
+from packbert.service.settings import SettingsError, named_models
+from packbert.service.tasks.base import Tasks
+
+log = logging.getLogger("service")
+# of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
+# swap; raises where it cannot be served
+MakeBackend = Callable[[str, str, Backend, bool], Backend]
+
+
+class ServedModel(Backend):
+    """A name of the service, in front of the backend that answers for it.
+
+    `open`, `close`, `leave`, `drain` and `cancel_pending` are those of the whole service: the server has the default.
+    """
+
+    def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
+        """Without that of Backend: it has no tokenizer and no tasks of its own."""
+        settings = self.settings = current.settings
+        self.metrics, self.tracing = current.metrics, current.tracing
+        self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
+        self.leaving = self.draining = False
+        self.name, self._models, self._make = current.artifact.manifest.name, group, make
+        self.source = named_models(settings).get(self.name) or settings.model or str(settings.artifact)
+        self.group = group
+        group[self.name] = self
+        self._point_to(current)
+        self._swapping = asyncio.Lock()
+
+    def find(self, name: str) -> "ServedModel":
+        """Raises NotFound, unless there is only one model: then it has any name."""
+        if name not in self._models and len(self._models) > 1:
+            models = ", ".join(self._models)
+            raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
+        return self._models.get(name, self)
+
+    def admit(self, body_bytes: int) -> Any:
+        """Only refuses: the body may name another model than this one, so `answering` admits. As Backend.admit."""
+        if self.draining:
+            raise Unavailable(SHUTTING_DOWN)
+        try:
+            self.current.admit(body_bytes)
+        except Unavailable:
+            if len(self._models) == 1:
+                raise
+
+    @contextmanager
+    def answering(self) -> Iterator[tuple[Backend, Tasks]]:
+        """What a request has until its end, whatever is swapped meanwhile. Raises as Backend.admit."""
+        backend = self.current
+        tasks = backend.admit(0)
+        backend.users += 1
+        try:
+            yield backend, tasks
+        finally:
+            backend.users -= 1
+            if not backend.users:
+                backend.unused.set()
+
+    async def swap(self, source: str = "", *, leads: bool = True) -> bool:
+        """Whether another artifact answers now, that of `source` or of the same place as before.
+
+        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
+        `leads` it answers in another process already. Raises Invalid where it cannot be served: nothing has changed.
+        """
+        source = source or self.source
+        async with self._swapping:
+            old = self.current
+            try:
+                new = await asyncio.to_thread(self._make, self.name, source, old, leads)
+                if new.artifact.digest == old.artifact.digest:
+                    return False
+                try:
+                    await new.open()
+                except BaseException:
+                    await new.close()
+                    raise
+            except Exception as error:
+                fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
+                log.warning("%s", fault)
+                raise Invalid(fault, code="artifact") from error
+            self._point_to(new)
+            self.source = source if leads else self.source
+            log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
+            old.unused.clear()
+            if old.users:
+                await old.unused.wait()
+            await old.close()
+            del old
+            gc.collect()  # it is part of cycles; what there was at the start is frozen, so this takes no time
+            return True
+
+    def _point_to(self, backend: Backend) -> None:
+        self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
+        backend.on_fatal = lambda: next(iter(self._models.values())).on_fatal()
+        backend.group = self.group
+
+    async def reload(self) -> None:
+        """Swaps each model whose artifact has changed, or whose line in the file of BERT_MODELS has."""
+        try:
+            sources = named_models(self.settings)
+        except SettingsError as error:
+            log.error("nothing is swapped: %s", error)
+            return
+        if sources and sources.keys() != self._models.keys():
+            log.warning("models are added and removed by a restart: this service has %s", ", ".join(self._models))
+        for name, model in self._models.items():
+            try:
+                log.info("%s: %s", name, "swapped" if await model.swap(sources.get(name, "")) else "unchanged")
+            except Invalid:
+                continue  # it is in the log
+
+    async def open(self) -> None:
+        for model in self._models.values():
+            await model.current.open()
+
+    async def close(self) -> None:
+        for model in self._models.values():
+            await model.current.close()
+
+    def leave(self) -> None:
+        for model in self._models.values():
+            model.leaving = True
+            model.current.leave()
+
+    def drain(self) -> None:
+        for model in self._models.values():
+            model.leaving = model.draining = True
+            model.current.drain()
+
+    def cancel_pending(self) -> None:
+        for model in self._models.values():
+            model.current.cancel_pending()
+
+    async def ready(self) -> str:
+        """The default is not ready while another model is loading."""
+        asked = [self, *self._models.values()] if self is next(iter(self._models.values())) else [self]
+        first, *others = [await one.current.ready() for one in asked]
+        return first or ("loading" if "loading" in others else "")
+
+    async def info(self) -> dict[str, Any]:
+        return await self.current.info()
+
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return await self.current.render_metrics(accept)
+
+
+def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
+    """The default, which is the first."""
+    group: dict[str, ServedModel] = {}
+    served = [ServedModel(one, group, make) for one in backends]
+    return served[0]

@@ -1,0 +1,258 @@
+"""Several models in one service: by the body, by the path, by KServe's path; and the swap of one of them."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.artifact.manifest import Manifest
+from packbert.service.artifact import open_artifact
+from tests.conftest import REPLY_SECONDS
+from tests.export.goldens import Artifact
+from tests.service.engine.changed_files import with_reversed_golden
+
+ADMIN = {"authorization": "Bearer swap"}
+TEXTS = ["my dog is hairy", "it rains"]
+NAMES = ("first", "second")
+OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start or a swap
+
+
+@pytest.fixture(scope="module")
+def folders(exported: Callable[..., Artifact]) -> dict[str, Path]:
+    """Two models with other tokenizers and sizes."""
+    return {"first": exported("sample").root, "second": exported("distilbert-labels").root}
+
+
+@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
+def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[httpx.Client]:
+    stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": request.param}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def alone(serve: Callable[..., httpx.Client], folders: dict[str, Path]) -> dict[str, Any]:
+    """What each model answers in a service of its own."""
+    return {name: embed(serve(folder), "/embed") for name, folder in folders.items()}
+
+
+def embed(client: httpx.Client, path: str, **more: Any) -> list[list[float]]:
+    response = client.post(path, json={"inputs": TEXTS} | more)
+    assert response.status_code == 200, response.text
+    vectors: list[list[float]] = response.json()
+    return vectors
+
+
+def infer(client: httpx.Client, name: str) -> Any:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [2], "data": TEXTS}
+    response = client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor], "outputs": [{"name": "embedding"}]})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_a_model_is_named_by_the_body_or_by_the_path_and_the_first_is_the_default(
+    service: httpx.Client, alone: dict[str, Any]
+) -> None:
+    assert embed(service, "/embed") == alone["first"]
+    for name in NAMES:
+        assert embed(service, "/embed", model=name) == alone[name]
+        assert embed(service, f"/models/{name}/embed") == alone[name]
+        assert embed(service, f"/models/{name}/embed", model="text-embedding-3-small") == alone[name]
+    assert len(alone["first"][0]) != len(alone["second"][0])
+
+
+def test_kserve_names_a_model_by_its_path(service: httpx.Client, alone: dict[str, Any]) -> None:
+    for name in NAMES:
+        answer = infer(service, name)
+        size = len(alone[name][0])
+        assert answer["model_name"] == name
+        assert answer["outputs"][0]["shape"] == [2, size]
+        assert answer["outputs"][0]["data"] == pytest.approx([value for row in alone[name] for value in row], abs=1e-6)
+        described = service.get(f"/v2/models/{name}").json()
+        assert (described["name"], described["outputs"][0]["shape"]) == (name, [-1, size])
+        assert service.get(f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
+
+
+def test_openai_and_azure_name_a_model_as_they_do(service: httpx.Client) -> None:
+    for name in NAMES:
+        by_body = service.post("/v1/embeddings", json={"input": TEXTS, "model": name}).json()
+        by_path = service.post(f"/openai/deployments/{name}/embeddings", json={"input": TEXTS}).json()
+        assert by_body == by_path
+        assert by_body["model"] == name
+    assert [one["id"] for one in service.get("/v1/models").json()["data"]] == [*NAMES]
+    assert [one["id"] for one in service.get("/models").json()["data"]] == [*NAMES]
+    assert [one["name"] for one in service.get("/api/tags").json()["models"]] == [*NAMES]
+    assert service.get("/v1/models/second").json()["id"] == "second"
+
+
+def test_an_answer_names_the_model_that_gave_it(service: httpx.Client, folders: dict[str, Path]) -> None:
+    for name, folder in folders.items():
+        answer = service.post("/embed", json={"inputs": "a", "model": name})
+        assert answer.headers["x-model-digest"] == open_artifact(folder).digest
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/embed", {"inputs": "a", "model": "third"}, lambda content: content["error"]),
+        ("/models/third/embed", {"inputs": "a"}, lambda content: content["error"]),
+        ("/v2/models/third/infer", {"inputs": []}, lambda content: content["error"]),
+        ("/v1/embeddings", {"input": "a", "model": "third"}, lambda content: content["error"]["message"]),
+        ("/models/third/v1/embeddings", {"input": "a"}, lambda content: content["error"]["message"]),
+    ],
+)
+def test_an_unknown_model_is_a_404_in_the_shape_of_the_route_which_names_those_there_are(
+    service: httpx.Client, path: str, body: Any, message: Callable[[Any], str]
+) -> None:
+    response = service.post(path, json=body)
+    assert response.status_code == 404
+    assert "third" in message(response.json())
+    assert message(response.json()).endswith("this server has first, second")
+
+
+def test_a_head_that_only_the_named_model_lacks_is_a_501(service: httpx.Client) -> None:
+    body = {"inputs": "the [MASK] is red"}
+    assert service.post("/fill-mask", json=body).status_code == 200
+    assert service.post("/fill-mask", json=body | {"model": "second"}).status_code == 501
+    assert service.post("/models/second/fill-mask", json=body).status_code == 501
+    assert service.post("/predict", json={"inputs": "a", "model": "second"}).status_code == 200
+
+
+def test_each_model_has_its_own_info_and_state(service: httpx.Client) -> None:
+    assert service.get("/info").json()["model"] == "first"
+    for name in NAMES:
+        info = service.get(f"/models/{name}/info").json()
+        assert (info["model"], info["status"]) == (name, "ready")
+        assert service.get(f"/models/{name}/ready").status_code == 200
+        assert service.get(f"/models/{name}/health").status_code == 200
+    metrics = service.get("/metrics").text
+    for name in NAMES:
+        assert 'bert_info{model="' in metrics
+        assert f'model="{name}"' in metrics
+        assert f'bert_model_requests_total{{model="{name}",outcome="answered"}}' in metrics
+
+
+def test_a_swap_needs_its_own_key(service: httpx.Client) -> None:
+    body = {"model": "second"}
+    assert service.post("/admin/models", json=body).status_code == 401
+    assert service.post("/admin/models", json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
+    answer = service.post("/admin/models", json=body, headers=ADMIN)
+    assert (answer.status_code, answer.json()["swapped"]) == (200, False)
+
+
+def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
+    service: httpx.Client, folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in ("damaged", "wrong"):
+        shutil.copytree(folders["first"], tmp_path / name)
+    (tokenizer,) = (tmp_path / "damaged").rglob("tokenizer.json")
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
+    with_reversed_golden(Manifest.read(tmp_path / "wrong" / "cpu")).write(tmp_path / "wrong" / "cpu")
+    for source, why in {"damaged": "tokenizer.json", "wrong": "the self-test failed", "none": "none"}.items():
+        body = {"model": "second", "source": str(tmp_path / source)}
+        answer = service.post("/admin/models", json=body, headers=ADMIN)
+        assert (answer.status_code, answer.json()["code"]) == (422, "artifact"), answer.text
+        assert why in answer.json()["error"]
+    assert embed(service, "/embed", model="second") == alone["second"]
+
+
+def test_every_answer_under_swaps_is_wholly_one_models(
+    service: httpx.Client, folders: dict[str, Path], alone: dict[str, Any]
+) -> None:
+    digests = {open_artifact(folder).digest: name for name, folder in folders.items()}
+    stop, faults, seen = threading.Event(), [], set()
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.base_url, timeout=REPLY_SECONDS) as client:
+            while not stop.is_set():
+                answer = client.post("/models/second/embed", json={"inputs": TEXTS})
+                name = digests.get(answer.headers.get("x-model-digest", ""), "none")
+                seen.add(name)
+                if answer.status_code != 200 or answer.json() != alone[name]:
+                    faults.append((answer.status_code, name, answer.text[:200]))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(24):
+            source = folders[NAMES[number % 2]]
+            answer = service.post("/admin/models", json={"model": "second", "source": str(source)}, headers=ADMIN)
+            digest = open_artifact(source).digest
+            assert answer.json() == {"model": "second", "digest": digest, "swapped": True}, answer.text
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert faults == []
+    assert seen == {*NAMES}
+    for _ in range(8):  # over new connections, so that any API process answers: all have followed
+        answer = httpx.post(f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "second"})
+        assert answer.json() == alone["second"]
+    assert embed(service, "/embed") == alone["first"]
+
+
+def children(process: int) -> dict[str, int]:
+    """The worker processes by their names."""
+    found = {}
+    for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if word.startswith(b'{"name"'):
+                found[json.loads(word)["name"]] = int(pid)
+    return found
+
+
+def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
+    folders: dict[str, Path], alone: dict[str, Any]
+) -> None:
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "1"}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        body = {"model": "one", "source": str(folders["second"])}
+        assert client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
+        for name in ("api-0", "engine"):
+            worker = children(process.process.pid)[name]
+            os.kill(worker, signal.SIGKILL)
+            while Path(f"/proc/{worker}").exists():
+                pass
+            while not is_ready(process.url):
+                pass
+            answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
+            assert answer.json() == alone["second"]
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", timeout=REPLY_SECONDS).status_code == 200
+    except httpx.TransportError:  # of a process that has just ended
+        return False
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
+) -> None:
+    (file := tmp_path / "models").write_text(f"# by name\none={folders['first']}\ntwo={folders['first']}\n")
+    settings = OWN | {"BERT_MODELS": str(file), "BERT_API_PROCESSES": processes}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        assert embed(client, "/embed", model="two") == alone["first"]
+        assert client.post("/admin/models", json={"model": "two"}).status_code == 404
+        file.write_text(f"one={folders['first']}\ntwo={folders['second']}\n")
+        process.process.send_signal(signal.SIGHUP)
+        while "two: swapped" not in process.output():
+            client.get("/health")
+        assert embed(client, "/embed", model="two") == alone["second"]
+        assert embed(client, "/embed", model="one") == alone["first"]
+        file.write_text("one")
+        process.process.send_signal(signal.SIGHUP)
+        while "nothing is swapped" not in process.output():
+            client.get("/health")
+        assert embed(client, "/embed", model="two") == alone["second"]
