@@ -47,9 +47,9 @@ def by_name(apps: Mapping[str, ASGIApp]) -> ASGIApp:
     def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope.get("path", "")
         for root, kserve, app in named if path.startswith((PREFIX, KSERVE)) else ():
-            if path.startswith(f"{root}/"):
-                scope["path"], scope["root_path"] = path[len(root) :], root
-            if path.startswith(f"{root}/") or f"{path}/".startswith(kserve):
+            if of_model := f"{path}/".startswith(f"{root}/"):
+                scope["path"], scope["root_path"] = path[len(root) :] or "/", root
+            if of_model or f"{path}/".startswith(kserve):
                 return app(scope, receive, send)
         return default(scope, receive, send)
 

@@ -1,6 +1,7 @@
 """The page around its panels: language, theme, keyboard, errors, the key; its texts stay text, requests stay here."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Request, expect
 
+from benchmarks.harness.process import ServiceProcess
 from tests.conftest import Serve
+from tests.export.goldens import Artifact
 from tests.page.browser import View
 from tests.page.conftest import Open
 
@@ -200,6 +203,24 @@ def test_the_page_says_what_the_model_is(opened: Open, bundled: httpx.Client) ->
     expect(facts.nth(3)).to_have_text("cc-by-sa-4.0")
     expect(facts.nth(4)).to_have_text("en, zh")
     expect(shown.page.locator(".bundled")).to_contain_text("packbert serve NAME")
+
+
+def test_the_page_of_another_model_is_one_choice_away(opened: Open, exported: Callable[..., Artifact]) -> None:
+    named = " ".join(f"{name}={exported(name).root}" for name in ("sample", "roberta"))
+    with ServiceProcess({"BERT_MODELS": named}) as process, httpx.Client(base_url=process.url) as server:
+        shown = opened(server=server)
+        shown.open("similar")
+        shown.assert_settled()
+        choice = shown.page.locator("#model")
+        for name in ("roberta", "sample"):
+            choice.select_option(name)
+            shown.page.wait_for_url(f"**/models/{name}/#similar")
+            expect(choice).to_have_value(name)
+            shown.assert_settled()
+        shown.assert_accessible()
+        shown.page.goto(f"{shown.url}/models/roberta")  # its links are relative to a path that ends with /
+        expect(choice).to_have_value("roberta")
+        shown.page.goto("about:blank")  # before its service ends
 
 
 def test_a_service_that_cannot_be_reached(opened: Open) -> None:

@@ -187,6 +187,8 @@ def add_get_routes(app: APIRouter, backend: Backend) -> None:
     @app.get("/", response_model=Status, summary="The process responds; a browser gets the page or is sent to /docs")
     async def home(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", "") and not backend.settings.admin_port:
+            if not request.scope["raw_path"].endswith(b"/"):  # of one of several models: the page's links are relative
+                return RedirectResponse(f"{request.scope['root_path'].rpartition('/')[2]}/", headers={"vary": "accept"})
             if page is not None:
                 return await page.respond_home(request)
             return RedirectResponse("docs", headers={"vary": "accept"})  # relative: a proxy may add a path

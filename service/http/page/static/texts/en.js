@@ -16,6 +16,7 @@ export default {
   "page.model.tokens": "Tokens of a text, at most",
   "page.model.inputs": "Texts of a request, at most",
   "page.model.difference": "Largest difference from the reference at export",
+  "page.model.choice": "Model",
   "page.model.license": "Licence",
   "page.model.languages": "Languages",
   "page.model.version": "Version of the service",

@@ -16,6 +16,7 @@ export default {
   "page.model.tokens": "每段文本最多词元数",
   "page.model.inputs": "每个请求最多文本数",
   "page.model.difference": "导出时与参考实现的最大差异",
+  "page.model.choice": "模型",
   "page.model.license": "许可证",
   "page.model.languages": "语言",
   "page.model.version": "服务版本",
