@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Manifest
 from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
 from packbert.service.scheduling.request import InferenceQueue, Request
@@ -69,7 +69,7 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
     """The Check of a task that accepts all texts."""
 
 
-WHOLE_TOKENS = 8192  # of the largest batch
+WHOLE_TOKENS = 8192  # of the largest batch, and of the smallest part
 PART_SECONDS = 5.0  # of the device, which a part takes: so long another large request waits for it
 DEADLINES = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
@@ -207,7 +207,7 @@ class Tasks:
         if tokens > self.limits.whole_tokens:
             most, rate = self.limits.max_tokens, await self.queue.rate()
             if in_parts and (tokens > most or tokens > rate * timeout_seconds):
-                part = max(1, int(min(most // 2, rate * PART_SECONDS)))
+                part = max(1, int(min(most // 2, max(WHOLE_TOKENS, PART_SECONDS * rate))))
             longest = min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate)
             timeout_seconds = max(timeout_seconds, longest)
         return self.queue.begin((), sequences=sequences, tokens=tokens, part=part, timeout_seconds=timeout_seconds)
@@ -239,7 +239,7 @@ class Tasks:
                 check(made, len(sequences))
                 sequences += made
                 if request.part:
-                    room = await _append_in_parts(request, made, job.expected_tokens, room)
+                    room = await append_in_parts(request, made, job.expected_tokens, room)
                 else:
                     request.append(made, job.expected_tokens)
         return sequences
@@ -368,10 +368,10 @@ async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Se
     )
 
 
-async def _append_in_parts(request: Request, made: Sequence[EncodedText], expected: int, room: int) -> int:
+async def append_in_parts(request: Request, made: Sequence[Tokens], expected: int, room: int) -> int:
     """Appends sequences after which `expected` tokens follow; those that do not fit into the `room` that is left of a
     part wait until the model has run what is before them. Returns the room that is left then."""
-    some: list[EncodedText] = []
+    some: list[Tokens] = []
     expected += sum([len(one.ids) for one in made])
     for one in made:
         if len(one.ids) > room and room < request.part:
