@@ -129,12 +129,8 @@ def _words(artifact: Path) -> Iterator[str]:
 def _resident(process: int) -> int:
     """Bytes of the process and of its children."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return sum(_of_status(int(one)) for one in (process, *children))
-
-
-def _of_status(process: int) -> int:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmRSS:")).split()[1])
+    lines = [line for one in (str(process), *children) for line in Path(f"/proc/{one}/status").read_text().splitlines()]
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 if __name__ == "__main__":

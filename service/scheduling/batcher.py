@@ -90,9 +90,9 @@ class Batcher:
         """Admits a request with the sequences `work`, or one whose sequences come later.
 
         That one has `sequences` sequences with `tokens` tokens, as expected: their number is only for errors, as the
-        last append says that it is the last. With a `part` so many tokens are admitted; the others take the room of
-        those that were dispatched, and its appends must not bring more than that. Raises InferenceFailed where `work` would never end, what the queue
-        raises, and TooMuchForDeadline where the request cannot meet its deadline.
+        last append says that it is the last. With a `part`, so many tokens are admitted, and the others take the room
+        of those that were dispatched; its appends must wait for that. Raises InferenceFailed where `work` would never
+        end, what the queue raises, and TooMuchForDeadline where the request cannot meet its deadline.
         """
         now, reserved = self.clock(), max(1, tokens) if sequences else 0
         if not sequences:

@@ -55,7 +55,7 @@ class FairOrder:
             self._change_remaining(number, tokens)
 
     def prolong(self, number: int, finish: float, unserved: int, tokens: int) -> float:
-        """When request `number`, of which so many tokens are `unserved`, finishes now that `tokens` more follow them."""
+        """When request `number`, which has so many tokens `unserved`, finishes now that `tokens` more follow."""
         self._count(finish, -unserved, -unserved)
         self._change_remaining(number, tokens)
         later = self._finishes[number]

@@ -133,6 +133,7 @@ class WholeQueue(ABC):
         self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
     ) -> Request:
         request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
+        assert not part, "this queue takes requests as a whole"
         request.queue, request.ended = self, asyncio.get_running_loop().create_future()
         self._answer(request)
         return request

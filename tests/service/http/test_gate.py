@@ -59,7 +59,7 @@ class FullQueue(WholeQueue):
         raise NotImplementedError
 
     def begin(self, work: Any, *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float) -> Any:
-        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {timeout_seconds} s")
+        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {part} at once, {timeout_seconds} s")
 
 
 class Turns(selectors.DefaultSelector):

@@ -1,4 +1,4 @@
-"""Requests that are larger than the queue: one answer, as if the client had split them, in one process and in several."""
+"""Requests that are larger than the queue get one answer, as if the client had split them; also with API processes."""
 
 import json
 import socket
@@ -15,7 +15,8 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 
 QUEUE = 3000  # tokens
-WORDS = "the cat sat on the mat and it was a cold day by the river , so the dog walked home".split()
+SENTENCE = "the cat sat on the mat and it was a cold day by the river , so the dog walked home"
+WORDS = SENTENCE.split()
 TEXTS = [" ".join(WORDS[n % 7 :] + WORDS[: n % 20] + ["cat"] * (n % 30)) for n in range(1000)]
 SECONDS = 300.0  # for what takes some seconds on a quiet machine
 MEMORY = 128 * 2**20

@@ -157,7 +157,7 @@ def test_the_first_part_is_refused_for_the_whole_request() -> None:
             with pytest.raises(Overloaded) as full:
                 begin(batcher, lengths)
             assert full.value.retry_after
-            with pytest.raises(TooMuchForDeadline, match="about 3200 tokens, which take about 32.0 s here"):
+            with pytest.raises(TooMuchForDeadline, match=r"about 3200 tokens, which take about 32\.0 s here"):
                 begin(batcher, lengths, part=64, timeout=20.0)
             assert batcher.counts == RequestCounts(received=3, refused=2)
             other.withdraw()

@@ -38,7 +38,14 @@ def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
 
 
 def play(
-    tokenizer: Tokenizer, story: Story, *, max_tokens: int = 10**6, held: bool = False, rate: float = 1e9, limit: int = 2**62, **limits: Any
+    tokenizer: Tokenizer,
+    story: Story,
+    *,
+    max_tokens: int = 10**6,
+    held: bool = False,
+    rate: float = 1e9,
+    limit: int = 2**62,
+    **limits: Any,
 ) -> RequestCounts:
     """Runs the story on a batcher that has not begun to serve; its counts, when nothing is left in it."""
 
