@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -175,28 +175,28 @@ class Tasks:
         return await _finish(request, await self._append_all(request, job, steps(request), check), job.owners)
 
     async def _run_made(
-        self, sequences: Sequence[EncodedText], tokens: int, *, check: Check, timeout_seconds: float
+        self,
+        sequences: Sequence[EncodedText],
+        tokens: int,
+        *,
+        timeout_seconds: float,
+        check: Check = accept,
+        after: asyncio.Lock | None = None,
     ) -> TaskResult:
-        """Runs sequences that are all there and have so many tokens, in parts where they are too many."""
+        """Runs sequences that count as so many tokens: in parts where they are too many, or whole `after` others."""
         job = Forecast(expected_sequences=len(sequences), expected_tokens=tokens, owners=[*range(len(sequences))])
 
-        async def at_once(_: Request) -> Steps:
-            job.expected_tokens = 0
-            yield sequences
-
-        return await self.run_steps(job, at_once, check=check, in_parts=True, timeout_seconds=timeout_seconds)
-
-    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
-        """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
-        job = Forecast(expected_sequences=len(sequences), expected_tokens=cost, owners=[*range(len(sequences))])
-
-        async def after_others(request: Request) -> Steps:
-            async with self.alone:
+        async def made(request: Request) -> Steps:
+            async with after or nullcontext():
                 job.expected_tokens = 0
                 yield sequences
                 await request.caught_up()
 
-        return await self.run_steps(job, after_others, timeout_seconds=timeout_seconds)
+        return await self.run_steps(job, made, check=check, in_parts=after is None, timeout_seconds=timeout_seconds)
+
+    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
+        """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
+        return await self._run_made(sequences, cost, after=self.alone, timeout_seconds=timeout_seconds)
 
     async def _begin(self, job: Job, timeout_seconds: float, *, in_parts: bool) -> Request:
         """Admits a request by what its job expects: by a part of that where it is `in_parts` and too large.
