@@ -187,3 +187,18 @@ def test_layers_are_those_of_the_texts_for_token_ids_too(server: httpx.Client) -
     asked = {"layers": [0, -1], "pooling": "mean"}
     ids = {"inputs": [token["id"] for token in tokens], "tokenizer": "bert"}
     assert post(server, "/embed", ids | asked) == post(server, "/embed", {"inputs": "the cat"} | asked)
+
+
+@pytest.mark.parametrize(("path", "field"), [("/embed", "inputs"), ("/embed_all", "inputs"), ("/rerank", "texts")])
+def test_answers_have_the_headers_of_text_embeddings_inference(
+    path: str, field: str, server: httpx.Client, cross_encoder: httpx.Client
+) -> None:
+    client, more = (cross_encoder, {"query": "a"}) if path == "/rerank" else (server, {})
+    answer = client.post(path, json={field: ["the cat", "unaffable " * 60], "truncate": True} | more)
+    assert answer.status_code == 200, answer.text
+    times = [answer.headers[f"x-{name}-time"] for name in ("compute", "total", "tokenization", "queue", "inference")]
+    compute, total, *stages = map(int, times)
+    assert compute == total >= sum(stages)
+    assert answer.headers["x-compute-type"] == "cpu"
+    assert int(answer.headers["x-compute-tokens"]) > 100
+    assert "x-compute-time" not in server.post("/fill-mask", json={"inputs": "the [MASK]"}).headers
