@@ -51,19 +51,26 @@ class EngineClient:
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
-    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+    async def rate(self) -> float:
+        """As InferenceQueue.rate. Raises as `query`."""
+        return float(await self.query("rate"))
+
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
+    ) -> Request:
         """As Batcher.begin, but the request ends with what that raises, and with Unavailable where the engine ends.
 
         Raises Unavailable without an engine.
         """
         self._check_open()
         now, loop = time.monotonic(), asyncio.get_running_loop()
-        request = Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=tokens)
+        deadline = now + timeout_seconds
+        request = Request(list(work), arrived=now, deadline=deadline, missing=sequences, reserved=tokens, part=part)
         request.queue, request.ended = self, loop.create_future()
         self._last_id = request.number = self._last_id + 1
         request.timer = loop.call_later(timeout_seconds + self.grace_seconds, self._give_up, request)
         self._requests[request.number] = request
-        head = (request.number, request.deadline, request.trace, sequences, tokens)
+        head = (request.number, request.deadline, request.trace, sequences, tokens, part)
         self._send_sequences(request, messages.Submit(*head, encode_sequences(work)))
         return request
 

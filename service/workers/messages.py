@@ -22,7 +22,7 @@ ERROR_TYPES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.ServiceError)
 }
-Topic = Literal["ready", "info", "metrics"]
+Topic = Literal["ready", "info", "metrics", "rate"]
 Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
 Count = Annotated[int, msgspec.Meta(ge=0)]
 M = TypeVar("M")
@@ -78,6 +78,7 @@ class Submit(Message, frozen=True):
     trace: Trace
     missing: Count  # sequences that are expected in Appends; 0: it has all of them
     reserved: Count  # tokens that are expected of those
+    part: Count  # the most of its tokens in the queue; 0: all
     sequences: Sequences
 
 
