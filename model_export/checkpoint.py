@@ -12,7 +12,7 @@ from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
 from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, open_file, read_file
 from packbert.model_export.errors import ExportError
-from packbert.model_export.families import architecture_of, family_of
+from packbert.model_export.families import architecture_of, family_of, jina_family
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
 from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
@@ -110,6 +110,8 @@ class Checkpoint:
         """The config; an old one without model_type is a BERT's if the weights are named so."""
         original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
         config = read_json(self.folder / (ORIGINAL_CONFIG if original else CONFIG))
+        if config.get("model_type") == "bert" and config.get("position_embedding_type") == "alibi":
+            return config | {"model_type": jina_family(self.names)}
         if "model_type" in config or not any(name.startswith("bert.") for name in self.names):
             return config
         self.assumed["model_type"] = "bert: the config has no model_type, and the weights are called bert.*"
@@ -280,9 +282,9 @@ class NamedWeights:
         """The outputs of a stored dense layer."""
         return self._checkpoint.shape(self._name(part, "weight", 0))[0]
 
-    def norm(self, part: str, size: int) -> Dense:
+    def norm(self, part: str, size: int, *, layer: int = 0) -> Dense:
         """The weight and the bias of a LayerNorm, [size]."""
-        return self.weight(part, (size,)), self.bias(part, size)
+        return self.weight(part, (size,), layer=layer), self.bias(part, size, layer=layer)
 
     def has(self, part: str, kind: str = "weight") -> bool:
         if part == "mlm_dense" and self.knows("classifier_norm"):  # a classifier has this dense layer too

@@ -1,6 +1,6 @@
 """The model families in one table: numbers, weight names (of part_names), tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from packbert.model_export.part_names import (
     ERNIE_PARTS,
     GTE_HEADS,
     GTE_PARTS,
+    JINA_CODE_PARTS,
+    JINA_PARTS,
     MODERNBERT_HEADS,
     MODERNBERT_PARTS,
     MPNET_PARTS,
@@ -59,7 +61,9 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
-    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias), "disentangled", "rotary"
+    positional: (
+        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    )
     rotary: tuple[Rotary, ...]  # of each layer; empty without
     is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
@@ -223,6 +227,21 @@ GTE = Family(
     supported=GTE_SUPPORTED,
     tokens=ROBERTA_TOKENS,
 )
+JINA = Family(
+    prefix="bert.",
+    parts=JINA_PARTS,
+    heads=BERT_HEADS,
+    keys=BERT_KEYS | {"activation": "feed_forward_type"},
+    defaults=BERT_DEFAULTS,
+    positional="alibi",
+    is_gated=True,
+    slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
+    biases={"gated": ""},
+    supported={"position_embedding_type": ("alibi",), "hidden_act": ("gelu", None)},
+    pair="is_next",
+    mlm_activation="gelu",
+    tokens=ROBERTA_TOKENS,
+)
 
 
 FAMILIES = {
@@ -324,6 +343,10 @@ FAMILIES = {
     ),
     "gte": GTE,
     "new": replace(GTE, prefix="new."),
+    "jina_bert": JINA,
+    "jina_bert_code": replace(
+        JINA, parts=JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+    ),
     "deberta-v2": Family(
         prefix="deberta.",
         parts=DEBERTA_PARTS,
@@ -341,6 +364,11 @@ FAMILIES = {
         ignored_heads={"mask_predictions.": "replaced_tokens"},
     ),
 }
+
+
+def jina_family(names: Iterable[str]) -> str:
+    """Which of JinaBERT's has weights of these `names`: its configs all say that they are a BERT's."""
+    return "jina_bert_code" if any(".up_gated_layer." in name for name in names) else "jina_bert"
 
 
 def family_of(config: Config) -> Family:

@@ -170,6 +170,19 @@ GTE_HEADS = {
     "labels": "classifier",
     "tags": "classifier",
 }
+JINA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "intermediate")} | {
+    "gated": "encoder.layer.{i}.mlp.gated_layers",
+    "output": "encoder.layer.{i}.mlp.wo",
+    "output_norm": "encoder.layer.{i}.mlp.layernorm",
+}
+JINA_CODE_PARTS = JINA_PARTS | {
+    "query_norm": "encoder.layer.{i}.attention.self.layer_norm_q",
+    "key_norm": "encoder.layer.{i}.attention.self.layer_norm_k",
+    "second_norm": "encoder.layer.{i}.layer_norm_1",
+    "gated": "encoder.layer.{i}.mlp.up_gated_layer",
+    "output": "encoder.layer.{i}.mlp.down_layer",
+    "output_norm": "encoder.layer.{i}.layer_norm_2",
+}
 PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
 DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "segment", "pooler")} | {
     "query": "encoder.layer.{i}.attention.self.query_proj",

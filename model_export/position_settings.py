@@ -14,6 +14,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "geglu": "gelu",  # this and "reglu": a gated feed-forward with it
+    "reglu": "relu",
     "silu": "silu",
     "swiglu": "silu",  # the published name of a gated feed-forward with it
 }

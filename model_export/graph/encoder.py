@@ -15,6 +15,7 @@ from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
+from packbert.model_export.lazy_weight import LazyWeight
 
 
 def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projections:
@@ -139,8 +140,8 @@ class Encoder:
                     attended = g.op("Add", linear.affine(g, context, weight, bias), query_states)
                 else:
                     context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
-                    bias, norm = shift.compensate_sum(bias, before), self._norm("attention_norm", i, between)
-                    attended = linear.add_and_norm(g, context, weight, bias, query_states, norm)
+                    bias = shift.compensate_sum(bias, before)
+                    attended = self._add_and_norm(i, context, weight, bias, query_states)
             with g.scope("feed_forward"):
                 weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
                 if a.is_prenorm:
@@ -150,6 +151,20 @@ class Encoder:
                 index = None if i == 0 and self._is_convolved else after
                 bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
+
+    def _add_and_norm(self, i: int, context: Value, weight: LazyWeight, bias: LazyWeight, states: Value) -> Value:
+        """x = LayerNorm(states + context W + b), or LayerNorm(states + x) with that norm (JinaBERT for code)."""
+        g, parts = self.g, self.parts
+        if not parts.knows("second_norm"):
+            return self.linear.add_and_norm(
+                g, context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1)
+            )
+        first, added = parts.norm("attention_norm", parts.architecture.hidden, layer=i)
+        with g.scope("attention_norm"):
+            beta = g.weight("bias", self.shift.compensate_sum(added, 2 * i))
+            norm = Norm(gamma=g.weight("weight", first), beta=beta, epsilon=parts.architecture.norm_epsilon)
+        attended = self.linear.add_and_norm(g, context, weight, bias, states, norm)
+        return self._normed("second_norm", i, g.op("Add", attended, states), 2 * i + 1)
 
     def _inner(self, layer: int, x: Value, index: int) -> Value:
         """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""

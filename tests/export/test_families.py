@@ -102,6 +102,7 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
     [
         *("albert", "ernie", "mpnet", "modernbert", "modernbert-tags", "bert-tags", "roberta-labels", "electra-labels"),
         *("roberta-spans", "electra-choices", "deberta-v2", "deberta-v2-convolution", "deberta-v2-one-term"),
+        *("jina_bert", "jina_bert-tags", "jina_bert_code"),
     ],
 )
 def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
