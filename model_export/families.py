@@ -29,6 +29,8 @@ from packbert.model_export.part_names import (
     NOMIC_PARTS,
     PROJECTIONS,
     ROBERTA_HEADS,
+    ROFORMER_HEADS,
+    ROFORMER_PARTS,
 )
 from packbert.model_export.position_settings import (
     ACTIVATIONS,
@@ -41,6 +43,7 @@ from packbert.model_export.position_settings import (
     modernbert_rotary,
     nomic_rotary,
     relative_positions,
+    roformer_rotary,
 )
 
 
@@ -107,6 +110,8 @@ BERT_KEYS = {
     "segments": "type_vocab_size",
 }
 BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
+# where transformers reads the last token for a multiple-choice head unless the config says otherwise
+NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
 DISTILBERT_KEYS = {
     "vocabulary": "vocab_size",
     "hidden": "dim",
@@ -188,6 +193,7 @@ class Family:
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
     choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
+    tokenizer: str | None = None  # transformers' class where a checkpoint names none; None: of its files
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
@@ -346,6 +352,19 @@ FAMILIES = {
     "jina_bert": JINA,
     "jina_bert_code": replace(
         JINA, parts=JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+    ),
+    "roformer": Family(
+        prefix="roformer.",
+        parts=ROFORMER_PARTS,
+        heads=ROFORMER_HEADS,
+        keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
+        defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
+        positional="rotary",
+        rotary=roformer_rotary,
+        supported={"hidden_act": ("gelu", None)},
+        labels_activation="gelu",
+        choices_activation="gelu",
+        tokenizer="RoFormerTokenizer",
     ),
     "deberta-v2": Family(
         prefix="deberta.",

@@ -99,6 +99,12 @@ ELECTRA_HEADS = {
     "choices": "classifier",
     "spans": "qa_outputs",
 }
+ROFORMER_PARTS = {part: name for part, name in ELECTRA_PARTS.items() if part != "position"} | {
+    "turns": "encoder.embed_positions"
+}
+ROFORMER_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
+    part: ELECTRA_HEADS[part] for part in ("labels_dense", "labels", "choices_dense")
+}
 MPNET_PARTS = BERT_PARTS | {
     "query": "encoder.layer.{i}.attention.attn.q",
     "key": "encoder.layer.{i}.attention.attn.k",

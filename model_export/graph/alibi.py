@@ -1,6 +1,6 @@
 """Attention with a bias that falls with the distance (ALiBi, Press et al. 2022) to both sides (JinaBERT v2)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,12 @@ class AlibiRows(DistanceRows):
         gamma, beta = self.g.weight("norm.weight", weight), self.g.weight("norm.bias", bias)
         return self.g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=self.parts.architecture.norm_epsilon)
 
-    def _bias_at(self, window: int, bias: Value, distances: Callable[[], Value]) -> Value:  # noqa: ARG002
-        g, distance = self.g, distances()
-        size = g.op("Max", distance, g.op("Mul", distance, g.constant(np.int32(-1))))  # not Abs: see `within`
+    def _reads_distances(self, window: int) -> bool:  # noqa: ARG002
+        return True
+
+    def _bias_at(self, window: int, bias: Value, distances: Value) -> Value:  # noqa: ARG002
+        g = self.g
+        size = g.op("Max", distances, g.op("Mul", distances, g.constant(np.int32(-1))))  # not Abs: see `within`
         fall = g.constant(-slopes(self.heads)[:, None, None].astype(g.dtype))
         return g.op("Add", g.op("Mul", g.op("Cast", size, to=int(TYPES[g.dtype])), fall), bias)
 

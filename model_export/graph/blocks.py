@@ -1,8 +1,7 @@
 """Attention that reads distances, in windows where a layer has one, with bounded memory for long texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -38,9 +37,12 @@ class DistanceRows(PositionedRows):
         """The queries or keys `x` [tokens, hidden] of the tokens at `positions` [tokens], as the products read them."""
         return x
 
-    def _bias_at(self, window: int, bias: Value, distances: Callable[[], Value]) -> Value:
+    def _reads_distances(self, window: int) -> bool:
+        return window > 0
+
+    def _bias_at(self, window: int, bias: Value, distances: Value) -> Value:
         """`bias` with what the `distances` in int32 add to it."""
-        return within(self.g, window, distances(), bias) if window else bias
+        return within(self.g, window, distances, bias)
 
     def _place(self, slots: Slots) -> None:
         self._keys = self._head_indices(slots.tokens)
@@ -53,7 +55,8 @@ class DistanceRows(PositionedRows):
                 else (slots.tokens, slots.of_tokens, slots.segments)
             )
             bias = separating_bias(self.g, segments, slots.segments)
-            bias = self._bias_at(window, bias, partial(self._distances_of_heads, tokens, selected=last))
+            if self._reads_distances(window):
+                bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
             self._index[window, last] = RowIndex(
                 heads=self._head_indices(tokens), output=self._output_indices(of_tokens, tokens), bias=bias
             )
@@ -73,8 +76,11 @@ class DistanceRows(PositionedRows):
             key = linear.affine(g, key_value_states, *projections.key)
             key = self._prepare("key", key, layer, self._positions())
         with g.scope("value"):
-            value = linear.product(g, key_value_states, projections.value[0])
+            value = self._values_of(linear, projections, key_value_states)
         return self._context(query, key, value, self._windows[layer], last=last)
+
+    def _values_of(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        return linear.product(self.g, states, projections.value[0])
 
     def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
         """The context [queries, hidden]; the others are [tokens or queries, 1, hidden]."""
@@ -91,9 +97,10 @@ class DistanceRows(PositionedRows):
             query = self._prepare("query", linear.affine(g, states, *projections.query), layer, positions)
         with g.scope("key"):
             key = self._prepare("key", linear.affine(g, states, *projections.key), layer, positions)
-        none = g.constant(np.zeros((1, 1), g.dtype))
-        bias = self._bias_at(self._windows[layer], none, lambda: differences(g, positions, positions))
-        return attention_probabilities(g, query, key, self.heads, self.hidden, None if bias is none else bias)
+        bias, window = None, self._windows[layer]
+        if self._reads_distances(window):
+            bias = self._bias_at(window, g.constant(np.zeros((1, 1), g.dtype)), differences(g, positions, positions))
+        return attention_probabilities(g, query, key, self.heads, self.hidden, bias)
 
 
 def within(g: GraphBuilder, window: int, distances: Value, bias: Value) -> Value:
@@ -155,7 +162,8 @@ class BlockedRows(DistanceRows):
             ends = (start, g.op("Add", start, step), g.constant(np.array([1], np.int64)))
             tokens, segments = (g.op("Slice", x, *ends) for x in (index.heads, index.bias))
             bias = separating_bias(g, segments, self._slots.segments)
-            bias = self._bias_at(window, bias, lambda: self._distances_of_heads(tokens, selected=last))
+            if self._reads_distances(window):
+                bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
             found = self._attend(self._gather_heads(query, self._head_indices(tokens)), key, value, bias)
             return [g.op("Concat", before[0], found, axis=2)]
 

@@ -100,13 +100,14 @@ class Encoder:
         """LayerNorm(word + segment)."""
         g, parts, a = self.g, self.parts, self.parts.architecture
         with g.scope("embeddings"):
-            word = g.weight("word", parts.weight("word", (a.vocabulary, a.hidden)))
+            word = g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
             total = g.op("Gather", word, g.input("ids", "int32", ["tokens"]))
             if a.segments:
-                table = g.weight("segment", parts.weight("segment", (a.segments, a.hidden)))
+                table = g.weight("segment", parts.weight("segment", (a.segments, a.embedding)))
                 types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
                 total = g.op("Add", total, g.op("Gather", table, types))
-            return self._normed("embedding_norm", 0, total, 0)
+            norm = self._norm_weights("embedding_norm", a.embedding, 0, None if parts.has_projection else 0)
+            return self._project(g.op("LayerNormalization", total, *norm, axis=-1, epsilon=a.norm_epsilon))
 
     def _indices(self, name: str) -> Value | None:
         """The input `name` as [1, tokens]; None without a name."""
@@ -132,7 +133,8 @@ class Encoder:
                 projections = read_projections(self.parts, shift, i)
                 last = i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
-                bias = projections.fold_value_bias(weight, bias)
+                if not (a.rotary and a.rotary[i].turns_values):
+                    bias = projections.fold_value_bias(weight, bias)
                 if a.is_prenorm:
                     normed = attention_input(g, self.parts, shift, i, key_value_states)
                     asked = attention_input(g, self.parts, shift, i, query_states) if last else normed

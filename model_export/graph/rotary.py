@@ -11,9 +11,11 @@ from packbert.model_export.graph.attention import (
     FusedPackedRows,
     PackedRows,
     PlainRows,
+    Projections,
 )
 from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
 from packbert.model_export.graph.builder import TYPES, Value
+from packbert.model_export.graph.linear import Linear
 from packbert.model_export.position_settings import Rotary
 
 
@@ -27,11 +29,24 @@ class RotaryRows(DistanceRows):
     def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
         """`x` turned by `positions`; [tokens, 1, hidden]."""
         g, sizes = self.g, self.parts.architecture
-        angle = angles(sizes.rotary[layer], sizes.positions, sizes.head_size)
-        tables = (g.constant(table.astype(g.dtype)) for table in (np.cos(angle), np.sin(angle)))
+        rotary = sizes.rotary[layer]
+        if rotary.is_stored:
+            table = self.parts.weight("turns", (sizes.positions, sizes.head_size)).load()
+            sines, cosines = np.split(table, 2, axis=1)
+        else:
+            angle = angles(rotary, sizes.positions, sizes.head_size)
+            sines, cosines = np.sin(angle), np.cos(angle)
+        tables = (g.constant(table.astype(g.dtype)) for table in (cosines, sines))
         one = g.constant(np.array([1]))
         turns = g.op("Unsqueeze", g.op("Cast", positions, to=int(TYPES["int64"])), one)
-        return g.contrib("RotaryEmbedding", g.op("Unsqueeze", x, one), turns, *tables)
+        inputs = (g.op("Unsqueeze", x, one), turns, *tables)
+        return g.contrib("RotaryEmbedding", *inputs, interleaved=int(rotary.is_stored))
+
+    def _values_of(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        layer = projections.layer
+        if not self.parts.architecture.rotary[layer].turns_values:
+            return DistanceRows._values_of(self, linear, projections, states)
+        return self._prepare("value", linear.affine(self.g, states, *projections.value), layer, self._positions())
 
 
 def angles(rotary: Rotary, positions: int, size: int) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.position_settings import RelativePositions
+from packbert.model_export.position_settings import RelativePositions, Rotary
 from packbert.model_export.sentence import Dense, LayerNorm, SentenceModel
 
 Doubles = NDArray[np.float64]
@@ -62,11 +62,11 @@ def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
 
 
-def turned(x: Doubles, theta: float, divisor: float) -> Doubles:
+def turned(x: Doubles, rotary: Rotary) -> Doubles:
     """`x` [heads, length, size] turned by its positions (Su et al. 2021), with angles in float32, as trained."""
     _, length, size = x.shape
-    base = np.float64(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
-    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(divisor)
+    base = np.float64(rotary.theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
+    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(rotary.divisor)
     turn = np.exp(1j * (np.arange(length, dtype=np.float32)[:, None] * steps).astype(np.float64))
     pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
     return np.concatenate([pairs.real, pairs.imag], axis=-1)
@@ -297,7 +297,8 @@ class Reference:
         """
         a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
         if a.rotary:
-            q, k = (turned(x, a.rotary[layer].theta, a.rotary[layer].divisor) for x in (q, k))
+            q, k = (self._turned(x, a.rotary[layer]) for x in (q, k))
+            v = self._turned(v, a.rotary[layer]) if a.rotary[layer].turns_values else v
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
         scores = np.einsum("hqd,hkd->hqk", q, k)
         if distances:
@@ -321,6 +322,14 @@ class Reference:
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
         return np.asarray(context).reshape(query.shape), probabilities
+
+    def _turned(self, x: Doubles, rotary: Rotary) -> Doubles:
+        if not rotary.is_stored:
+            return turned(x, rotary)
+        size, length = self.architecture.head_size, x.shape[1]
+        table = self._matrix("turns", self.architecture.positions, size)[:length]
+        turn = table[:, size // 2 :] + 1j * table[:, : size // 2]
+        return (np.ascontiguousarray(x).view(np.complex128) * turn).view(np.float64)
 
     def _relative_bias(self, length: int) -> Doubles:
         """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""
