@@ -255,9 +255,6 @@ class NamedWeights:
         self._checkpoint = checkpoint
         prefixes = self.family.prefix.split("|")
         self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
-        others = self.family.other_heads
-        stored = any(f"{name}.weight" in checkpoint.names for name in others.values())
-        self._heads = {**self.family.heads, **(others if stored else {})}
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         if part in self.family.slices:
@@ -293,7 +290,7 @@ class NamedWeights:
 
     def knows(self, part: str) -> bool:
         """Whether the family has such a part at all."""
-        return part in self.family.parts or part in self._heads
+        return part in self.family.parts or part in self.family.heads
 
     @property
     def has_projection(self) -> bool:
@@ -325,7 +322,8 @@ class NamedWeights:
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
 
     def _name(self, part: str, kind: str, layer: int) -> str:
-        if part in self._heads:
-            return f"{self._heads[part]}.{kind}"
+        if part in self.family.heads:
+            names = [f"{name}.{kind}" for name in self.family.heads[part].split("|")]
+            return next((name for name in names if name in self._checkpoint.names), names[0])
         stored = self.family.layer(self._checkpoint.config, layer)
         return f"{self._prefix}{self.family.parts[part].format(i=stored)}.{kind}"

@@ -11,7 +11,6 @@ from packbert.model_export.part_names import (
     BERT_HEADS,
     BERT_PARTS,
     DEBERTA_HEADS,
-    DEBERTA_LM_HEAD,
     DEBERTA_PARTS,
     DISTILBERT_HEADS,
     DISTILBERT_PARTS,
@@ -170,7 +169,7 @@ class Family:
 
     prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
     parts: Mapping[str, str]
-    heads: Mapping[str, str]
+    heads: Mapping[str, str]  # as `parts`; "|" is between two names that are in use
     keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
     defaults: Config  # transformers' defaults for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
@@ -185,8 +184,6 @@ class Family:
     supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     relative: Callable[[Config], RelativePositions | None] = lambda config: None
-    # other names of `heads`, which count where the checkpoint has one of them
-    other_heads: Mapping[str, str] = field(default_factory=dict)
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
@@ -370,7 +367,6 @@ FAMILIES = {
         prefix="deberta.",
         parts=DEBERTA_PARTS,
         heads=DEBERTA_HEADS,
-        other_heads=DEBERTA_LM_HEAD,
         keys={ours: theirs for ours, theirs in BERT_KEYS.items() if ours != "segments"},
         defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
         fixed={"segments": 0},

@@ -204,9 +204,8 @@ DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in 
 DEBERTA_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
     "labels_dense": "pooler.dense",
     "choices_dense": "pooler.dense",
-}
-DEBERTA_LM_HEAD = {  # the masked-LM head of the authors' code
-    "mlm_dense": "lm_predictions.lm_head.dense",
-    "mlm_norm": "lm_predictions.lm_head.LayerNorm",
-    "mlm_bias": "lm_predictions.lm_head",
+    # or that of the authors' code
+    "mlm_dense": "cls.predictions.transform.dense|lm_predictions.lm_head.dense",
+    "mlm_norm": "cls.predictions.transform.LayerNorm|lm_predictions.lm_head.LayerNorm",
+    "mlm_bias": "cls.predictions|lm_predictions.lm_head",
 }
