@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from packbert.model_export.graph.attention import (
     Attention,
+    Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
     PackedRows,
@@ -56,6 +57,10 @@ class FusedAlibiRows(BlockedAlibiRows, FusedPackedRows):
     """As FusedPackedRows."""
 
 
+class Bf16AlibiRows(BlockedAlibiRows, Bf16PackedRows):
+    """As Bf16PackedRows."""
+
+
 class PlainAlibiRows(AlibiRows, PlainRows):
     """As PlainRows."""
 
@@ -63,6 +68,7 @@ class PlainAlibiRows(AlibiRows, PlainRows):
 ALIBI: Mapping[type[Attention], type[Attention]] = {  # in place of the attention of a BERT
     PackedRows: BlockedAlibiRows,
     FusedPackedRows: FusedAlibiRows,
+    Bf16PackedRows: Bf16AlibiRows,
     CumulativeLengths: PlainAlibiRows,
     PlainRows: PlainAlibiRows,
 }

@@ -114,6 +114,12 @@ def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precisio
             assert np.array_equal(answer, together[head]), head
 
 
+@pytest.mark.parametrize("name", ["mpnet", "jina_bert", "jina_bert_code"])
+def test_families_with_a_bias_by_distance_are_built_in_bf16_too(name: str, exported: Callable) -> None:
+    figures = exported(name, "bf16").manifest.verification
+    assert min(figures["cls_smallest_cosine"], figures["mean_smallest_cosine"]) >= SMALLEST_COSINE
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_of_a_special_token_in_a_text_is_not_a_special_token(name: str, exported: Callable) -> None:
     artifact = exported(name)
