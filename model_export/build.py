@@ -8,6 +8,7 @@ from packbert.model_export.artifact.manifest import ModelBounds
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.families import Architecture
+from packbert.model_export.graph.alibi import ALIBI
 from packbert.model_export.graph.attention import (
     Attention,
     Bf16PackedRows,
@@ -35,6 +36,7 @@ from packbert.model_export.verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
 POSITIONAL = {
+    "alibi": ALIBI,
     "disentangled": DISENTANGLED,
     "relative": RELATIVE,
     "rotary": ROTARY,

@@ -14,7 +14,7 @@ from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
 from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, Identity, open_file, read_file
 from packbert.model_export.errors import ExportError
-from packbert.model_export.families import architecture_of, family_of
+from packbert.model_export.families import architecture_of, family_of, jina_family
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
 from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
@@ -112,6 +112,8 @@ class Checkpoint:
         """The config; an old one without model_type is a BERT's if the weights are named so."""
         original = not (self.folder / CONFIG).is_file() and (self.folder / ORIGINAL_CONFIG).is_file()
         config = read_json(self.folder / (ORIGINAL_CONFIG if original else CONFIG))
+        if config.get("model_type") == "bert" and config.get("position_embedding_type") == "alibi":
+            return config | {"model_type": jina_family(self.names)}
         if "model_type" in config or not any(name.startswith("bert.") for name in self.names):
             return config
         self.assumed["model_type"] = "bert: the config has no model_type, and the weights are called bert.*"
@@ -283,9 +285,6 @@ class NamedWeights:
         self._checkpoint = checkpoint
         prefixes = self.family.prefix.split("|")
         self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")
-        others = self.family.other_heads
-        stored = any(f"{name}.weight" in checkpoint.names for name in others.values())
-        self._heads = {**self.family.heads, **(others if stored else {})}
 
     def weight(self, part: str, shape: tuple[int, ...], *, layer: int = 0) -> LazyWeight:
         if part in self.family.slices:
@@ -310,9 +309,9 @@ class NamedWeights:
         """The outputs of a stored dense layer."""
         return self._checkpoint.shape(self._name(part, "weight", 0))[0]
 
-    def norm(self, part: str, size: int) -> Dense:
+    def norm(self, part: str, size: int, *, layer: int = 0) -> Dense:
         """The weight and the bias of a LayerNorm, [size]."""
-        return self.weight(part, (size,)), self.bias(part, size)
+        return self.weight(part, (size,), layer=layer), self.bias(part, size, layer=layer)
 
     def has(self, part: str, kind: str = "weight") -> bool:
         if part == "mlm_dense" and self.knows("classifier_norm"):  # a classifier has this dense layer too
@@ -321,7 +320,7 @@ class NamedWeights:
 
     def knows(self, part: str) -> bool:
         """Whether the family has such a part at all."""
-        return part in self.family.parts or part in self._heads
+        return part in self.family.parts or part in self.family.heads
 
     @property
     def has_projection(self) -> bool:
@@ -353,7 +352,8 @@ class NamedWeights:
         return [head for prefix, head in heads if any(name.startswith(prefix) for name in stored)]
 
     def _name(self, part: str, kind: str, layer: int) -> str:
-        if part in self._heads:
-            return f"{self._heads[part]}.{kind}"
+        if part in self.family.heads:
+            names = [f"{name}.{kind}" for name in self.family.heads[part].split("|")]
+            return next((name for name in names if name in self._checkpoint.names), names[0])
         stored = self.family.layer(self._checkpoint.config, layer)
         return f"{self._prefix}{self.family.parts[part].format(i=stored)}.{kind}"

@@ -1,6 +1,6 @@
 """The model families in one table: numbers, weight names (of part_names), tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from packbert.model_export.part_names import (
     BERT_HEADS,
     BERT_PARTS,
     DEBERTA_HEADS,
-    DEBERTA_LM_HEAD,
     DEBERTA_PARTS,
     DISTILBERT_HEADS,
     DISTILBERT_PARTS,
@@ -20,6 +19,8 @@ from packbert.model_export.part_names import (
     ERNIE_PARTS,
     GTE_HEADS,
     GTE_PARTS,
+    JINA_CODE_PARTS,
+    JINA_PARTS,
     MODERNBERT_HEADS,
     MODERNBERT_PARTS,
     MPNET_PARTS,
@@ -27,6 +28,8 @@ from packbert.model_export.part_names import (
     NOMIC_PARTS,
     PROJECTIONS,
     ROBERTA_HEADS,
+    ROFORMER_HEADS,
+    ROFORMER_PARTS,
 )
 from packbert.model_export.position_settings import (
     ACTIVATIONS,
@@ -39,6 +42,7 @@ from packbert.model_export.position_settings import (
     modernbert_rotary,
     nomic_rotary,
     relative_positions,
+    roformer_rotary,
 )
 
 
@@ -59,7 +63,9 @@ class Architecture:
     position_offset: int  # row of the position table for the first token
     segments: int  # rows of the segment table; 0 without one
     task_types: int  # rows of the task type table (ERNIE); 0 without one
-    positional: str  # how attention knows positions: "" (not at all), "relative" (a bias), "disentangled", "rotary"
+    positional: (
+        str  # how attention knows positions: "" (not at all), "relative" and "alibi" (biases), "disentangled", "rotary"
+    )
     rotary: tuple[Rotary, ...]  # of each layer; empty without
     is_prenorm: bool  # a layer's norms are before attention and feed-forward, and one is after the last layer
     is_gated: bool  # the feed-forward's activations are multiplied by another product of its input
@@ -103,6 +109,8 @@ BERT_KEYS = {
     "segments": "type_vocab_size",
 }
 BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2, "max_position_embeddings": 512}
+# where transformers reads the last token for a multiple-choice head unless the config says otherwise
+NO_SUMMARY = {"summary_type": "last", "summary_use_proj": False, "summary_activation": None}
 DISTILBERT_KEYS = {
     "vocabulary": "vocab_size",
     "hidden": "dim",
@@ -161,7 +169,7 @@ class Family:
 
     prefix: str  # of `parts`, in a checkpoint that also has heads; "|" is between two that are in use
     parts: Mapping[str, str]
-    heads: Mapping[str, str]
+    heads: Mapping[str, str]  # as `parts`; "|" is between two names that are in use
     keys: Mapping[str, str]  # our number -> the config's key; "|" is between two that are in use
     defaults: Config  # transformers' defaults for keys that the config lacks
     fixed: Mapping[str, Any] = field(default_factory=dict)  # our number -> its value in every checkpoint of the family
@@ -176,14 +184,13 @@ class Family:
     supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     relative: Callable[[Config], RelativePositions | None] = lambda config: None
-    # other names of `heads`, which count where the checkpoint has one of them
-    other_heads: Mapping[str, str] = field(default_factory=dict)
     pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead
     choices_activation: str = ""  # of the dense layer before the multiple-choice logit; "" if it reads the pooler
     tokens: Mapping[str, str] = field(default_factory=lambda: BERT_TOKENS)
+    tokenizer: str | None = None  # transformers' class where a checkpoint names none; None: of its files
     ignored: tuple[str, ...] = ("embeddings.position_ids",)  # stored, but without information
     # prefix of a head that no task reads -> its name
     ignored_heads: Mapping[str, str] = field(default_factory=dict)
@@ -221,6 +228,21 @@ GTE = Family(
     slices=PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
     biases={"gated": ""},
     supported=GTE_SUPPORTED,
+    tokens=ROBERTA_TOKENS,
+)
+JINA = Family(
+    prefix="bert.",
+    parts=JINA_PARTS,
+    heads=BERT_HEADS,
+    keys=BERT_KEYS | {"activation": "feed_forward_type"},
+    defaults=BERT_DEFAULTS,
+    positional="alibi",
+    is_gated=True,
+    slices={"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
+    biases={"gated": ""},
+    supported={"position_embedding_type": ("alibi",), "hidden_act": ("gelu", None)},
+    pair="is_next",
+    mlm_activation="gelu",
     tokens=ROBERTA_TOKENS,
 )
 
@@ -324,11 +346,27 @@ FAMILIES = {
     ),
     "gte": GTE,
     "new": replace(GTE, prefix="new."),
+    "jina_bert": JINA,
+    "jina_bert_code": replace(
+        JINA, parts=JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+    ),
+    "roformer": Family(
+        prefix="roformer.",
+        parts=ROFORMER_PARTS,
+        heads=ROFORMER_HEADS,
+        keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
+        defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
+        positional="rotary",
+        rotary=roformer_rotary,
+        supported={"hidden_act": ("gelu", None)},
+        labels_activation="gelu",
+        choices_activation="gelu",
+        tokenizer="RoFormerTokenizer",
+    ),
     "deberta-v2": Family(
         prefix="deberta.",
         parts=DEBERTA_PARTS,
         heads=DEBERTA_HEADS,
-        other_heads=DEBERTA_LM_HEAD,
         keys={ours: theirs for ours, theirs in BERT_KEYS.items() if ours != "segments"},
         defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
         fixed={"segments": 0},
@@ -341,6 +379,11 @@ FAMILIES = {
         ignored_heads={"mask_predictions.": "replaced_tokens"},
     ),
 }
+
+
+def jina_family(names: Iterable[str]) -> str:
+    """Which of JinaBERT's has weights of these `names`: its configs all say that they are a BERT's."""
+    return "jina_bert_code" if any(".up_gated_layer." in name for name in names) else "jina_bert"
 
 
 def family_of(config: Config) -> Family:

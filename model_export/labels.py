@@ -52,7 +52,7 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
         found = f"config.json's architectures is {classes or 'missing'}"
         raise ExportError(f"the checkpoint has a classifier, but {found}: {expected} what it classifies")
     if outputs <= {"choices", "spans"}:
-        _check_summary(config)
+        _check_summary({**parts.family.defaults, **config})
         return Classifier(output=outputs.pop(), names=(), scores="none")
     names = _label_names(config, parts.rows("labels" if outputs == {"labels"} else "tags"))
     problem = config.get("problem_type")

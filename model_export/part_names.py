@@ -99,6 +99,12 @@ ELECTRA_HEADS = {
     "choices": "classifier",
     "spans": "qa_outputs",
 }
+ROFORMER_PARTS = {part: name for part, name in ELECTRA_PARTS.items() if part != "position"} | {
+    "turns": "encoder.embed_positions"
+}
+ROFORMER_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
+    part: ELECTRA_HEADS[part] for part in ("labels_dense", "labels", "choices_dense")
+}
 MPNET_PARTS = BERT_PARTS | {
     "query": "encoder.layer.{i}.attention.attn.q",
     "key": "encoder.layer.{i}.attention.attn.k",
@@ -170,6 +176,19 @@ GTE_HEADS = {
     "labels": "classifier",
     "tags": "classifier",
 }
+JINA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "intermediate")} | {
+    "gated": "encoder.layer.{i}.mlp.gated_layers",
+    "output": "encoder.layer.{i}.mlp.wo",
+    "output_norm": "encoder.layer.{i}.mlp.layernorm",
+}
+JINA_CODE_PARTS = JINA_PARTS | {
+    "query_norm": "encoder.layer.{i}.attention.self.layer_norm_q",
+    "key_norm": "encoder.layer.{i}.attention.self.layer_norm_k",
+    "second_norm": "encoder.layer.{i}.layer_norm_1",
+    "gated": "encoder.layer.{i}.mlp.up_gated_layer",
+    "output": "encoder.layer.{i}.mlp.down_layer",
+    "output_norm": "encoder.layer.{i}.layer_norm_2",
+}
 PROJECTIONS = {part: ("projections", i, 3) for i, part in enumerate(("query", "key", "value"))}
 DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "segment", "pooler")} | {
     "query": "encoder.layer.{i}.attention.self.query_proj",
@@ -185,9 +204,8 @@ DEBERTA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in 
 DEBERTA_HEADS = {part: name for part, name in BERT_HEADS.items() if part != "pair"} | {
     "labels_dense": "pooler.dense",
     "choices_dense": "pooler.dense",
-}
-DEBERTA_LM_HEAD = {  # the masked-LM head of the authors' code
-    "mlm_dense": "lm_predictions.lm_head.dense",
-    "mlm_norm": "lm_predictions.lm_head.LayerNorm",
-    "mlm_bias": "lm_predictions.lm_head",
+    # or that of the authors' code
+    "mlm_dense": "cls.predictions.transform.dense|lm_predictions.lm_head.dense",
+    "mlm_norm": "cls.predictions.transform.LayerNorm|lm_predictions.lm_head.LayerNorm",
+    "mlm_bias": "cls.predictions|lm_predictions.lm_head",
 }

@@ -14,6 +14,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "geglu": "gelu",  # this and "reglu": a gated feed-forward with it
+    "reglu": "relu",
     "silu": "silu",
     "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
@@ -28,6 +30,8 @@ class Rotary:
     theta: float
     divisor: float  # of all frequencies; 1 but where they are scaled
     window: int  # tokens to each side that a query attends to; 0: all
+    is_stored: bool = False  # by a stored table of sines and cosines, neighbouring channels together (RoFormer)
+    turns_values: bool = False  # and not only queries and keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,11 @@ def modernbert_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
 def nomic_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
     theta = rope_theta(_section(config, "rope_parameters"), config.get("rotary_emb_base", 1000.0))
     return (Rotary(theta=theta, divisor=1.0, window=0),) * layers
+
+
+def roformer_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:
+    turns_values = config.get("rotary_value") is True
+    return (Rotary(theta=10_000.0, divisor=1.0, window=0, is_stored=True, turns_values=turns_values),) * layers
 
 
 def gte_rotary(config: Config, layers: int) -> tuple[Rotary, ...]:

@@ -35,6 +35,7 @@ NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
+SEGMENTING = "RoFormerTokenizer"
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
 
 
@@ -59,8 +60,15 @@ def read_tokenizer(
 
     Raises ExportError where there is none, it is damaged or not supported, or it does not fit the model.
     """
-    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class")} | _settings(folder)
+    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class") or family.tokenizer} | _settings(
+        folder
+    )
     assumed: dict[str, str] = {}
+    if str(settings["tokenizer_class"]).removesuffix("Fast") == SEGMENTING:
+        solution = "choose a model of characters, whose files name a BertTokenizer"
+        raise ExportError(
+            f"{folder} has a {SEGMENTING}, which finds Chinese words by jieba, not served here: {solution}"
+        )
     source, tokenizer = _tokenizer(folder, family, settings, assumed)
     _mark_special_tokens(tokenizer, settings)
     _escape_special_tokens(tokenizer)

@@ -19,6 +19,8 @@ FAMILIES = {  # model_type -> its name; a new family is a row here, in model_exp
     "mpnet": "MPNet (all-mpnet, multi-qa-mpnet, paraphrase-mpnet)",
     "modernbert": "ModernBERT (gte-modernbert, modernbert-embed)",
     "nomic_bert": "NomicBERT (nomic-embed-text)",
+    "jina_bert": "JinaBERT v2 (jina-embeddings-v2, jina-reranker-v1; `bert` with `alibi` in config.json)",
+    "roformer": "RoFormer; tokenizers that split characters, as BERT's",
     "gte": "GTE (gte-multilingual, gte-en-v1.5; as published: `new`)",
 }
 COLUMNS = (

@@ -15,6 +15,7 @@ from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
+from packbert.model_export.lazy_weight import LazyWeight
 
 
 def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projections:
@@ -99,13 +100,14 @@ class Encoder:
         """LayerNorm(word + segment)."""
         g, parts, a = self.g, self.parts, self.parts.architecture
         with g.scope("embeddings"):
-            word = g.weight("word", parts.weight("word", (a.vocabulary, a.hidden)))
+            word = g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
             total = g.op("Gather", word, g.input("ids", "int32", ["tokens"]))
             if a.segments:
-                table = g.weight("segment", parts.weight("segment", (a.segments, a.hidden)))
+                table = g.weight("segment", parts.weight("segment", (a.segments, a.embedding)))
                 types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
                 total = g.op("Add", total, g.op("Gather", table, types))
-            return self._normed("embedding_norm", 0, total, 0)
+            norm = self._norm_weights("embedding_norm", a.embedding, 0, None if parts.has_projection else 0)
+            return self._project(g.op("LayerNormalization", total, *norm, axis=-1, epsilon=a.norm_epsilon))
 
     def _indices(self, name: str) -> Value | None:
         """The input `name` as [1, tokens]; None without a name."""
@@ -131,7 +133,8 @@ class Encoder:
                 projections = read_projections(self.parts, shift, i)
                 last = i == a.layers - 1
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
-                bias = projections.fold_value_bias(weight, bias)
+                if not (a.rotary and a.rotary[i].turns_values):
+                    bias = projections.fold_value_bias(weight, bias)
                 if a.is_prenorm:
                     normed = attention_input(g, self.parts, shift, i, key_value_states)
                     asked = attention_input(g, self.parts, shift, i, query_states) if last else normed
@@ -139,8 +142,8 @@ class Encoder:
                     attended = g.op("Add", linear.affine(g, context, weight, bias), query_states)
                 else:
                     context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
-                    bias, norm = shift.compensate_sum(bias, before), self._norm("attention_norm", i, between)
-                    attended = linear.add_and_norm(g, context, weight, bias, query_states, norm)
+                    bias = shift.compensate_sum(bias, before)
+                    attended = self._add_and_norm(i, context, weight, bias, query_states)
             with g.scope("feed_forward"):
                 weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
                 if a.is_prenorm:
@@ -150,6 +153,20 @@ class Encoder:
                 index = None if i == 0 and self._is_convolved else after
                 bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
+
+    def _add_and_norm(self, i: int, context: Value, weight: LazyWeight, bias: LazyWeight, states: Value) -> Value:
+        """x = LayerNorm(states + context W + b), or LayerNorm(states + x) with that norm (JinaBERT for code)."""
+        g, parts = self.g, self.parts
+        if not parts.knows("second_norm"):
+            return self.linear.add_and_norm(
+                g, context, weight, bias, states, self._norm("attention_norm", i, 2 * i + 1)
+            )
+        first, added = parts.norm("attention_norm", parts.architecture.hidden, layer=i)
+        with g.scope("attention_norm"):
+            beta = g.weight("bias", self.shift.compensate_sum(added, 2 * i))
+            norm = Norm(gamma=g.weight("weight", first), beta=beta, epsilon=parts.architecture.norm_epsilon)
+        attended = self.linear.add_and_norm(g, context, weight, bias, states, norm)
+        return self._normed("second_norm", i, g.op("Add", attended, states), 2 * i + 1)
 
     def _inner(self, layer: int, x: Value, index: int) -> Value:
         """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""

@@ -17,14 +17,14 @@ class PositionedRows(PackedRows):
         positions = self.g.input("positions", "int32", ["tokens"])
         return self.g.op("Gather", positions, self.g.input("chosen", "int32", ["chosen"])) if selected else positions
 
-    def _distances(self, tokens: Value) -> Value:
+    def _distances(self, tokens: Value, *, selected: bool) -> Value:
         """How far behind each query of `tokens` [rows, queries] a key is, [rows, queries, width]; across sequences too.
 
-        `tokens` are the slots' tokens of all layers or the selected tokens of the last one.
+        `tokens` are the tokens of slots, or which of the `selected` ones are in the slots of the last layer.
         """
         g = self.g
         slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
-        of_queries = g.op("Gather", self._positions(selected=tokens is not slot_tokens), tokens)
+        of_queries = g.op("Gather", self._positions(selected=selected), tokens)
         return differences(g, of_queries, g.op("Gather", self._positions(), slot_tokens))
 
 

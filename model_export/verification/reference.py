@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.position_settings import RelativePositions
+from packbert.model_export.position_settings import RelativePositions, Rotary
 from packbert.model_export.sentence import Dense, LayerNorm, SentenceModel
 
 Doubles = NDArray[np.float64]
@@ -62,14 +62,22 @@ def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
     return [random.integers(0, vocabulary, n, dtype=np.int32) for n in LENGTHS if n <= longest]
 
 
-def turned(x: Doubles, theta: float, divisor: float) -> Doubles:
+def turned(x: Doubles, rotary: Rotary) -> Doubles:
     """`x` [heads, length, size] turned by its positions (Su et al. 2021), with angles in float32, as trained."""
     _, length, size = x.shape
-    base = np.float64(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
-    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(divisor)
+    base = np.float64(rotary.theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
+    steps = np.float32(1.0) / base.astype(np.float32) / np.float32(rotary.divisor)
     turn = np.exp(1j * (np.arange(length, dtype=np.float32)[:, None] * steps).astype(np.float64))
     pairs = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
     return np.concatenate([pairs.real, pairs.imag], axis=-1)
+
+
+def slopes_of(heads: int) -> list[float]:
+    """ALiBi's slope of each head (Press et al. 2022, and their code where `heads` is no power of 2)."""
+    if heads.bit_count() == 1:
+        return [2 ** (-8 * (i + 1) / heads) for i in range(heads)]
+    fewer = 2 ** int(math.log2(heads))
+    return slopes_of(fewer) + slopes_of(2 * fewer)[::2][: heads - fewer]
 
 
 def midrange(x: Doubles) -> Doubles:
@@ -206,7 +214,9 @@ class Reference:
         shapes |= {"gate": shapes["intermediate"]} if a.is_gated else {}
         weights = {part: self._matrix(part, *shape, layer=layer) for part, shape in shapes.items()}
         weights |= {f"{part}.bias": self._vector(part, "bias", shape[0], layer) for part, shape in shapes.items()}
-        for norm in ("output_norm",) if a.is_prenorm and not layer else ("attention_norm", "output_norm"):
+        norms = {"attention_norm", "output_norm"} - ({"attention_norm"} if a.is_prenorm and not layer else set())
+        norms |= {part for part in ("query_norm", "key_norm", "second_norm") if self._parts.knows(part)}
+        for norm in norms:
             weights |= {f"{norm}.{kind}": self._vector(norm, kind, a.hidden, layer) for kind in ("weight", "bias")}
         if a.relative is not None:
             weights |= self._distances(a.relative, layer)
@@ -242,7 +252,10 @@ class Reference:
 
         `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
+        before = x
         x = self._norm(x + self._attended(layer, x, ends, w), w["attention_norm.weight"], w["attention_norm.bias"])
+        if "second_norm.weight" in w:
+            x = self._norm(before + x, w["second_norm.weight"], w["second_norm.bias"])
         total = self._norm(x + self._feed_forward(x, w), w["output_norm.weight"], w["output_norm.bias"])
         self._offsets += [x.mean(axis=0), midrange(total)]
         return total
@@ -257,11 +270,17 @@ class Reference:
         return np.asarray(x + self._feed_forward(inner, w))
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        projected = [np.split(x @ w[part].T + w[f"{part}.bias"], ends) for part in ("query", "key", "value")]
+        projected = [np.split(self._projected(part, x, w), ends) for part in ("query", "key", "value")]
         distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
         both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])
         return np.asarray(np.concatenate([context for context, _ in both]) @ w["attention"].T + w["attention.bias"])
+
+    def _projected(self, part: str, x: Doubles, w: dict[str, Doubles]) -> Doubles:
+        found = x @ w[part].T + w[f"{part}.bias"]
+        if f"{part}_norm.weight" not in w:
+            return np.asarray(found)
+        return self._norm(found, w[f"{part}_norm.weight"], w[f"{part}_norm.bias"])
 
     def _feed_forward(self, x: Doubles, w: dict[str, Doubles]) -> Doubles:
         inner = ACTIVATIONS[self.architecture.activation](x @ w["intermediate"].T + w["intermediate.bias"])
@@ -278,7 +297,8 @@ class Reference:
         """
         a, (q, k, v) = self.architecture, (self._heads(x) for x in (query, key, value))
         if a.rotary:
-            q, k = (turned(x, a.rotary[layer].theta, a.rotary[layer].divisor) for x in (q, k))
+            q, k = (self._turned(x, a.rotary[layer]) for x in (q, k))
+            v = self._turned(v, a.rotary[layer]) if a.rotary[layer].turns_values else v
         # einsum, not @: a head's product is too small for a BLAS's threads, which slow each other on a busy machine
         scores = np.einsum("hqd,hkd->hqk", q, k)
         if distances:
@@ -292,6 +312,9 @@ class Reference:
         scores /= math.sqrt(a.head_size * (1 + len(distances)))
         if a.positional == "relative":
             scores += self._relative_bias(len(query))
+        if a.positional == "alibi":
+            distance = np.abs(np.subtract.outer(np.arange(len(query)), np.arange(len(query))))
+            scores -= np.array(slopes_of(a.heads))[:, None, None] * distance
         if a.rotary and a.rotary[layer].window:
             at = np.arange(len(query))
             scores[:, np.abs(at[:, None] - at) > a.rotary[layer].window] = -np.inf
@@ -299,6 +322,14 @@ class Reference:
         probabilities = scores / scores.sum(axis=-1, keepdims=True)
         context = np.einsum("hqk,hkd->qhd", probabilities, v)
         return np.asarray(context).reshape(query.shape), probabilities
+
+    def _turned(self, x: Doubles, rotary: Rotary) -> Doubles:
+        if not rotary.is_stored:
+            return turned(x, rotary)
+        size, length = self.architecture.head_size, x.shape[1]
+        table = self._matrix("turns", self.architecture.positions, size)[:length]
+        turn = table[:, size // 2 :] + 1j * table[:, : size // 2]
+        return (np.ascontiguousarray(x).view(np.complex128) * turn).view(np.float64)
 
     def _relative_bias(self, length: int) -> Doubles:
         """MPNet's bias of each query and key, [heads, length, length]: 16 buckets for each direction."""

@@ -102,6 +102,7 @@ def test_the_exported_tokenizer_gives_the_ids_and_types_of_transformers(name: st
     [
         *("albert", "ernie", "mpnet", "modernbert", "modernbert-tags", "bert-tags", "roberta-labels", "electra-labels"),
         *("roberta-spans", "electra-choices", "deberta-v2", "deberta-v2-convolution", "deberta-v2-one-term"),
+        *("jina_bert", "jina_bert-tags", "jina_bert_code", "roformer", "roformer-values"),
     ],
 )
 def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precision: str, exported: Callable) -> None:
@@ -111,6 +112,12 @@ def test_every_head_gives_the_same_bits_alone_and_in_a_batch(name: str, precisio
     ):
         for head, answer in alone.items():
             assert np.array_equal(answer, together[head]), head
+
+
+@pytest.mark.parametrize("name", ["mpnet", "jina_bert", "jina_bert_code"])
+def test_families_with_a_bias_by_distance_are_built_in_bf16_too(name: str, exported: Callable) -> None:
+    figures = exported(name, "bf16").manifest.verification
+    assert min(figures["cls_smallest_cosine"], figures["mean_smallest_cosine"]) >= SMALLEST_COSINE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,9 +216,15 @@ def test_only_a_checkpoint_with_such_a_head_has_its_output(exported: Callable) -
     assert set(exported("bert-spans").manifest.outputs) - of_layers == {"cls", "mean", "tokens", "spans"}
 
 
-def test_a_multiple_choice_head_over_another_vector_than_that_of_cls_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "electra-choices", tmp_path / "checkpoint")
-    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text("utf-8")) | {"summary_type": "mean"}
+@pytest.mark.parametrize(
+    ("family", "stated", "read"), [("electra", {"summary_type": "mean"}, "mean"), ("roformer", {}, "last")]
+)
+def test_a_multiple_choice_head_over_another_vector_than_that_of_cls_is_refused(
+    family: str, stated: dict[str, str], read: str, tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / f"{family}-choices", tmp_path / "checkpoint")
+    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text("utf-8"))
+    config = {key: value for key, value in config.items() if key != "summary_type"} | stated
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config), "utf-8")
-    with pytest.raises(ExportError, match="sets summary_type to 'mean'; of a multiple-choice head only 'first' is"):
+    with pytest.raises(ExportError, match=f"sets summary_type to '{read}'; of a multiple-choice head only 'first' is"):
         export(tmp_path / "checkpoint", tmp_path / "artifact")

@@ -12,6 +12,7 @@ from tokenizers_of_families import (
     DEBERTA,
     XLM_ROBERTA,
     Writer,
+    berts_word_piece,
     byte_pairs,
     byte_pairs_of_modernbert,
     made_fast,
@@ -68,6 +69,8 @@ MODERNBERT = {
     **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
 }
 GTE = BERT | {"type_vocab_size": 1}
+SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+ROFORMER = BERT | SUMMARY | {"embedding_size": 16}
 ELECTRA = BERT | {"embedding_size": 16}
 DEBERTA_V3 = SIZES | {
     "max_position_embeddings": 144,
@@ -204,6 +207,10 @@ FAMILIES = {
         masked("Gte", GTE, XLM_ROBERTA, segments=1),
         fine_tuned("Gte", GTE, XLM_ROBERTA, segments=1, heads=("labels", "tags")),
     ),
+    "roformer": (
+        masked("RoFormer", ROFORMER, berts_word_piece, segments=2),
+        fine_tuned("RoFormer", ROFORMER, berts_word_piece, segments=2),
+    ),
     "deberta-v2": (
         masked("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
         fine_tuned("DebertaV2", DEBERTA_V3, DEBERTA, segments=0),
@@ -214,6 +221,7 @@ CHECKPOINTS |= {f"{name}-{head}": row for name, (_, heads) in FAMILIES.items() f
 CHECKPOINTS["modernbert-mean"] = fine_tuned(
     "ModernBert", MODERNBERT | {"classifier_pooling": "mean"}, byte_pairs_of_modernbert, segments=0
 )["labels"]
+CHECKPOINTS["roformer-values"] = masked("RoFormer", BERT | {"rotary_value": True}, berts_word_piece, segments=2)
 CHECKPOINTS["electra-discriminator"] = Checkpoint(
     kind="ElectraForPreTraining", config=BERT | {"embedding_size": 32}, write_tokenizer=word_piece, logits="replaced"
 )

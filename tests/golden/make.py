@@ -14,6 +14,7 @@ of the tokenizer and the pipelines.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -75,7 +76,9 @@ def randomized(checkpoint: Checkpoint, folder: Path) -> torch.nn.Module:
     model = checkpoint.model(checkpoint.model.config_class(**checkpoint.config, vocab_size=ids))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            norm = name.lower().endswith("norm.weight")
+            if not parameter.requires_grad:  # a table of sines
+                continue
+            norm = re.search(r"norm(_\w)?\.weight$", name.lower()) is not None
             parameter.normal_(1.0 if norm else 0.0, 0.3 if norm else spread(name, parameter.dim()))
     return model
 

@@ -9,14 +9,13 @@ gets the scaled frequencies. `nomic-published` is `nomic_bert` with the config o
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import torch
 from checkpoints import BERT, masked
 from make import HERE, expected, loaded, make
 from safetensors.torch import load_file, save_file
-from tokenizers_of_families import settings, word_piece
+from tokenizers_of_families import berts_word_piece
 
 WITHOUT_TYPES = BERT | {"type_vocab_size": 0, "num_hidden_layers": 2}
 FACTOR, THETA = 3.0, 700.0
@@ -32,12 +31,6 @@ NOMIC = {
 }
 NOMIC_SETTINGS = {"activation_function": "swiglu", "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0}
 NOMIC_SETTINGS |= {"prenorm": False, "causal": False, "qkv_proj_bias": False, "mlp_fc1_bias": False}
-
-
-def berts_word_piece(folder: Path) -> int:
-    ids = word_piece(folder)
-    settings(folder, do_lower_case=True, tokenizer_class="BertTokenizer")
-    return ids
 
 
 def make_new() -> None:

@@ -29,6 +29,12 @@ def word_piece(folder: Path) -> int:
     return len(word_pieces())
 
 
+def berts_word_piece(folder: Path) -> int:
+    ids = word_piece(folder)
+    settings(folder, do_lower_case=True, tokenizer_class="BertTokenizer")
+    return ids
+
+
 def _word_piece_of_mpnet(folder: Path) -> int:
     """vocab.txt with RoBERTa's special tokens, but [UNK]."""
     names = {"[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>", "[PAD]": "<pad>"}

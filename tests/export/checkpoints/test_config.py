@@ -58,6 +58,10 @@ CHANGES = {
         "position_biased_input": True,
         "conv_kernel_size": 3,
     },
+    "roformer": BERT | {"embedding_size": 8, "rotary_value": True},
+    "jina_bert": {key: value for key, value in BERT.items() if key != "max_position_embeddings"}
+    | {"num_hidden_layers": 1, "feed_forward_type": "reglu", "position_embedding_type": "absolute"},
+    "jina_bert_code": {"feed_forward_type": "original", "num_attention_heads": 4},
     "deberta-v2-convolution": {
         "conv_act": "tanh",
         "conv_kernel_size": 5,

@@ -113,6 +113,17 @@ def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str,
         read_tokenizer(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
 
 
+@pytest.mark.parametrize("name", ["roformer", "roformer-labels"])
+@pytest.mark.parametrize("stated", [None, "RoFormerTokenizer", "RoFormerTokenizerFast"])
+def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | None, name: str, tmp_path: Path) -> None:
+    """The one that transformers takes for a RoFormer whose files name none; a tokenizer.json cannot hold it."""
+    message = (
+        "has a RoFormerTokenizer, which finds Chinese words by jieba, not served here: choose a model of characters"
+    )
+    with pytest.raises(ExportError, match=message):
+        read(tmp_path / "checkpoint", name, tokenizer_class=stated)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("model_max_length", "512"), ("model_max_length", 1), ("do_lower_case", "false"), ("cls_token", 3)],

@@ -1,6 +1,7 @@
-"""Attention with rotary positions and windows, on texts longer than a band and a block of queries."""
+"""Attention by distance (rotary, windows, ALiBi), on texts longer than a band and a block of queries."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.build import build_graph
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import PrecisionError
+from packbert.model_export.part_names import JINA_CODE_PARTS, JINA_PARTS
 
 LENGTHS = (1000, 300, 530, 40, 17, 260, 150, 3, 64)
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -50,12 +52,49 @@ def checkpoint(folder: Path, *, heads: int, window: int, kinds: list[str], hidde
     return folder
 
 
+def checkpoint_of_jina(folder: Path, names: Mapping[str, str], heads: int) -> Path:
+    """A JinaBERT with random weights; `names` are its parts."""
+    random, hidden, inner = np.random.default_rng(6), 96, 64
+    config = {
+        "model_type": "bert",
+        "position_embedding_type": "alibi",
+        "feed_forward_type": "geglu",
+        "vocab_size": 50,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": 3,
+        "num_attention_heads": heads,
+        "max_position_embeddings": 1024,
+    }
+    shapes = {"word": (50, hidden), "segment": (2, hidden), "gated": (2 * inner, hidden), "output": (hidden, inner)}
+    weights = {}
+    for part, name in names.items():
+        shape = shapes.get(part, (hidden,) if part.endswith("norm") else (hidden, hidden))
+        for stored in {name.format(i=i) for i in range(3)}:
+            weights[f"{stored}.weight"] = random.normal(float(part.endswith("norm")), 0.15, shape).astype(np.float32)
+            if part not in ("word", "segment", "gated"):
+                weights[f"{stored}.bias"] = random.normal(0, 0.15, shape[:1]).astype(np.float32)
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize(("heads", "window", "hidden"), [(2, 128, 128), (2, 128, 256), (16, 20, 128), (2, 300, 128)])
 def test_long_texts_have_the_states_of_the_reference_and_the_same_bits_alone_and_in_a_batch(
     heads: int, window: int, hidden: int, kinds: str, tmp_path: Path
 ) -> None:
     folder = checkpoint(tmp_path / "checkpoint", heads=heads, window=window, hidden=hidden, kinds=KINDS[kinds])
+    check_long_texts(folder, tmp_path)
+
+
+@pytest.mark.parametrize(("names", "heads"), [(JINA_PARTS, 4), (JINA_PARTS, 12), (JINA_CODE_PARTS, 12)])
+def test_long_texts_with_a_bias_by_distance_have_them_too(names: Mapping[str, str], heads: int, tmp_path: Path) -> None:
+    check_long_texts(checkpoint_of_jina(tmp_path / "checkpoint", names, heads), tmp_path)
+
+
+def check_long_texts(folder: Path, tmp_path: Path) -> None:
     built = build_graph(Checkpoint(folder), "fp32", "cpu")
     built.graph.save(tmp_path / MODEL)
     options = ort.SessionOptions()

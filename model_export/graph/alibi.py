@@ -1,0 +1,74 @@
+"""Attention with a bias that falls with the distance (ALiBi, Press et al. 2022) to both sides (JinaBERT v2)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packbert.model_export.graph.attention import (
+    Attention,
+    Bf16PackedRows,
+    CumulativeLengths,
+    FusedPackedRows,
+    PackedRows,
+    PlainRows,
+)
+from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
+from packbert.model_export.graph.builder import TYPES, Value
+
+
+class AlibiRows(DistanceRows):
+    """As DistanceRows."""
+
+    def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
+        """`x`, or its LayerNorm where the family has one."""
+        if not self.parts.knows(f"{part}_norm"):
+            return x
+        weight, bias = self.parts.norm(f"{part}_norm", self.hidden, layer=layer)
+        gamma, beta = self.g.weight("norm.weight", weight), self.g.weight("norm.bias", bias)
+        return self.g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=self.parts.architecture.norm_epsilon)
+
+    def _reads_distances(self, window: int) -> bool:  # noqa: ARG002
+        return True
+
+    def _bias_at(self, window: int, bias: Value, distances: Value) -> Value:  # noqa: ARG002
+        g = self.g
+        size = g.op("Max", distances, g.op("Mul", distances, g.constant(np.int32(-1))))  # not Abs: see `within`
+        fall = g.constant(-slopes(self.heads)[:, None, None].astype(g.dtype))
+        return g.op("Add", g.op("Mul", g.op("Cast", size, to=int(TYPES[g.dtype])), fall), bias)
+
+
+def slopes(heads: int) -> NDArray[np.float64]:
+    """[heads]: what a head's scores lose with each token of distance.
+
+    Powers of 2 in equal steps down to 2^-8; where `heads` is no power of 2, the rest are from the steps of half that
+    size.
+    """
+    even = 1 << (heads.bit_length() - 1)
+    whole, half = np.arange(1, even + 1), np.arange(1, 2 * (heads - even), 2) / 2
+    return np.asarray(2.0 ** (-8 / even * np.concatenate([whole, half])))
+
+
+class BlockedAlibiRows(AlibiRows, BlockedRows):
+    """As BlockedRows."""
+
+
+class FusedAlibiRows(BlockedAlibiRows, FusedPackedRows):
+    """As FusedPackedRows."""
+
+
+class Bf16AlibiRows(BlockedAlibiRows, Bf16PackedRows):
+    """As Bf16PackedRows."""
+
+
+class PlainAlibiRows(AlibiRows, PlainRows):
+    """As PlainRows."""
+
+
+ALIBI: Mapping[type[Attention], type[Attention]] = {  # in place of the attention of a BERT
+    PackedRows: BlockedAlibiRows,
+    FusedPackedRows: FusedAlibiRows,
+    Bf16PackedRows: Bf16AlibiRows,
+    CumulativeLengths: PlainAlibiRows,
+    PlainRows: PlainAlibiRows,
+}

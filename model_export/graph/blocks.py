@@ -1,0 +1,203 @@
+"""Attention that reads distances, in windows where a layer has one, with bounded memory for long texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from packbert.model_export.graph.attention import (
+    MASKED_SCORES,
+    Projections,
+    RowIndex,
+    Slots,
+    attention_probabilities,
+    separating_bias,
+)
+from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
+from packbert.model_export.graph.linear import Linear
+from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
+
+QUERIES = 256  # in a block: with it, the scores of 8,192 tokens in 12 heads take 100 MB
+BAND = 64  # slots of a band of queries, whose keys are in it, in the one before and in the one after it
+NARROW = 64  # channels: attention products of such heads add up 256 keys at once, so that a band may begin anywhere
+
+
+@dataclass(slots=True)
+class DistanceRows(PositionedRows):
+    """As PackedRows, for a subclass that reads distances; the scores of all queries and keys of a row at once."""
+
+    _index: dict[tuple[int, bool], RowIndex] = field(init=False)  # of a window, in the last layer or before
+
+    @property
+    def _windows(self) -> Sequence[int]:
+        """Of each layer: tokens to each side that a query attends to; 0: all."""
+        return (0,) * self.parts.architecture.layers
+
+    def _prepare(self, part: str, x: Value, layer: int, positions: Value) -> Value:  # noqa: ARG002
+        """The queries or keys `x` [tokens, hidden] of the tokens at `positions` [tokens], as the products read them."""
+        return x
+
+    def _reads_distances(self, window: int) -> bool:
+        return window > 0
+
+    def _bias_at(self, window: int, bias: Value, distances: Value) -> Value:
+        """`bias` with what the `distances` in int32 add to it."""
+        return within(self.g, window, distances, bias)
+
+    def _place(self, slots: Slots) -> None:
+        self._keys = self._head_indices(slots.tokens)
+        self._index = {}
+        windows = self._windows
+        for window, last in [*((window, False) for window in sorted({*windows[:-1]})), (windows[-1], True)]:
+            tokens, of_tokens, segments = (
+                (slots.queries, slots.of_queries, slots.query_segments)
+                if last
+                else (slots.tokens, slots.of_tokens, slots.segments)
+            )
+            bias = separating_bias(self.g, segments, slots.segments)
+            if self._reads_distances(window):
+                bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
+            self._index[window, last] = RowIndex(
+                heads=self._head_indices(tokens), output=self._output_indices(of_tokens, tokens), bias=bias
+            )
+
+    def _distances_of_heads(self, tokens: Value, *, selected: bool) -> Value:
+        """`_distances` for all heads: [rows, 1, queries, width]."""
+        return self.g.op("Unsqueeze", self._distances(tokens, selected=selected), self.g.constant(np.array([1])))
+
+    def context(
+        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
+    ) -> Value:
+        g, layer = self.g, projections.layer
+        with g.scope("query"):
+            query = linear.affine(g, query_states, *projections.query)
+            query = self._prepare("query", query, layer, self._positions(selected=last))
+        with g.scope("key"):
+            key = linear.affine(g, key_value_states, *projections.key)
+            key = self._prepare("key", key, layer, self._positions())
+        with g.scope("value"):
+            value = self._values_of(linear, projections, key_value_states)
+        return self._context(query, key, value, self._windows[layer], last=last)
+
+    def _values_of(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        return linear.product(self.g, states, projections.value[0])
+
+    def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
+        """The context [queries, hidden]; the others are [tokens or queries, 1, hidden]."""
+        index = self._index[window, last]
+        key, value = self._gather_heads(key, self._keys), self._gather_heads(value, self._keys)
+        return self._join_heads(
+            self._attend(self._gather_heads(query, index.heads), key, value, index.bias), index.output
+        )
+
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        g, layer = self.g, projections.layer
+        positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
+        with g.scope("query"):
+            query = self._prepare("query", linear.affine(g, states, *projections.query), layer, positions)
+        with g.scope("key"):
+            key = self._prepare("key", linear.affine(g, states, *projections.key), layer, positions)
+        bias, window = None, self._windows[layer]
+        if self._reads_distances(window):
+            bias = self._bias_at(window, g.constant(np.zeros((1, 1), g.dtype)), differences(g, positions, positions))
+        return attention_probabilities(g, query, key, self.heads, self.hidden, bias)
+
+
+def within(g: GraphBuilder, window: int, distances: Value, bias: Value) -> Value:
+    """`bias` where a key is at most `window` tokens away, else the masked score; `distances` are in int32."""
+    largest = g.constant(np.int32(window**2))  # not Abs and LessOrEqual: more operators that need a kernel on CUDA
+    near = g.op("Equal", g.op("Max", g.op("Mul", distances, distances), largest), largest)
+    return g.op("Where", near, bias, g.constant(MASKED_SCORES[g.dtype]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bands:
+    """The slots of all rows in one line, cut into bands of queries."""
+
+    queries: RowIndex
+    keys: Value  # [bands, heads, three times the width]
+
+
+@dataclass(slots=True)
+class BlockedRows(DistanceRows):
+    """As DistanceRows, with memory that grows with the tokens and not with their square.
+
+    A layer with a window of at most BAND computes the scores of each band of queries with three bands of keys. Another
+    one, and the last one, computes those of QUERIES queries of each row at a time.
+    """
+
+    _slots: Slots = field(init=False)
+    _bands: dict[int, _Bands] = field(init=False)
+
+    def _place(self, slots: Slots) -> None:
+        self._slots, self._keys = slots, self._head_indices(slots.tokens)
+        self._all, self._selected = (
+            RowIndex(heads=tokens, output=self._output_indices(of_tokens, tokens), bias=segments)
+            for tokens, of_tokens, segments in (
+                (slots.tokens, slots.of_tokens, slots.segments),
+                (slots.queries, slots.of_queries, slots.query_segments),
+            )
+        )
+        windows = {*self._windows[:-1]}
+        narrow = self.parts.architecture.head_size <= NARROW
+        self._bands = {window: self._cut(slots, window) for window in sorted(windows) if narrow and 0 < window <= BAND}
+
+    def _context(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
+        if last or window not in self._bands:
+            return self._in_blocks(query, key, value, window, last=last)
+        bands = self._bands[window]
+        query = self._gather_heads(query, bands.queries.heads)
+        key, value = self._gather_heads(key, bands.keys), self._gather_heads(value, bands.keys)
+        return self._join_heads(self._attend(query, key, value, bands.queries.bias), bands.queries.output)
+
+    def _in_blocks(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
+        g, index = self.g, self._selected if last else self._all
+        key, value = self._gather_heads(key, self._keys), self._gather_heads(value, self._keys)
+        step, zero = g.constant(np.array([QUERIES], np.int64)), g.constant(np.array([0], np.int64))
+        most = g.constant(np.array([QUERIES - 1], np.int64))
+        blocks = g.op("Div", g.op("Add", g.op("Shape", index.heads, start=1), most), step)
+
+        def attend(number: Value, before: Sequence[Value]) -> Sequence[Value]:
+            start = g.op("Mul", g.op("Unsqueeze", number, zero), step)
+            ends = (start, g.op("Add", start, step), g.constant(np.array([1], np.int64)))
+            tokens, segments = (g.op("Slice", x, *ends) for x in (index.heads, index.bias))
+            bias = separating_bias(g, segments, self._slots.segments)
+            if self._reads_distances(window):
+                bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
+            found = self._attend(self._gather_heads(query, self._head_indices(tokens)), key, value, bias)
+            return [g.op("Concat", before[0], found, axis=2)]
+
+        none = g.op("Slice", key, zero, zero, g.constant(np.array([2], np.int64)))
+        (context,) = g.loop(blocks, {none: g.dtype}, attend)
+        return self._join_heads(context, index.output)
+
+    def _cut(self, slots: Slots, window: int) -> _Bands:
+        """Bands of the width of a row, at most of BAND slots."""
+        g = self.g
+        width = g.op("Min", g.op("Shape", slots.tokens, start=1), g.constant(np.array([BAND], np.int64)))
+        count = g.op("Shape", g.op("Reshape", slots.tokens, g.constant(np.array([-1], np.int64))))
+        rest = g.op("Mod", g.op("Neg", count), width)
+        ends = g.op("Concat", width, g.op("Add", width, rest), axis=0)
+        tokens, keys = self._cut_line(slots.tokens, width, ends, 0)
+        segments, key_segments = self._cut_line(slots.segments, width, ends, -1)
+        one, three, none = (g.constant(np.int32(number)) for number in (1, 3, 0))
+        scalar = g.op("Cast", g.op("Squeeze", width), to=int(TYPES["int32"]))
+        of_keys = g.op("Range", none, g.op("Mul", scalar, three), one)
+        of_queries = g.op("Range", scalar, g.op("Add", scalar, scalar), one)
+        bias = within(g, window, differences(g, of_queries, of_keys), separating_bias(g, segments, key_segments))
+        queries = RowIndex(
+            heads=self._head_indices(tokens), output=self._output_indices(slots.of_tokens, tokens), bias=bias
+        )
+        return _Bands(queries=queries, keys=self._head_indices(keys))
+
+    def _cut_line(self, x: Value, width: Value, ends: Value, fill: int) -> tuple[Value, Value]:
+        """Bands [bands, width] of `x` [rows, slots], and each with its neighbours, [bands, 3 * width]."""
+        g = self.g
+        line = g.op("Reshape", x, g.constant(np.array([-1], np.int64)))
+        flat = g.op("Concat", g.constant(np.array([-1], np.int64)), width, axis=0)
+        bands = g.op("Reshape", g.op("Pad", line, ends, g.constant(np.int32(fill))), flat)
+        parts = [
+            g.op("Slice", bands, *(g.constant(np.array([number], np.int64)) for number in (start, stop, 0)))
+            for start, stop in ((0, -2), (1, -1), (2, np.iinfo(np.int64).max))
+        ]
+        return parts[1], g.op("Concat", *parts, axis=1)
