@@ -47,7 +47,7 @@ class RotaryRows(PositionedRows):
                 if last
                 else (slots.tokens, slots.of_tokens, slots.segments)
             )
-            bias = separating_bias(self.g, segments, slots.segments)
+            bias = separating_bias(self.g, segments, slots.keys)
             if window:
                 near = self.g.op("Unsqueeze", self._distances(tokens), self.g.constant(np.array([1])))
                 bias = within(self.g, window, near, bias)
@@ -169,7 +169,7 @@ class BlockedRotaryRows(RotaryRows):
             start = g.op("Mul", g.op("Unsqueeze", number, zero), step)
             ends = (start, g.op("Add", start, step), g.constant(np.array([1], np.int64)))
             tokens, segments = (g.op("Slice", x, *ends) for x in (index.heads, index.bias))
-            bias = separating_bias(g, segments, self._slots.segments)
+            bias = separating_bias(g, segments, self._slots.keys)
             if distances is not None:
                 near = g.op("Unsqueeze", g.op("Slice", distances, *ends), g.constant(np.array([1])))
                 bias = within(g, window, near, bias)
@@ -189,6 +189,8 @@ class BlockedRotaryRows(RotaryRows):
         ends = g.op("Concat", width, g.op("Add", width, rest), axis=0)
         tokens, keys = self._cut_line(slots.tokens, width, ends, 0)
         segments, key_segments = self._cut_line(slots.segments, width, ends, -1)
+        if slots.keys is not slots.segments:
+            _, key_segments = self._cut_line(slots.keys, width, ends, -1)
         one, three, none = (g.constant(np.int32(number)) for number in (1, 3, 0))
         scalar = g.op("Cast", g.op("Squeeze", width), to=int(TYPES["int32"]))
         of_keys = g.op("Range", none, g.op("Mul", scalar, three), one)
