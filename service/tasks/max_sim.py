@@ -47,8 +47,10 @@ async def score_by_tokens(
             options = tasks.reading(request, options_of(tasks, side))
             jobs.append(tasks.tokenizer.start_job(read, sizes[:end], options, tasks.truncation(request)))
         jobs[1].position = len(queries)  # so that the index in an error is that in `texts`
-        size = {"expected_sequences": len(texts), "expected_tokens": sum(job.expected_tokens for job in jobs)}
-        scoring = _Scoring(**size, owners=[*range(len(texts))], tasks=tasks, jobs=jobs)
+        count, expected = len(texts), sum(job.expected_tokens for job in jobs)
+        scoring = _Scoring(
+            expected_sequences=count, expected_tokens=expected, owners=[*range(count)], tasks=tasks, jobs=jobs
+        )
         result = await tasks.run_steps(scoring, scoring.steps, timeout_seconds=timeout_seconds)
     except ServiceError as error:
         if error.index is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable
     assert caught.value.index is None
     for wrong in ("the cat " * 40, ""):
         with pytest.raises(Invalid, match="input has") as caught:
-            run(artifact("stanford", "fp32"), lambda tasks, wrong=wrong: ask(tasks, "a", ["a", wrong]))
+            run(artifact("stanford", "fp32"), partial(ask, query="a", documents=["a", wrong]))
         assert caught.value.index == 1
 
 
