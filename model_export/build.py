@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import ModelBounds
+from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS, ModelBounds
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.families import Architecture
@@ -23,13 +23,14 @@ from packbert.model_export.graph.disentangled import DISENTANGLED
 from packbert.model_export.graph.encoder import Encoder
 from packbert.model_export.graph.heads import ExactLogits, Heads, Int8Shortlist
 from packbert.model_export.graph.linear import CpuLinear, CudaLinear, Int8PerTokenLinear, Linear
-from packbert.model_export.graph.pooling import build_sentence
+from packbert.model_export.graph.pooling import build_sentence, build_token_outputs
 from packbert.model_export.graph.relative import RELATIVE
 from packbert.model_export.graph.rotary import ROTARY
 from packbert.model_export.graph.states import build_attention, declare_states, name_states
 from packbert.model_export.labels import Classifier, classifier_of
 from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.sentence import SentenceModel, sentence_model
+from packbert.model_export.sentence import SentenceModel
+from packbert.model_export.token_model import embedding_model
 from packbert.model_export.tokenizer import TokenizerFiles
 from packbert.model_export.tokenizer_check import why_unusable
 from packbert.model_export.verification.reference import Reference
@@ -107,10 +108,11 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     """
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
-    kind = attention_for(precision, device, sizes)
+    sentence = embedding_model(checkpoint, sizes, without_modules=without_modules)
+    parts.masks_keys = sentence.masks_keys
+    kind = attention_for(precision, device, sizes, masks_keys=parts.masks_keys)
     shift = selected.shift(reference.channel_offsets, 2 * sizes.layers)
     classifier = classifier_of(checkpoint.config, parts)
-    sentence = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules)
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
         """Adds the heads that read `states`, those after the last layer."""
@@ -119,6 +121,10 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
         if sentence.pooling == "sentence":
             build_sentence(graph, heads.hidden, sizes.hidden, sentence)
             heads.present.append("sentence")
+        build_token_outputs(graph, heads.tokens, sentence)
+        heads.present += sentence.of_tokens
+        if TOKEN_WEIGHTS in sentence.of_tokens and heads.missing.pop("sparse", ""):
+            heads.present.append("sparse")
         return heads
 
     graph = GraphBuilder(selected.dtype, kind.opset)
@@ -149,9 +155,9 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     )
 
 
-def attention_for(precision: str, device: str, sizes: Architecture) -> type[Attention]:
-    """The attention of a graph: on CUDA packed where its kernels take the size of the heads, else in rows."""
-    fits = sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
+def attention_for(precision: str, device: str, sizes: Architecture, *, masks_keys: bool = False) -> type[Attention]:
+    """The attention of a graph: on CUDA packed where its kernels take the heads and read all keys, else in rows."""
+    fits = not masks_keys and sizes.head_size % PACKED_HEAD_STEP == 0 and sizes.head_size <= PACKED_HEAD_LIMIT
     kind = PRECISIONS[precision].attention[device] if device == "cpu" or fits else PlainRows
     if not sizes.positional:
         return kind
@@ -178,7 +184,8 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
     """
     sizes = built.parts.architecture
     padding = sizes.position_offset - 1  # positions start after the row for padding
-    if padding >= 0 and (pad := tokenizer.special_tokens.get("pad", padding)) != padding:
+    pad = padding if built.sentence.colbert else tokenizer.special_tokens.get("pad", padding)  # PyLate pads with masks
+    if padding >= 0 and pad != padding:
         raise ExportError(
             f"config.json sets pad_token_id to {padding}, which has no position, but the tokenizer pads with {pad}"
         )

@@ -282,6 +282,7 @@ class NamedWeights:
         self.family = family_of(checkpoint.config)
         self.architecture = architecture_of(checkpoint.config)
         self.head = checkpoint.head
+        self.masks_keys = False  # whether texts have tokens that no token attends to
         self._checkpoint = checkpoint
         prefixes = self.family.prefix.split("|")
         self._prefix = next((one for one in prefixes if any(name.startswith(one) for name in checkpoint.names)), "")

@@ -9,7 +9,8 @@ from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Architecture, architecture_of, family_of
 from packbert.model_export.labels import pair_labels
-from packbert.model_export.sentence import SentenceModel, apply_sentence_settings, sentence_model
+from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
+from packbert.model_export.token_model import embedding_model
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 
 MAX_LABELS = 8  # that are listed
@@ -40,7 +41,7 @@ def describe_checkpoint(folder: Path, name: str = "", *, base: Path | None = Non
         architecture = architecture_of(checkpoint.config)
         found += _describe_sizes(architecture)
         tokenizer = _describe_tokenizer(checkpoint, architecture, description)
-        found += describe_embedding(sentence_model(checkpoint, architecture.hidden, without_modules=True))
+        found += describe_embedding(embedding_model(checkpoint, architecture, without_modules=True))
         built = build_graph(checkpoint, "fp32", "cpu")
         found += _describe_heads(checkpoint, built)
         if tokenizer is not None:

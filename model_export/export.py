@@ -42,6 +42,7 @@ from packbert.model_export.graph.builder import Signature
 from packbert.model_export.graph.states import write_layers
 from packbert.model_export.labels import pair_labels, relevance_scores
 from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
+from packbert.model_export.token_model import sides
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
 
@@ -102,6 +103,7 @@ def make_manifest(
         heads=tuple(heads.present),
         embedding=_embedding(built.sentence),
         sparse=built.sentence.sparse if "sparse" in heads.present else "",
+        sides=sides(built.sentence, tokenizer),
         missing=heads.missing,
         pair_labels=pair_labels(checkpoint, parts.family) if "pair" in heads.present else (),
         labels=built.classifier.names,

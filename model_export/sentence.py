@@ -14,6 +14,7 @@ from packbert.model_export.checkpoint import Checkpoint, read_json, read_modules
 from packbert.model_export.errors import ExportError
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.tokenizer import TokenizerFiles
+from packbert.model_export.torch_pickle import read_tensors
 from packbert.model_export.weights import FORMATS, Weights
 
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # since version 5.4, and before
@@ -65,7 +66,9 @@ ACTIVATIONS = {  # class of torch.nn -> activation of the graph
     "SiLU": "silu",
 }
 PLAIN_OUTPUTS = ("cls", "mean")  # modes that have an output of their own
-VECTOR = "sentence_embedding"  # the only feature that modules may read and write
+VECTOR = "sentence_embedding"  # the only feature that modules of a text's vector may read and write
+PYLATE = "pylate.models.Dense.Dense"  # class of the modules after the transformer of a ColBERT
+TOKEN_VECTORS = "token_embeddings"  # that of modules of tokens' vectors
 NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
 MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
 WAY_OUT = "--without-modules exports the vectors before it"
@@ -114,16 +117,19 @@ class SentenceModel:
     default_prompt: str = ""
     similarity: str = ""  # one of SIMILARITIES; "" where none is stated
     kept_dimensions: int = 0  # truncate_dim; 0: all
-    sparse: str = ""  # the activation of its sparse vectors; "" where it was not trained for them
+    sparse: str = ""  # the activation of its sparse vectors, or TOKEN_WEIGHTS; "" where it was not trained for them
+    of_tokens: Mapping[str, Sequence[Layer]] = field(default_factory=dict)  # `multi`, TOKEN_WEIGHTS -> their layers
+    colbert: Mapping[str, Any] = field(default_factory=dict)  # its settings, named as in PyLate
+    masks_keys: bool = False  # queries are filled up with tokens that no token attends to
 
     @property
     def pooling(self) -> str:
-        """The output that is the vector: cls, mean, or `sentence` where these are not it."""
+        """The output that is the vector: cls, mean, or `sentence` where these are not it; `multi` of ColBERT."""
         plain = len(self.modes) == 1 and self.modes[0] in PLAIN_OUTPUTS and self.include_prompt and not self.layers
-        return self.modes[0] if plain else "sentence" if self.modes else "cls"
+        return self.modes[0] if plain else "sentence" if self.modes else "multi" if self.colbert else "cls"
 
 
-class _NotComputed(Exception):
+class _NotComputed(ExportError):
     """A module, or a value of its config, is not computed here; the message names it."""
 
 
@@ -140,6 +146,8 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     if sparse := splade_activation(folder, listed):
         limits = _limits(folder / listed[0][0] / TRANSFORMER)
         return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
+    if any(kind == PYLATE for _, kind in listed):
+        return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
     for i, (path, kind) in enumerate(listed):
         try:
             model = _read(model, folder, path, kind, first=i == 0)
@@ -215,21 +223,34 @@ def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:
 
 
 def _dense(model: SentenceModel, folder: Path) -> SentenceModel:
+    dense, words, width = read_dense(folder, model.width)
+    return replace(model, width=width, layers=(*model.layers, dense), modules=(*model.modules, words))
+
+
+def read_dense(folder: Path, width: int, *, of_tokens: bool = False) -> tuple[Dense, str, int]:
+    """The module Dense in `folder`, which reads vectors of `width`; in words; the width of its own vectors."""
     config = read_json(folder / "config.json")
-    _check_features(config)
+    _check_features(config, TOKEN_VECTORS if of_tokens else VECTOR)
     path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     name = path.rsplit(".", 1)[-1]
     if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
         raise _NotComputed(f"has the activation {path}, and only {', '.join(ACTIVATIONS)} of torch.nn are computed")
-    weights, width, out = _weights(folder), model.width, config.get("out_features")
+    weights, out = _weights(folder), config.get("out_features")
     if not isinstance(out, int):
         raise ExportError(f"{folder}/config.json sets out_features to {out!r}; it must be an integer")
     bias = _weight(weights, "linear.bias", (out,), folder) if config.get("bias", True) else None
     weight, residual = _weight(weights, "linear.weight", (out, width), folder), config.get("use_residual") is True
     other = _weight(weights, "residual.weight", (out, width), folder) if residual and out != width else None
     dense = Dense(weight=weight, bias=bias, activation=ACTIVATIONS[name], residual=residual, residual_weight=other)
-    words = f"Dense({width} to {out}, {name}{', with a residual' if residual else ''})"
-    return replace(model, width=out, layers=(*model.layers, dense), modules=(*model.modules, words))
+    return dense, f"Dense({width} to {out}, {name}{', with a residual' if residual else ''})", out
+
+
+def read_linear(path: Path, width: int) -> Dense:
+    """The torch.nn.Linear whose state_dict is in the file `path`."""
+    weights = read_tensors(path)
+    out = weights["weight"].shape[0] if "weight" in weights else 0
+    weight, bias = _weight(weights, "weight", (out, width), path), _weight(weights, "bias", (out,), path)
+    return Dense(weight=weight, bias=bias, activation="")
 
 
 def _layer_norm(model: SentenceModel, folder: Path) -> SentenceModel:
@@ -239,10 +260,10 @@ def _layer_norm(model: SentenceModel, folder: Path) -> SentenceModel:
     return replace(model, layers=(*model.layers, norm), modules=(*model.modules, "LayerNorm"))
 
 
-def _check_features(config: Mapping[str, Any]) -> None:
+def _check_features(config: Mapping[str, Any], feature: str = VECTOR) -> None:
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, VECTOR):
-            raise _NotComputed(f"has {key} {config[key]!r}, and only {VECTOR!r} is computed")
+        if config.get(key) not in (None, feature):
+            raise _NotComputed(f"has {key} {config[key]!r}, and only {feature!r} is computed")
 
 
 def _weights(folder: Path) -> Weights:

@@ -117,7 +117,8 @@ class Settings(BaseModel):
     )
     rerank: Literal["cosine"] | None = Field(
         None,
-        description="cosine: /rerank of a model without a cross-encoder ranks by the similarity of vectors; unset: 501",
+        description="cosine: /rerank of a model without a cross-encoder ranks by the similarity of vectors; unset: by "
+        "those of tokens (ColBERT, BGE-M3), or 501",
     )
     root_task: RootTask | None = Field(
         None, description="task of `POST /`; unset: by the heads of the artifact and the fields of the request"

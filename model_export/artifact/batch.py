@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS
+from packbert.model_export.artifact.manifest import BF16_ROWS, OF_MEANS, PACKED_ROWS, TOKEN_WEIGHTS
 from packbert.model_export.artifact.pooling import (
     ENDS,
     NOTHING,
@@ -86,6 +86,8 @@ OUTPUTS = {  # output -> what each of its rows belongs to
     "tags": TOKEN,
     "spans": TOKEN,
     "tokens": TOKEN,
+    "multi": TOKEN,
+    TOKEN_WEIGHTS: TOKEN,
     "top_logits": MASK,
     "top_ids": MASK,
     "log_sum_exp": MASK,
@@ -120,6 +122,7 @@ class Tokens:
     targets: tuple[int, ...] = ()  # vocabulary ids to score at each mask
     pooled_from: int = 0  # the first position that the `sentence` output pools: after a prompt that is left out
     layers: tuple[int, ...] = ()  # whose states LAYER_OUTPUTS read: 0 the embeddings, LAST the last one
+    unattended: int = 0  # of the last tokens: no token attends to them
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -161,7 +164,10 @@ def pack(
     heads, spans = _head_feeds(sequences, selected)
     flat = np.concatenate(selected) + np.repeat(starts, [len(rows) for rows in selected])
     if layout in ROW_ALIGNMENT:
-        attention = attention_rows(lengths, starts, flat, ROW_ALIGNMENT[layout])
+        ends = (starts + lengths).tolist()
+        filled = [(end - s.unattended, end) for s, end in zip(sequences, ends, strict=True) if s.unattended]
+        unattended = [at for first, end in filled for at in range(first, end)]
+        attention = attention_rows(lengths, starts, flat, np.array(unattended, np.int32), ROW_ALIGNMENT[layout])
     else:
         attention = cumulative_lengths(lengths, starts, flat)
     feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))

@@ -22,7 +22,8 @@ MODULES = "modules.json"  # of sentence-transformers
 TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
 SENTENCE_SETTINGS = "config_sentence_transformers.json"
 SENTENCE_FILES = (MODULES, SENTENCE_SETTINGS, "[0-9]_*/*")
-DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKENIZER_FILES)
+TOKEN_FILES = ("artifact.metadata", "colbert_linear.pt", "sparse_linear.pt")  # of ColBERT and BGE-M3
+DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKEN_FILES, *TOKENIZER_FILES)
 CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without safetensors
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
@@ -75,6 +76,7 @@ MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
 HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
+TOKEN_WEIGHTS = "token_weights"  # sparse vectors of the weights of a text's own tokens (BGE-M3), an output
 OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
 DIGEST_LENGTH = 12  # hexadecimal digits
@@ -148,6 +150,18 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """How a query or a document is read where each of its tokens becomes a vector."""
+
+    max_tokens: int  # without the marker
+    marker: tuple[int, ...] = ()  # the id that is put after the first token, or none
+    fills: bool = False  # whether mask tokens fill up a text to `max_tokens`
+    attends_filler: bool = False  # whether tokens attend to those
+    skipped: tuple[int, ...] = ()  # ids whose tokens have no vector
+    averages: bool = False  # of a query: its score is the mean over its vectors instead of their sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What the service must know of an artifact before it opens the model."""
 
@@ -163,7 +177,8 @@ class Manifest:
     max_tokens: int  # per sequence, special tokens included
     heads: tuple[str, ...]
     embedding: Embedding
-    sparse: str  # activation of its sparse vectors: "relu", "log1p_relu"; "" where it was not trained for them
+    sparse: str  # its sparse vectors: the activation "relu", "log1p_relu", or TOKEN_WEIGHTS; "": not trained for them
+    sides: Mapping[str, Side]  # query and document, for vectors of tokens; empty without the head `multi`
     missing: Mapping[str, str]  # head -> why the artifact does not have it
     pair_labels: tuple[str, ...]  # of the pair head's two logits; empty without that head
     labels: tuple[str, ...]  # of the classifier's logits; empty without a classifier

@@ -45,10 +45,10 @@ def _next_start(end: int, length: int, alignment: int) -> int:
     return start
 
 
-def attention_rows(lengths: Ints, starts: Ints, selected: Ints, alignment: int) -> Feeds:
+def attention_rows(lengths: Ints, starts: Ints, selected: Ints, unattended: Ints, alignment: int) -> Feeds:
     """Index arrays between flat tokens and packed rows, in which a sequence starts at a multiple of `alignment`.
 
-    `selected` are the flat tokens that the last layer computes.
+    `selected` are the flat tokens that the last layer computes, `unattended` those that are no keys.
     """
     width = row_width(lengths, alignment)
     firsts, rows = place(lengths.tolist(), width, alignment)
@@ -58,10 +58,15 @@ def attention_rows(lengths: Ints, starts: Ints, selected: Ints, alignment: int) 
     slot_tokens[token_slots] = np.arange(total, dtype=np.int32)
     segments = np.full(rows * width, -1, np.int32)
     segments[token_slots] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    keys = segments
+    if len(unattended):
+        keys = segments.copy()
+        keys[token_slots[unattended]] = -2  # of no sequence, as -1 is the segment of unused queries
     return {
         "slot_tokens": slot_tokens.reshape(rows, width),
         "token_slots": token_slots,
         "segments": segments.reshape(rows, width),
+        "key_segments": keys.reshape(rows, width),
     } | _query_rows(selected, token_slots[selected], segments, rows=rows, width=width)
 
 

@@ -84,6 +84,7 @@ class Slots:
     tokens: Value  # [rows, width]: the flat token of each slot
     of_tokens: Value  # [tokens]: the slot of each flat token
     segments: Value  # [rows, width]: the sequence of each slot
+    keys: Value  # [rows, width]: `segments`, without the tokens that no token attends to
     queries: Value  # [rows, queries]: the selected token of each query slot of the last layer
     query_segments: Value  # [rows, queries]
     of_queries: Value  # [chosen]: the query slot of each selected token
@@ -119,6 +120,7 @@ class PackedRows(_OfModel):
             tokens=g.input("slot_tokens", "int32", ["rows", "width"]),
             of_tokens=g.input("token_slots", "int32", ["tokens"]),
             segments=g.input("segments", "int32", ["rows", "width"]),
+            keys=g.input("key_segments" if self.parts.masks_keys else "segments", "int32", ["rows", "width"]),
             queries=g.input("query_chosen", "int32", ["rows", "queries"]),
             query_segments=g.input("query_segments", "int32", ["rows", "queries"]),
             of_queries=g.input("chosen_slots", "int32", ["chosen"]),
@@ -130,8 +132,8 @@ class PackedRows(_OfModel):
         """Prepares what all layers share."""
         self._keys = self._head_indices(slots.tokens, products=2, product=0)
         self._values = self._head_indices(slots.tokens, products=2, product=1)
-        self._all = self._row_index(slots.tokens, slots.of_tokens, slots.segments, slots.segments)
-        self._selected = self._row_index(slots.queries, slots.of_queries, slots.query_segments, slots.segments)
+        self._all = self._row_index(slots.tokens, slots.of_tokens, slots.segments, slots.keys)
+        self._selected = self._row_index(slots.queries, slots.of_queries, slots.query_segments, slots.keys)
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool

@@ -54,7 +54,7 @@ class DistanceRows(PositionedRows):
                 if last
                 else (slots.tokens, slots.of_tokens, slots.segments)
             )
-            bias = separating_bias(self.g, segments, slots.segments)
+            bias = separating_bias(self.g, segments, slots.keys)
             if self._reads_distances(window):
                 bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
             self._index[window, last] = RowIndex(
@@ -161,7 +161,7 @@ class BlockedRows(DistanceRows):
             start = g.op("Mul", g.op("Unsqueeze", number, zero), step)
             ends = (start, g.op("Add", start, step), g.constant(np.array([1], np.int64)))
             tokens, segments = (g.op("Slice", x, *ends) for x in (index.heads, index.bias))
-            bias = separating_bias(g, segments, self._slots.segments)
+            bias = separating_bias(g, segments, self._slots.keys)
             if self._reads_distances(window):
                 bias = self._bias_at(window, bias, self._distances_of_heads(tokens, selected=last))
             found = self._attend(self._gather_heads(query, self._head_indices(tokens)), key, value, bias)
@@ -180,6 +180,8 @@ class BlockedRows(DistanceRows):
         ends = g.op("Concat", width, g.op("Add", width, rest), axis=0)
         tokens, keys = self._cut_line(slots.tokens, width, ends, 0)
         segments, key_segments = self._cut_line(slots.segments, width, ends, -1)
+        if slots.keys is not slots.segments:
+            _, key_segments = self._cut_line(slots.keys, width, ends, -1)
         one, three, none = (g.constant(np.int32(number)) for number in (1, 3, 0))
         scalar = g.op("Cast", g.op("Squeeze", width), to=int(TYPES["int32"]))
         of_keys = g.op("Range", none, g.op("Mul", scalar, three), one)

@@ -73,6 +73,7 @@ class Heads:
     classifier: Classifier
     lm_head: ExactLogits
     hidden: Value  # [selected, hidden]
+    tokens: Value = field(init=False)  # of the last layer, [asked tokens, hidden]
     sparse: str = ""  # the activation of the sparse vectors that the checkpoint was trained for; "": it was not
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)  # head -> reason
@@ -87,7 +88,7 @@ class Heads:
             self.g.output("cls", cls, "float32", ["sequences", self.parts.architecture.hidden])
             self.present += ["cls", "mean", "tokens", "layers"]
             means = self._build_mean()
-            tokens = self._build_tokens()
+            self.tokens = tokens = self._build_tokens()
             pooled = self._build_pooler(cls)
             self._build_pair(pooled)
             self._build_fill_mask(dtype)

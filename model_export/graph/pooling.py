@@ -38,6 +38,18 @@ def build_sentence(g: GraphBuilder, hidden: Value, channels: int, model: Sentenc
         g.output("sentence", x, "float32", ["vectors", model.width])
 
 
+def build_token_outputs(g: GraphBuilder, tokens: Value, model: SentenceModel) -> None:
+    """The outputs `multi` and `token_weights` [asked_tokens, width] of float32 `tokens`, those that the model has."""
+    with g.using_dtype("float32"):
+        for name, layers in model.of_tokens.items():
+            x = tokens
+            for i, layer in enumerate(layers):
+                with g.scope(f"{name}.{i}"):
+                    x = _apply(g, x, layer)
+            width = next(layer.weight.shape[0] for layer in reversed(layers) if isinstance(layer, Dense))
+            g.output(name, x, "float32", ["asked_tokens", width])
+
+
 def _pool(g: GraphBuilder, hidden: Value, channels: int, modes: Sequence[str]) -> list[Value]:
     """One [vectors, channels] per mode."""
     pooled: dict[str, Value] = {}

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.position_settings import RelativePositions, Rotary
-from packbert.model_export.sentence import Dense, LayerNorm, SentenceModel
+from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
 
 Doubles = NDArray[np.float64]
 LENGTHS = (2, 3, 17, 31, 64, 130)
@@ -402,19 +402,24 @@ def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:
         "weightedmean": (hidden * position).sum(axis=0) / position.sum(),
         "lasttoken": hidden[-1],
     }
-    x = np.concatenate([pooled[mode] for mode in model.modes])
-    for layer in model.layers:
+    return applied(np.concatenate([pooled[mode] for mode in model.modes]), model.layers)
+
+
+def applied(x: Doubles, layers: Sequence[Layer]) -> Doubles:
+    """What the layers make of each vector of `x` [..., channels]."""
+    for layer in layers:
         if isinstance(layer, Dense):
             bias = 0.0 if layer.bias is None else _doubles(layer.bias)
             added = 0.0 if not layer.residual else x
             if layer.residual_weight is not None:
-                added = _doubles(layer.residual_weight) @ x
-            x = OF_VECTORS[layer.activation](_doubles(layer.weight) @ x + bias) + added
+                added = x @ _doubles(layer.residual_weight).T
+            x = OF_VECTORS[layer.activation](x @ _doubles(layer.weight).T + bias) + added
         elif isinstance(layer, LayerNorm):
-            centred = x - x.mean()
-            x = centred / np.sqrt((centred**2).mean() + layer.epsilon) * _doubles(layer.weight) + _doubles(layer.bias)
+            centred = x - x.mean(axis=-1, keepdims=True)
+            variance = (centred**2).mean(axis=-1, keepdims=True)
+            x = centred / np.sqrt(variance + layer.epsilon) * _doubles(layer.weight) + _doubles(layer.bias)
         else:
-            x = x / max(float(np.linalg.norm(x)), 1e-12)
+            x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
     return x
 
 

@@ -24,7 +24,7 @@ from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.verification.on_cpu import Graph, OrtGraph, open_graph
-from packbert.model_export.verification.reference import Doubles, Reference, random_sequences, sentence_vector
+from packbert.model_export.verification.reference import Doubles, Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
 
@@ -74,6 +74,7 @@ def reference_outputs(
         "sentence": lambda h: sentence_vector(h, sentence),
     }
     outputs = {name: [compute(h) for h in hidden] for name, compute in computed.items() if name in heads}
+    outputs |= {name: [applied(h, layers) for h in hidden] for name, layers in sentence.of_tokens.items()}
     ends = np.cumsum([len(h) for h in hidden])[:-1]
     by_layer = [np.split(states, ends) for states in reference.states]
     outputs["layer_tokens"] = [np.concatenate(layers) for layers in zip(*by_layer, strict=True)]

@@ -12,7 +12,7 @@ from packbert.service.engine.session import onnxruntime_version
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
 from packbert.service.tasks.defaults import embedding_defaults
-from packbert.service.tasks.pairs import is_cross_encoder
+from packbert.service.tasks.pairs import scorer
 
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 
@@ -39,7 +39,7 @@ def engine_info(
         "labels": manifest.labels,
         "label_scores": manifest.label_scores,
         "sizes": manifest.sizes,
-        "rerank": "cross-encoder" if is_cross_encoder(manifest) else settings.rerank,
+        "rerank": scorer(manifest, by_cosine=settings.rerank == "cosine"),
         "root_task": settings.root_task,
         "limits": _limits(artifact, settings),
         "truncate": settings.truncate,

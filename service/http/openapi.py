@@ -119,7 +119,7 @@ class InfoResponse(BaseModel):
     pair_labels: list[str] = Field([], description="the two labels of /nsp")
     labels: list[str] = Field([], description="the labels of /predict or the tags of /tag")
     label_scores: str = Field("", description="how /predict turns logits into scores", examples=["softmax"])
-    rerank: Literal["cross-encoder", "cosine"] | None = Field(None, description="how /rerank scores; null: 501")
+    rerank: Literal["cross-encoder", "maxsim", "cosine"] | None = Field(None, description="of /rerank; null: 501")
     root_task: RootTask | None = Field(None, description="task of `POST /` (BERT_ROOT_TASK); null: by heads and fields")
     sizes: dict[str, int] = Field({}, description="hidden, vocabulary, layers, ...")
     limits: dict[str, int | float] = Field({}, description="of a request, and of the queue")

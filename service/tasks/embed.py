@@ -138,8 +138,9 @@ def unit_length(vectors: NDArray[np.generic]) -> NDArray[np.float32]:
 def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
     """Raises NoSuchHead, and Invalid for vectors of tokens and for more dimensions than the vector has."""
     pooling = request.pooling or tasks.embedding.pooling
-    if pooling == "none":
-        message = "pooling none gives a vector for each token: /embed and /embed_all have it, this route does not"
+    if pooling in ("none", "multi"):
+        routes = "/embed and /embed_all have" if pooling == "none" else "/embed has"
+        message = f"pooling {pooling} gives a vector for each token: {routes} it, this route does not"
         raise Invalid(message, code="pooling")
     if pooling == "sentence" and pooling not in tasks.manifest.heads:
         own = tasks.manifest.embedding.pooling

@@ -13,13 +13,14 @@ T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
 TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[int]]
-Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
+Pooling = Literal["cls", "mean", "pooler", "sentence", "none", "multi"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
 POOLINGS = (
     "cls: hidden state of [CLS]; pooler: tanh(W cls + b); mean: over all tokens; sentence: all modules of a "
     "sentence-transformers checkpoint before its last Normalize; none: a vector per token, not normalized unless the "
-    "request says so (/embed alone); null: the default in /info"
+    "request says so (/embed alone); multi: the vectors of tokens of ColBERT and BGE-M3, of unit length, of documents "
+    "or with prompt_name query of queries (/embed alone); null: the default in /info"
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"

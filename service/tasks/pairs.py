@@ -12,6 +12,7 @@ from packbert.service.errors import Invalid, NoSuchHead, ServiceError
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import compare, embed_texts, similarities, similarity_fields
 from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields, as_text
+from packbert.service.tasks.max_sim import score_by_tokens
 from packbert.service.tasks.predict import OPTIONS, SCORE_FUNCTIONS
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
@@ -38,12 +39,15 @@ async def score_pairs(
 ) -> TaskResult:
     """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
 
-    As in /rerank: a cross-encoder's score is its activation's of the logit, or the logit if `raw`; another model's is
-    the similarity of the vectors that /embed gives. Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    As in /rerank: a cross-encoder's score is its activation's of the logit, or the logit if `raw`; that of ColBERT
+    and BGE-M3 is MaxSim; another model's is the similarity of the vectors that /embed gives. Raises NoSuchHead for
+    another model without BERT_RERANK=cosine.
     """
     if len(first) not in (1, len(second)) or not second:
         counts = f"{len(first)} first and {len(second)} second texts"
         raise Invalid(f"{counts}: send at least one second text, and one first text or as many", code="pair")
+    if scorer(tasks.manifest, by_cosine=tasks.rerank_by_cosine) == "maxsim":
+        return await score_by_tokens(tasks, first, second, request, timeout_seconds=timeout_seconds)
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
         tasks.check_count(second)
@@ -116,8 +120,11 @@ async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, t
     """[texts] scores, higher is better, in the order of the texts.
 
     A cross-encoder reads each pair (query, text): its score is what its checkpoint makes of the logit, by default the
-    sigmoid, or the logit itself (float64). Raises NoSuchHead for another model without BERT_RERANK=cosine.
+    sigmoid, or the logit itself (float64). ColBERT and BGE-M3 score by MaxSim. Raises NoSuchHead for another
+    model without BERT_RERANK=cosine.
     """
+    if scorer(tasks.manifest, by_cosine=tasks.rerank_by_cosine) == "maxsim":
+        return await score_by_tokens(tasks, [request.query], texts, request, timeout_seconds=timeout_seconds)
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
         return await similarities(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
@@ -128,6 +135,13 @@ async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, t
 def is_cross_encoder(manifest: Manifest) -> bool:
     """A text classifier with one label, as in other servers. Of two labels nothing says which one is relevance."""
     return "labels" in manifest.heads and len(manifest.labels) == 1
+
+
+def scorer(manifest: Manifest, *, by_cosine: bool) -> str | None:
+    """What scores documents; BERT_RERANK=cosine replaces the vectors of tokens of ColBERT and BGE-M3."""
+    if is_cross_encoder(manifest):
+        return "cross-encoder"
+    return "cosine" if by_cosine else "maxsim" if "multi" in manifest.heads else None
 
 
 def require_cosine(tasks: Tasks) -> None:

@@ -1,6 +1,7 @@
 """/embed_sparse: weights of words, in the format of text-embeddings-inference.
 
 SPLADE (Formal et al. 2021): log(1 + relu(logit)) of the masked-LM head, the maximum over the tokens of a text.
+BGE-M3: a weight of each token, the maximum over a text's tokens of a word.
 """
 
 from functools import partial
@@ -9,14 +10,17 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
 from packbert.model_export.artifact.pooling import word_weights
+from packbert.service.artifact import Manifest
 from packbert.service.errors import NoSuchHead, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
 from packbert.service.tasks.embed import read_inputs
 from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
-from packbert.service.tokenization.encoding import EncodeOptions
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
 OPTIONS = EncodeOptions(outputs=frozenset({"sparse_places", "sparse_logits"}))
+OPTIONS_OF_TOKENS = EncodeOptions(outputs=frozenset({TOKEN_WEIGHTS}))
 MAX_WEIGHTS = 1_000_000  # in a response: about 35 MB
 
 
@@ -43,6 +47,9 @@ async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_sec
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
     texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, fields)
+    if tasks.manifest.sparse == TOKEN_WEIGHTS:
+        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS, encode=encode, timeout_seconds=timeout_seconds)
+        return result.finish(MadeList(partial(_weights_of_tokens, tasks.manifest), result.sequences, result.rows))
     result = await tasks.run(texts, request, OPTIONS, encode=encode, timeout_seconds=timeout_seconds)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
@@ -71,3 +78,11 @@ def _weights(activation: str, row: Row) -> list[dict[str, Any]]:
     weights = word_weights(row["sparse_logits"], activation).tolist()
     pairs = zip(row["sparse_places"][:, 1].tolist(), weights, strict=True)
     return [{"index": index, "value": value} for index, value in pairs]
+
+
+def _weights_of_tokens(manifest: Manifest, tokens: EncodedText, row: Row) -> list[dict[str, Any]]:
+    """The largest weight of each word of one text; special tokens but the mask have none."""
+    special = [number for name, number in manifest.special_tokens.items() if name != "mask"]
+    found = zip(tokens.ids.tolist(), row[TOKEN_WEIGHTS][:, 0].tolist(), strict=True)
+    largest = dict(sorted((index, value) for index, value in found if value > 0 and index not in special))
+    return [{"index": index, "value": value} for index, value in largest.items()]

@@ -27,6 +27,7 @@ from packbert.service.tasks.inputs import (
     Vectors,
     merge_parameters,
 )
+from packbert.service.tasks.max_sim import options_of, own_vectors
 from packbert.service.tasks.windows import asks_for_windows, run_vectors
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
@@ -188,6 +189,20 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
 
+async def embed_multi(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+    """For each text its vectors as ColBERT and BGE-M3 make them, [tokens, dimensions], of unit length."""
+    tasks.require_head("multi")
+    name = request.prompt_name or tasks.manifest.embedding.default_prompt or "document"
+    side, width = "query" if name == "query" else "document", int(tasks.manifest.outputs["multi"].shape[-1])
+    check_dimensions(request, width)
+    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
+    check, options = _size_check(request.dimensions or width, of="tokens"), options_of(tasks, side)
+    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    vectors = MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows)
+    shape = partial(cut_and_scale, request=request, normalize=request.dimensions is not None)
+    return result.finish(MadeList(shape, vectors))
+
+
 async def show_tokens(
     tasks: Tasks, texts: Sequence[str], sequences: Sequence[EncodedText], states: Sequence[Any], request: EmbedRequest
 ) -> Sequence[Any]:
@@ -266,9 +281,10 @@ def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) ->
     if (request.pieces or request.words) and request.pooling != "none":
         name = "pieces" if request.pieces else "words"
         raise Invalid(f'{name} are shown beside vectors of tokens: send "pooling": "none" too', code=name)
-    if request.pooling == "none" and asks_for_windows(request, request):
-        message = "windows make one vector of a text, and pooling none gives one for each token: send another pooling"
-        raise Invalid(message, code="pooling")
+    pooling = request.pooling or tasks.embedding.pooling
+    if pooling in ("none", "multi") and asks_for_windows(request, request):
+        message = f"windows make one vector of a text, and pooling {pooling} gives one for each token"
+        raise Invalid(f"{message}: send another pooling", code="pooling")
     if request.tokenizer is not None and (asked := [name for name in OF_TEXTS if getattr(request, name)]):
         message = f"{', '.join(asked)} need the texts, and tokenizer is for token ids: send one of them"
         raise Invalid(message, code="token_ids")
@@ -276,4 +292,5 @@ def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) ->
         return embed_layers(tasks, request, timeout_seconds=timeout_seconds)
     if request.layer_pooling is not None:
         raise Invalid("layer_pooling joins layers: send layers too", code="layer_pooling")
-    return (embed_tokens if request.pooling == "none" else embed)(tasks, request, timeout_seconds=timeout_seconds)
+    run = {"none": embed_tokens, "multi": embed_multi}.get(pooling, embed)
+    return run(tasks, request, timeout_seconds=timeout_seconds)

@@ -13,6 +13,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.batch import Tokens
+from packbert.model_export.artifact.manifest import Side
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, TokenizerFailed
 from packbert.service.tokenization.check import guard
@@ -37,6 +38,7 @@ class EncodeOptions:
     spans: bool = False
     pooled_from: int = 0  # as Tokens.pooled_from: the tokens of a prompt that pooling leaves out
     layers: tuple[int, ...] = ()  # as Tokens.layers
+    side: Side | None = None  # of a model with vectors of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,13 +163,18 @@ def to_encoded_text(
     if options.spans:
         spans = np.array(encoding.offsets, np.int32)
         spans[np.array(special, bool)] = -1
-    cut = max(0, len(ids) - limit)
+    cut, unattended = max(0, len(ids) - limit), 0
     if cut:
         kept = _kept_positions(encoding, limit, left=left)
         ids, types, spans = ids[kept], types[kept], spans[kept] if options.spans else spans
+    if (side := options.side) is not None:
+        filler = np.full(side.max_tokens - len(ids) if side.fills else 0, mask_id, np.int32)
+        ids = np.concatenate([ids[:1], np.array(side.marker, np.int32), ids[1:], filler])
+        types, unattended = np.zeros_like(ids), 0 if side.attends_filler else len(filler)
     return EncodedText(
         ids=ids,
         types=types,
+        unattended=unattended,
         outputs=options.outputs,
         masks=tuple(np.flatnonzero(ids == mask_id).tolist()) if options.masks else (),
         top_k=options.top_k,

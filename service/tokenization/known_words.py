@@ -57,7 +57,7 @@ class KnownWords:
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:
         """As `encode_texts`; None where a text is more than this reads. Raises TokenizerFailed."""
-        if options.masks or options.special_tokens or options.spans or options.pooled_from:
+        if options.masks or options.special_tokens or options.spans or options.pooled_from or options.side:
             return None
         encoded = []
         for index, text in enumerate(texts):

@@ -98,14 +98,14 @@ class Tokenizer:
         if self._known_words and (encoded := self._known_words.encode(texts, options)) is not None:
             return encoded
         tokenizer = self._reader(masks=options.masks, special_tokens=options.special_tokens)
-        limit = self.artifact.manifest.max_tokens
+        limit = (options.side or self.artifact.manifest).max_tokens
         return encode_texts(tokenizer, texts, options, truncate, limit=limit, mask_id=self.mask_id)
 
     def start_job(
         self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None
     ) -> EncodingJob:
         """A job for texts of `sizes` characters, with an estimate of their tokens."""
-        limit = self.artifact.manifest.max_tokens
+        limit = (options.side or self.artifact.manifest).max_tokens
         fields = self._of_jobs(texts, sizes, options, truncate, limit)
         return _sampled(EncodingJob(**fields | {"word_ends": self._word_ends}))
 

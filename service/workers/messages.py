@@ -59,6 +59,7 @@ class Asked(Record, frozen=True):
     targets: tuple[int, ...]
     pooled_from: int
     layers: tuple[int, ...]
+    unattended: int
 
 
 class Sequences(Record, frozen=True):
@@ -222,7 +223,10 @@ def to_exception(reply: ErrorReply) -> errors.ServiceError:
 
 def encode_sequences(work: Sequence[Tokens]) -> Sequences:
     return Sequences(
-        asked=[Asked(one.outputs, one.masks, one.top_k, one.targets, one.pooled_from, one.layers) for one in work],
+        asked=[
+            Asked(one.outputs, one.masks, one.top_k, one.targets, one.pooled_from, one.layers, one.unattended)
+            for one in work
+        ],
         lengths=[len(one.ids) for one in work],
         ids=_to_bytes([one.ids for one in work]),
         types=_to_bytes([one.types for one in work]),
@@ -244,6 +248,7 @@ def decode_sequences(sent: Sequences) -> list[Tokens]:
             targets=asked.targets,
             pooled_from=asked.pooled_from,
             layers=asked.layers,
+            unattended=asked.unattended,
         )
         for asked, (start, end) in zip(sent.asked, pairwise(accumulate(sent.lengths, initial=0)), strict=True)
     ]

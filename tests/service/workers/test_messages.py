@@ -39,6 +39,7 @@ def tokens(draw: st.DrawFn) -> Tokens:
         targets=draw(NUMBERS),
         pooled_from=draw(st.integers(0, 12)),
         layers=draw(st.lists(st.integers(LAST, 12), max_size=3).map(tuple)),
+        unattended=draw(st.integers(0, 12)),
     )
 
 
