@@ -106,7 +106,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     selected, parts = PRECISIONS[precision], NamedWeights(checkpoint)
     sizes, reference, linear = parts.architecture, Reference(parts), selected.linear[device]()
     kind = attention_for(precision, device, sizes)
-    shift = selected.shift(reference.channel_offsets, 2 * sizes.layers)
+    calibrated = (reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
+    shift = selected.shift(*calibrated)
     classifier = classifier_of(checkpoint.config, parts)
     sentence = sentence_model(checkpoint, sizes.hidden, without_modules=without_modules)
 
@@ -123,7 +124,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     states = Encoder(graph, parts, linear, kind(graph, parts), shift).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
-    in_states = NoShift(reference.channel_offsets, 2 * sizes.layers) if sizes.is_prenorm else shift
+    in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
     offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:

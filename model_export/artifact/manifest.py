@@ -68,7 +68,7 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
-FORMAT = 9
+FORMAT = 10
 # layouts, how attention separates sequences: on the CPU and plain attention on CUDA; in bf16; packed attention on CUDA
 PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf16", "cumulative lengths"
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
