@@ -111,7 +111,8 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     sentence = embedding_model(checkpoint, sizes, without_modules=without_modules)
     parts.masks_keys = sentence.masks_keys
     kind = attention_for(precision, device, sizes, masks_keys=parts.masks_keys)
-    shift = selected.shift(reference.channel_offsets, 2 * sizes.layers)
+    calibrated = (reference.channel_offsets, reference.channel_balances, 2 * sizes.layers)
+    shift = selected.shift(*calibrated)
     classifier = classifier_of(checkpoint.config, parts)
 
     def add_heads(graph: GraphBuilder, states: Value) -> Heads:
@@ -131,7 +132,7 @@ def build_graph(checkpoint: Checkpoint, precision: str, device: str, *, without_
     states = Encoder(graph, parts, linear, kind(graph, parts), shift).build()
     name_states(states)
     heads = add_heads(graph, states[-1])
-    in_states = NoShift(reference.channel_offsets, 2 * sizes.layers) if sizes.is_prenorm else shift
+    in_states = NoShift(*calibrated) if sizes.is_prenorm else shift
     offsets = taken_offsets(in_states, sizes.layers, sizes.hidden)
     cut = GraphBuilder(selected.dtype) if precision == BF16 else None
     if cut is not None:

@@ -10,14 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from packbert.model_export.artifact.cpu import (
-    BF16,
-    cpu_signature,
-    has_fast_int8,
-    int8_saturates,
-    trim_heap,
-    why_bf16_unavailable,
-)
+from packbert.model_export.artifact.cpu import BF16, cpu_signature, has_fast_int8, trim_heap, why_bf16_unavailable
 from packbert.model_export.artifact.manifest import (
     ATTENTION,
     FORMAT,
@@ -265,10 +258,5 @@ def _check_supported(precision: str, device: str, *, prepacked: bool) -> None:
         raise ExportError("prepacked weights are for the CPU: omit --prepacked, or choose --device cpu")
     if prepacked and precision == BF16:
         raise ExportError("prepacked weights are for ONNX Runtime, and OpenVINO runs bf16: omit --prepacked")
-    if prepacked and precision == "int8" and int8_saturates():
-        raise ExportError(
-            "prepacked int8 weights are for processors with VNNI or AMX; on this one each session stores them in "
-            "another form, which is exact: omit --prepacked"
-        )
     if precision == BF16 and (fault := why_bf16_unavailable()):
         raise ExportError(f"precision bf16 cannot be verified on this machine: {fault}")

@@ -21,7 +21,6 @@ from benchmarks.harness.checkpoints import SAMPLE, checkpoint
 from benchmarks.harness.client import ask_once, post
 from benchmarks.harness.machine import table, update
 from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.artifact.cpu import int8_saturates
 from packbert.model_export.export import export
 
 SOURCES = {
@@ -65,7 +64,7 @@ def main() -> None:
         artifacts = dict(
             export_one(name, Path(folder), prepacked)
             for name in arguments.models or SOURCES
-            for prepacked in variants(name)
+            for prepacked in (False, True)
         )
         found = {name: Measurements() for name in artifacts}
         for _ in range(arguments.rounds):
@@ -82,12 +81,6 @@ def main() -> None:
     )
     if arguments.output != "-":
         update(arguments.output, medians, details={"rounds": arguments.rounds, "memory": "MiB"})
-
-
-def variants(name: str) -> tuple[bool, ...]:
-    """Whether the weights are packed: both, or only not packed where an export refuses to pack int8."""
-    refused = SOURCES[name][1] == "int8" and int8_saturates()
-    return (False,) if refused else (False, True)
 
 
 def export_one(name: str, folder: Path, prepacked: bool) -> tuple[str, Path]:

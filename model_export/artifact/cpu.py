@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}  # with these an int8 product neither saturates nor is slow
-X86 = {"x86_64", "AMD64"}  # `platform.machine()`
-EXACT_PRODUCTS = "session.x64quantprecision"  # ONNX Runtime's key
+FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}  # with these an int8 product is several times as fast as fp32's
 FAST_BF16 = {"avx512_bf16", "amx_bf16"}  # with these a bf16 product is faster than one in fp32
 BF16, BF16_RUNTIME = "bf16", "openvino"  # a precision, and the package that runs it
 VECTOR_UNITS = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "bf16", "i8mm", "sve"}
@@ -25,23 +22,6 @@ def cpu_signature(onnxruntime: str) -> str:
 def has_fast_int8() -> bool:
     """Whether this processor has VNNI or AMX."""
     return bool(FAST_INT8 & _flags())
-
-
-def int8_saturates() -> bool:
-    """Whether ONNX Runtime's products of uint8 by int8 are wrong here: x86 without VNNI adds pairs in 16 bits."""
-    return platform.machine() in X86 and not has_fast_int8()
-
-
-def multiply_exactly(options: Any) -> None:
-    """Where products of uint8 by int8 saturate, ONNX Runtime's session `options` make it store the weights as uint8.
-
-    Then they are 128 higher, with 128 as zero point: the products are those of VNNI. With VNNI or AMX int8 is kept,
-    because only that type has kernels there. ONNX Runtime converts at its extended level, which also adds Gelu's bias
-    in one operator with it.
-    """
-    if int8_saturates():
-        options.graph_optimization_level = type(options.graph_optimization_level).ORT_ENABLE_EXTENDED
-        options.add_session_config_entry(EXACT_PRODUCTS, "1")
 
 
 def why_bf16_unavailable() -> str:

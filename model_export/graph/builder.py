@@ -36,7 +36,6 @@ class Value:
     name: str
     dtype: int | None = None  # of TensorProto; of inputs, weights and outputs of the graph
     shape: tuple[str | int, ...] | None = None
-    uses: int = 0  # operators that read it
 
     @property
     def info(self) -> onnx.ValueInfoProto:
@@ -142,9 +141,6 @@ class GraphBuilder:
         path = self._path(kind)
         results = [Value(f"{path}:{i}") for i in range(outputs)]
         self._nodes.nodes.append(Node(kind, domain, path, inputs, results, attributes))
-        for value in inputs:
-            if value is not None:
-                value.uses += 1
         return results
 
     def loop(
@@ -182,15 +178,6 @@ class GraphBuilder:
         if weight.cache_key:
             self._weights[weight.cache_key, dtype] = value
         return value
-
-    def own_weight(self, name: str, weight: LazyWeight, dtype: int) -> Value:
-        """As `weight`, but no two nodes read the same value; it is in the file once.
-
-        ONNX Runtime's conversion of int8 weights (`cpu.multiply_exactly`) fails where two nodes read one. It folds the
-        Reshape when a session is opened.
-        """
-        value = self.weight(name, weight, dtype)
-        return self.op("Reshape", value, self.constant(np.array(weight.shape, np.int64))) if value.uses else value
 
     def inputs(self) -> list[Signature]:
         return [_signature(value) for value in self._graph.inputs]

@@ -1,8 +1,11 @@
-"""Channel-wise shifting for int8 (Wei et al. 2023, "Outlier Suppression+").
+"""Channel-wise shifting and balancing for int8 (Wei et al. 2023, "Outlier Suppression+").
 
 Trained BERTs have channels that are far from zero in every token, and these alone would determine the scale of a
 token's codes. Therefore each LayerNorm's bias is lowered by the channel's offset, and the bias of each consumer, which
 is a product or a sum, is raised to compensate. That happens at export and costs nothing in a run.
+
+What products read is also divided by the channel's balance, and their weights are multiplied by it: one pass over the
+activation. Sums read it as it was.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
 
-Offsets = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
+ByActivation = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
 
 
 class NoShift:
@@ -21,8 +25,12 @@ class NoShift:
     Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward.
     """
 
-    def __init__(self, offsets: Offsets, last: int) -> None:
+    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
         pass
+
+    def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:  # noqa: ARG002
+        """Activation `index`, `x` [rows, hidden], as the products read it whose weights `compensate_dense` gives."""
+        return x
 
     def lower(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
         """The bias [hidden] of the norm or projection that produces activation `index`."""
@@ -44,15 +52,24 @@ class NoShift:
 class ChannelShift(NoShift):
     """For int8. The `last` activation is the encoder's output and is not shifted."""
 
-    def __init__(self, offsets: Offsets, last: int) -> None:
-        self.offsets, self.last = offsets, last
+    def __init__(self, offsets: ByActivation, balances: ByActivation, last: int) -> None:
+        self.offsets, self.balances, self.last = offsets, balances, last
+
+    def balanced(self, g: GraphBuilder, x: Value, index: int, hidden: int) -> Value:
+        factors = LazyWeight((hidden,), lambda: (1 / self.balances()[index]).astype(np.float32), f"balance {index}")
+        return g.op("Mul", x, g.weight("balance", factors))
 
     def lower(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias if index == self.last else bias.plus(self._offset(bias.shape, index, -1))
 
     def compensate_dense(self, dense: Dense, index: int) -> Dense:
         weight, bias = dense
-        return weight, affine_at(weight, self._offset(weight.shape[1:], index, 1), bias)
+        balanced = LazyWeight(
+            weight.shape,
+            lambda: weight.load() * self.balances()[index].astype(np.float32),
+            weight.derive_key("balanced"),
+        )
+        return balanced, affine_at(weight, self._offset(weight.shape[1:], index, 1), bias)
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias.plus(self._offset(bias.shape, index, 1))

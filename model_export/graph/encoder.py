@@ -28,12 +28,12 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
 
 
 def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: int, states: Value) -> Value:
-    """What the attention of `layer` reads of the `states` before it: their norm in a pre-norm layer but the first."""
+    """What the projections of `layer` read of the `states` before it: their norm in a pre-norm layer but the first."""
     a = parts.architecture
-    if not a.is_prenorm or layer == 0:
-        return states
-    norm = norm_weights(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer)
-    return g.op("LayerNormalization", states, *norm, axis=-1, epsilon=a.norm_epsilon)
+    if a.is_prenorm and layer > 0:
+        norm = norm_weights(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer)
+        states = g.op("LayerNormalization", states, *norm, axis=-1, epsilon=a.norm_epsilon)
+    return shift.balanced(g, states, 2 * layer, a.hidden)
 
 
 def norm_weights(
@@ -135,13 +135,12 @@ class Encoder:
                 weight, bias = self.parts.dense("attention", a.hidden, a.hidden, layer=i)
                 if not (a.rotary and a.rotary[i].turns_values):
                     bias = projections.fold_value_bias(weight, bias)
+                read = attention_input(g, self.parts, shift, i, key_value_states)
+                asked = attention_input(g, self.parts, shift, i, query_states) if last else read
+                context = self.attention.context(linear, projections, asked, read, last=last)
                 if a.is_prenorm:
-                    normed = attention_input(g, self.parts, shift, i, key_value_states)
-                    asked = attention_input(g, self.parts, shift, i, query_states) if last else normed
-                    context = self.attention.context(linear, projections, asked, normed, last=last)
                     attended = g.op("Add", linear.affine(g, context, weight, bias), query_states)
                 else:
-                    context = self.attention.context(linear, projections, query_states, key_value_states, last=last)
                     bias = shift.compensate_sum(bias, before)
                     attended = self._add_and_norm(i, context, weight, bias, query_states)
             with g.scope("feed_forward"):
@@ -171,6 +170,7 @@ class Encoder:
     def _inner(self, layer: int, x: Value, index: int) -> Value:
         """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""
         g, a = self.g, self.parts.architecture
+        x = self.shift.balanced(g, x, index, a.hidden)
         dense = self.parts.dense("intermediate", a.intermediate, a.hidden, layer=layer)
         inner = self.linear.linear_activation(g, x, *self.shift.compensate_dense(dense, index), a.activation)
         if not a.is_gated:

@@ -14,6 +14,9 @@ from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.lazy_weight import Array, LazyWeight
 
 QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are symmetric
+# x86 without VNNI adds the products of two neighbouring codes in 16 bits: 255 times 128 fits. Less than 128, so that
+# two codes rounded up are not 129
+PAIR_MAX = 127.99
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8
 ACTIVATED_ZERO_POINT = 48  # GELU hardly goes below zero: 48 codes there make a scale of 1/207 of the maximum, not 1/127
 LARGEST_CODE = 255
@@ -154,14 +157,16 @@ def multiply(g: GraphBuilder, x: Quantized, weight: LazyWeight) -> Value:
     """x W in int8, [rows, out] in float32."""
     scales = LazyWeight(weight.shape[:1], lambda: channel_scales(weight.load()), weight.derive_key("scales"))
     scale = g.weight("scale", scales)
-    stored = g.own_weight("weight", _quantize_weight(weight), TensorProto.INT8)
+    stored = g.weight("weight", _quantize_weight(weight), TensorProto.INT8)
     inputs = (x.codes, stored, g.constant(np.float32(1)), scale, g.constant(np.uint8(x.zero_point)))
     return g.op("Mul", g.contrib("MatMulIntegerToFloat", *inputs), x.scale)
 
 
 def channel_scales(weight: Array) -> Array:
     """[out]: the value of one int8 step of each output channel of `weight` [out, in]."""
-    return np.asarray(np.maximum(np.abs(weight).max(axis=1), np.float32(MIN_MAGNITUDE)) / np.float32(QMAX))
+    pairs = np.abs(np.add.reduceat(weight, np.arange(0, weight.shape[1], 2), axis=1)).max(axis=1)
+    largest = np.maximum(np.abs(weight).max(axis=1) / np.float32(QMAX), pairs / np.float32(PAIR_MAX))
+    return np.asarray(np.maximum(largest, np.float32(MIN_MAGNITUDE)))
 
 
 def _quantize_weight(weight: LazyWeight) -> LazyWeight:

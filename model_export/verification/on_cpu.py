@@ -10,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper, parser
 
-from packbert.model_export.artifact.cpu import BF16, multiply_exactly
+from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import HEADS, LAYERS, PACKED_ROWS
 
 PACKED, DOMAIN = "PackedMultiHeadAttention", "reference"
@@ -91,7 +91,6 @@ class OrtGraph:
         options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped instead of copied
         # a small model waits more than it runs
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        multiply_exactly(options)  # without effect on other precisions
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = {one.name for one in self._session.get_inputs()}
 

@@ -13,6 +13,8 @@ from packbert.model_export.position_settings import RelativePositions, Rotary
 from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
 
 Doubles = NDArray[np.float64]
+READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
+MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
 ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
 STEP, LARGEST = 1 / 1024, 6.0  # erf(6) is 1 in float64
@@ -85,6 +87,12 @@ def midrange(x: Doubles) -> Doubles:
     return np.asarray((x.min(axis=0) + x.max(axis=0)) / 2)
 
 
+def _balance(largest: Doubles, weights: Doubles) -> Doubles:
+    """`channel_balances` of one activation, within MAX_BALANCE of 1; from the largest number and weight of channels."""
+    found = np.sqrt(np.maximum(largest, TINY) / np.maximum(weights, TINY))
+    return np.asarray(np.clip(found / np.exp(np.log(found).mean()), 1 / MAX_BALANCE, MAX_BALANCE))
+
+
 class Reference:
     """Hidden states and head outputs of a checkpoint; a layer's weights are in memory only while it is computed."""
 
@@ -96,15 +104,16 @@ class Reference:
         # of each layer and each sequence of at most ATTENTION_TOKENS, [heads, length, length]
         self.attention: list[list[Doubles]] = []
         self._offsets: list[Doubles] = []
+        self._spread: dict[tuple[str, str], tuple[Doubles, Doubles]] = {}  # see `channel_balances`; by readers
 
     def hidden_states(self, sequences: Sequence[NDArray[np.int32]]) -> list[Doubles]:
         """The last layer's output, [length, hidden] per sequence of ids, all in segment 0.
 
-        Sets `channel_offsets`, `states` and `attention`.
+        Sets `channel_offsets`, `channel_balances`, `states` and `attention`.
         """
         states = np.concatenate([self._embed(ids) for ids in sequences])
         ends = np.cumsum([len(ids) for ids in sequences])[:-1]
-        self._offsets, self.states, self.attention = [midrange(states)], [states], []
+        self._offsets, self._spread, self.states, self.attention = [midrange(states)], {}, [states], []
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
             step = self._prenorm_layer if self.architecture.is_prenorm else self._layer
             states = step(layer, states, ends, self._layer_weights(layer))
@@ -127,6 +136,28 @@ class Reference:
         if not self._offsets:
             self.hidden_states(random_sequences(self.architecture.vocabulary, self.architecture.positions))
         return self._offsets
+
+    def channel_balances(self) -> Sequence[Doubles]:
+        """What each channel [hidden] is divided by, and its weights are multiplied by, by activation index.
+
+        sqrt(largest distance from the offset / largest weight), so that neither has channels which alone determine the
+        scale of the codes (Xiao et al. 2023, "SmoothQuant", with alpha = 0.5). Layers that share weights share it.
+        """
+        self.channel_offsets()
+        layers = map(self._owner, range(self.architecture.layers))
+        return [_balance(*self._spread[part, owner]) for owner in layers for part in READERS]
+
+    def _note_spread(self, part: str, layer: int, x: Doubles, w: Mapping[str, Doubles]) -> None:
+        """`x` [tokens, hidden] is what the READERS of `part` in `layer` multiply, less its offset."""
+        key, largest = (part, self._owner(layer)), np.abs(x).max(axis=0)
+        weights = np.max([np.abs(w[one]).max(axis=0) for one in READERS[part] if one in w], axis=0)
+        known = self._spread.get(key, (largest, weights))
+        self._spread[key] = (np.maximum(known[0], largest), weights)
+
+    def _owner(self, layer: int) -> str:
+        """Names the weights of `layer`, which others may share."""
+        hidden = self.architecture.hidden
+        return self._parts.weight("output_norm", (hidden,), layer=layer).cache_key
 
     def pooler(self, hidden: Doubles) -> Doubles:
         """tanh(W h[CLS] + b), [hidden]."""
@@ -252,10 +283,12 @@ class Reference:
 
         `x` [tokens, hidden] holds the sequences one after the other; only attention separates them, at `ends`.
         """
+        self._note_spread("attention", layer, x - self._offsets[-1], w)
         before = x
         x = self._norm(x + self._attended(layer, x, ends, w), w["attention_norm.weight"], w["attention_norm.bias"])
         if "second_norm.weight" in w:
             x = self._norm(before + x, w["second_norm.weight"], w["second_norm.bias"])
+        self._note_spread("feed_forward", layer, x - x.mean(axis=0), w)
         total = self._norm(x + self._feed_forward(x, w), w["output_norm.weight"], w["output_norm.bias"])
         self._offsets += [x.mean(axis=0), midrange(total)]
         return total
@@ -266,11 +299,13 @@ class Reference:
         x = x + self._attended(layer, read, ends, w)
         inner = self._norm(x, w["output_norm.weight"], w["output_norm.bias"])
         self._offsets[-1] = midrange(read) if layer else np.zeros_like(x[0])  # the embeddings are also in the sums
+        self._note_spread("attention", layer, read - self._offsets[-1], w)
         self._offsets += [inner.mean(axis=0), np.zeros_like(x[0])]
+        self._note_spread("feed_forward", layer, inner - self._offsets[-2], w)
         return np.asarray(x + self._feed_forward(inner, w))
 
     def _attended(self, layer: int, x: Doubles, ends: NDArray[np.int64], w: dict[str, Doubles]) -> Doubles:
-        projected = [np.split(self._projected(part, x, w), ends) for part in ("query", "key", "value")]
+        projected = [np.split(self._projected(part, x, w), ends) for part in READERS["attention"]]
         distances: dict[str, Doubles] = {term: w[term] for term in ("c2p", "p2c") if term in w}
         both = [self._attention(layer, q, k, v, distances) for q, k, v in zip(*projected, strict=True)]
         self.attention.append([one for _, one in both if one.shape[-1] <= ATTENTION_TOKENS])

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from packbert.model_export.artifact.cpu import BF16, multiply_exactly
+from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import ATTENTION, HEADS, LAYERS
 from packbert.service.artifact import PREPACKED_FOR, Manifest
 from packbert.service.engine.cpu import lower_thread_priority
@@ -39,12 +39,10 @@ class Session(Protocol):
 class CpuSession:
     provider = "CPU"
 
-    def __init__(self, model: Path, *, threads: int, precision: str = "fp32") -> None:
+    def __init__(self, model: Path, *, threads: int) -> None:
         options = _options(threads)
         # the exporter chose the operators; fusing would replace them
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        if precision == "int8":
-            multiply_exactly(options)
         # attention probabilities of other sequences are denormal: 4 times slower on some CPUs
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
@@ -112,7 +110,7 @@ def open_session(model: Path, manifest: Manifest, *, threads: int, side_by_side:
         return CudaSession(model)
     if manifest.precision == BF16 and model.name != ATTENTION:
         return Bf16Session(model, threads=threads, streams=side_by_side)
-    return CpuSession(model, threads=threads, precision=manifest.precision)
+    return CpuSession(model, threads=threads)
 
 
 def configure_inference_thread() -> None:

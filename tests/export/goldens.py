@@ -12,7 +12,6 @@ import numpy as np
 import onnxruntime as ort
 
 from packbert.model_export.artifact.batch import OUTPUTS, Row, Tokens, pack, split
-from packbert.model_export.artifact.cpu import multiply_exactly
 from packbert.model_export.artifact.manifest import MODEL, Manifest
 from packbert.model_export.checkpoint import Checkpoint
 from tests.paths import GOLDEN
@@ -72,7 +71,6 @@ def open_session(model: Path) -> ort.InferenceSession:
     """On one thread: on models of this size, a second one waits more than it computes."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    multiply_exactly(options)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

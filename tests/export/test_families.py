@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tokenizers import Tokenizer
 
 from docs.tools import families
 from docs.tools.marks import fill
+from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
@@ -183,6 +185,12 @@ def test_layers_that_share_weights_are_stored_once(exported: Callable) -> None:
     weights = exported("albert").folder / "model.onnx.data"
     stored = (GOLDEN / "albert" / "model.safetensors").stat().st_size
     assert weights.stat().st_size < 1.1 * stored
+
+
+def test_layers_that_share_weights_share_them_in_int8(exported: Callable) -> None:
+    tensors = onnx.load(exported("albert", "int8").folder / MODEL, load_external_data=False).graph.initializer
+    codes = [one.name.split("/")[0] for one in tensors if one.data_type == onnx.TensorProto.INT8]
+    assert {name for name in codes if name.startswith("layers.")} == {"layers.0", "layers.2"}  # two groups
 
 
 def test_positions_before_a_familys_offset_do_not_count_towards_its_limit(exported: Callable) -> None:

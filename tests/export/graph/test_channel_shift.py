@@ -1,4 +1,4 @@
-"""Channel shift changes nothing in exact arithmetic, and in int8 a channel far from zero costs no precision."""
+"""Channel shift and balance change nothing in exact arithmetic; in int8 no channel alone costs precision."""
 
 import shutil
 from collections.abc import Callable
@@ -27,10 +27,11 @@ SMALLEST_COSINE = 0.999
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "distilbert", "ernie", "electra"])
-def test_channel_shift_changes_no_answer_in_fp32(name: str, tmp_path: Path) -> None:
+def test_channel_shift_and_balance_change_no_answer_in_fp32(name: str, tmp_path: Path) -> None:
     parts, graph = NamedWeights(Checkpoint(GOLDEN / name)), GraphBuilder()
     architecture = parts.architecture
-    shift = ChannelShift(Reference(parts).channel_offsets, 2 * architecture.layers)
+    reference = Reference(parts)
+    shift = ChannelShift(reference.channel_offsets, reference.channel_balances, 2 * architecture.layers)
     attention = PackedRows(graph, parts)
     states = Encoder(graph, parts, CpuLinear(), attention, shift).build()
     graph.output("hidden", states[-1], "float32", ["chosen", architecture.hidden])

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from packbert.model_export.graph.builder import GraphBuilder
-from packbert.model_export.graph.linear import Quantized, multiply, quantize_above
+from packbert.model_export.graph.linear import Quantized, channel_scales, multiply, quantize_above
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.service.engine.session import CpuSession
 
@@ -38,16 +38,26 @@ def test_gelus_results_are_off_by_at_most_half_a_step_even_in_rows_close_to_zero
 def test_products_of_codes_are_exact_on_every_processor(kind: str, rows: int, tmp_path: Path) -> None:
     """Where pairs are added in 16 bits, 255 x 127 + 255 x 127 is 32767."""
     random = np.random.default_rng(3)
-    codes, weight = random.integers(0, 256, (rows, 768)), random.integers(-127, 128, (48, 768))
-    weight[:, 0] = 127  # so that the scale of a channel is 1
+    codes, weight = random.integers(0, 256, (rows, 768)), random.normal(size=(48, 768)).astype(np.float32)
     if kind != "random":
-        codes[:], weight[:, 1:] = 255, 127 if kind == "largest" else -127
+        codes[:], weight[:] = 255, 1.0 if kind == "largest" else -1.0
     g = GraphBuilder()
     x = g.op("Cast", g.input("x", "int32", ["rows", 768]), to=TensorProto.UINT8)
     quantized = Quantized(codes=x, scale=g.constant(np.float32(1)), zero_point=128)
-    stored = LazyWeight((48, 768), lambda: weight.astype(np.float32))
+    stored = LazyWeight((48, 768), lambda: weight)
     g.output("products", multiply(g, quantized, stored), "float32", ["rows", 48])
     g.save(tmp_path / "model.onnx")
-    session = CpuSession(tmp_path / "model.onnx", threads=1, precision="int8")
+    session = CpuSession(tmp_path / "model.onnx", threads=1)
     (products,) = session.run(["products"], {"x": codes.astype(np.int32)})
-    assert np.array_equal(products, (codes - 128) @ weight.T)
+    scales = channel_scales(weight)
+    sums = (codes - 128) @ np.rint(weight / scales[:, None]).astype(np.int64).T
+    assert np.array_equal(products, sums.astype(np.float32) * scales)
+
+
+def test_no_pair_of_neighbouring_weights_can_exceed_16_bits() -> None:
+    random = np.random.default_rng(4)
+    for width in (1, 2, 7, 768):
+        weight = random.standard_t(3, (500, width)).astype(np.float32)
+        codes = np.rint(weight / channel_scales(weight)[:, None])
+        assert np.abs(codes).max() <= 127
+        assert np.abs(codes[:, : width // 2 * 2].reshape(500, -1, 2).sum(axis=2)).max(initial=0) * 255 <= 32767

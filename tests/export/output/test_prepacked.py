@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 
-from packbert.model_export import export as exporting
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.model_export.artifact.manifest import MODEL, PREPACKED_FOR, WEIGHTS
 from packbert.model_export.errors import ExportError
@@ -31,10 +30,8 @@ ENTRY = re.compile(
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """One checkpoint exported without and with packed weights."""
     folder = tmp_path_factory.mktemp("packed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "int8_saturates", lambda: False)  # as on a processor with VNNI
-        for name in ("plain", "packed"):
-            export(GOLDEN / "bert", folder / name, precision=request.param, prepacked=name == "packed")
+    for name in ("plain", "packed"):
+        export(GOLDEN / "bert", folder / name, precision=request.param, prepacked=name == "packed")
     return folder / "plain", folder / "packed"
 
 
@@ -149,13 +146,4 @@ def test_packing_does_not_change_the_size_that_decides_on_per_core_sessions(pair
 def test_a_graph_for_the_gpu_has_no_packed_weights(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="packed weights are for the CPU"):
         export(GOLDEN / "bert", tmp_path / "artifact", device="cuda", prepacked=True)
-    assert not (tmp_path / "artifact").exists()
-
-
-def test_int8_weights_are_not_packed_for_a_processor_without_vnni(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exporting, "int8_saturates", lambda: True)
-    with pytest.raises(ExportError, match="prepacked int8 weights are for processors with VNNI or AMX"):
-        export(GOLDEN / "bert", tmp_path / "artifact", precision="int8", prepacked=True)
     assert not (tmp_path / "artifact").exists()
