@@ -171,7 +171,7 @@ def _make_app(
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)
-    _add_openapi_route(app, own)
+    _add_openapi_route(app)
     if isinstance(backend, ServedModel):
         add_model_routes(app, backend)
     return app
@@ -314,7 +314,7 @@ def _add_dialects_get_routes(app: FastAPI, backend: Backend, keys: ApiKeys) -> N
         app.include_router(router)
 
 
-def _add_openapi_route(app: FastAPI, endpoints: Mapping[str, TaskEndpoint]) -> None:
+def _add_openapi_route(app: FastAPI) -> None:
     """In place of FastAPI's, which writes the document again for each request: 20 ms of the event loop.
 
     It has all routes, also those that are on another port. The task routes get FastAPI's form only when the document is
@@ -326,8 +326,7 @@ def _add_openapi_route(app: FastAPI, endpoints: Mapping[str, TaskEndpoint]) -> N
 
     def write() -> bytes:
         document = FastAPI(title=app.title, summary=app.summary, version=app.version, description=app.description)
-        tasks = {path: TaskRoute(path, endpoint) for path, endpoint in endpoints.items()}
-        document.router.routes = [tasks.get(_path(route), route) for route in routes]
+        document.router.routes = [_documented(route) for route in routes]
         return orjson.dumps(document.openapi())
 
     async def openapi(_: Request) -> Response:
@@ -337,6 +336,13 @@ def _add_openapi_route(app: FastAPI, endpoints: Mapping[str, TaskEndpoint]) -> N
 
     app.router.routes = list(routes)
     app.add_route(url, openapi, include_in_schema=False)
+
+
+def _documented(route: BaseRoute) -> BaseRoute:
+    """A task's route as FastAPI documents it; the others as they are, also one that shares its path with a task."""
+    if isinstance(route, Route) and isinstance(route.endpoint, TaskEndpoint):
+        return TaskRoute(route.path, route.endpoint)
+    return route
 
 
 def _add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:

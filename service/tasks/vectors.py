@@ -195,7 +195,10 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: f
     name = request.prompt_name or tasks.manifest.embedding.default_prompt or "document"
     side, width = "query" if name == "query" else "document", int(tasks.manifest.outputs["multi"].shape[-1])
     check_dimensions(request, width)
-    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
+    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
+    if encode is not None:
+        message = "pooling multi reads texts, into whose tokens it puts a marker: send the texts instead of token ids"
+        raise Invalid(message, code="token_ids")
     check, options = _size_check(request.dimensions or width, of="tokens"), options_of(tasks, side)
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     vectors = MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows)
