@@ -50,7 +50,7 @@ def resident_mib(process: int) -> int:
     return sum(size for size, pid, parent in rows if process in (pid, parent)) // 1024
 
 
-def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, object]:
+def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, int]:
     known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
     settings = {
         "BERT_MODELS": f"one={folders[0]}",

@@ -20,7 +20,6 @@ from packbert.service.http.app import TASKS, create_app, task_routes
 from packbert.service.http.body import INLINE_BYTES, start_thread
 from packbert.service.http.dialects.kserve import INFER
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.http.models import SwapRequest
 from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
@@ -109,8 +108,8 @@ class Service:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers.items()), "state": {}}
-        scope["query_string"] = b""
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": list(headers.items())}
+        scope |= {"state": {}, "query_string": b""}
         self.turns.started, self.turns.longest = time.thread_time(), 0.0
         self.loop.run_until_complete(self.app(scope, receive, send))
         return Answer(
@@ -293,12 +292,10 @@ def test_the_routes_of_several_models_and_their_swap_refuse_the_worst_bodies(ser
         backend: Any = InProcessBackend(artifact, settings, replace(one.tasks, manifest=artifact.manifest))
         ServedModel(backend, group, lambda *_: pytest.fail("a swap began"))
     several = Service(group["bert"])
-    routes = task_routes(group["other"]) | {"/admin/models": TaskSpec("swap", service.post, SwapRequest, None, "")}
-    for path in ("/embed", "/v2/models/other/infer", "/admin/models"):
+    paths = {"/embed": b"inputs", "/models/other/embed": b"inputs", "/admin/models": b"model"}
+    for path, field_name in (paths | {"/v2/models/other/infer": b"inputs"}).items():
         for size in (INLINE_BYTES - 400, 2**19):
-            body = make_body(main_field(routes[path]), kind, size)
-            for prefix in ("", "/models/other") if path != "/admin/models" else ("",):
-                check(several, prefix + path, kind, {b"authorization": b"Bearer swap"}, body)
+            check(several, path, kind, {b"authorization": b"Bearer swap"}, make_body(field_name, kind, size))
     several.loop.close()
 
 
