@@ -71,6 +71,7 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
 
 
 WHOLE_TOKENS = 8192  # of the largest batch, and of the smallest part
+WHOLE_SHARE = 0.8  # of what the queue takes: a request that is expected to have so many tokens fits as a whole
 PART_SECONDS = 5.0  # of the device, which a part takes: so long another large request waits for it
 DEADLINES = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
@@ -121,11 +122,13 @@ class Tasks:
         timeout_seconds: float,
         check: Check = accept,
         encode: Encode | None = None,
+        in_parts: bool = True,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        `encode` makes tokens of inputs that are no texts. Raises Invalid for no texts or, unless `accepts_empty`, a
-        text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
+        `in_parts`: not where each token may have an answer. `encode` makes tokens of inputs that are no texts. Raises
+        Invalid for no texts or, unless `accepts_empty`, a text without tokens, TooLarge for too many texts, and what
+        the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started, truncation, options = time.perf_counter(), self.truncation(request), self.reading(request, options)
@@ -137,10 +140,12 @@ class Tasks:
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
         else:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
-            return await self.run_job(job, check=check, timeout_seconds=timeout_seconds)
+            return await self.run_job(job, check=check, in_parts=in_parts, timeout_seconds=timeout_seconds)
         return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds, check)
 
-    async def run_job(self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept) -> TaskResult:
+    async def run_job(
+        self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept, in_parts: bool = True
+    ) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text.
 
         Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
@@ -153,7 +158,7 @@ class Tasks:
             while not job.done:
                 sequences += job.step()
             return await self._run_whole(sequences, job.owners, started, timeout_seconds, check)
-        request = await self._begin(job, timeout_seconds, in_parts=True)
+        request = await self._begin(job, timeout_seconds, in_parts=in_parts)
         sequences = await self._append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = 0.0 if request.part else time.perf_counter() - started  # of parts beside the model's runs
         result = await _finish(request, sequences, job.owners)
@@ -207,7 +212,7 @@ class Tasks:
         sequences, tokens, part = job.expected_sequences, job.expected_tokens, 0
         if tokens > self.limits.whole_tokens:
             most, rate = self.limits.max_tokens, await self.queue.rate()
-            if in_parts and (tokens > most or tokens > rate * timeout_seconds):
+            if in_parts and tokens > min(WHOLE_SHARE * most, rate * timeout_seconds):
                 part = max(1, int(min(most // 2, max(WHOLE_TOKENS, PART_SECONDS * rate))))
             longest = min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate)
             timeout_seconds = max(timeout_seconds, longest)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import Check, LongList, TaskResult, Tasks, as_list
+from packbert.service.errors import Invalid
+from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list
 from packbert.service.tasks.inputs import WindowFields
 from packbert.service.tasks.predict import Floats, TagParameters, TagRequest, softmax
 from packbert.service.tasks.windows import asks_for_windows, run_windows
@@ -28,12 +28,14 @@ Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in 
 async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     tasks.require_head("tags")
-    asked, texts, check = _parameters(request), as_list(request.inputs), _size_check(tasks.limits.max_tokens)
+    asked, texts = _parameters(request), as_list(request.inputs)
     if asked.windows is None:
-        result = await tasks.run(texts, request, OPTIONS, check=check, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS, in_parts=False, timeout_seconds=timeout_seconds)
     else:
         options = tasks.reading(request, OPTIONS)
-        result = await run_windows(tasks, texts, asked.windows, options, check=check, timeout_seconds=timeout_seconds)
+        result = await run_windows(
+            tasks, texts, asked.windows, options, in_parts=False, timeout_seconds=timeout_seconds
+        )
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
@@ -42,20 +44,6 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
         if windows[index] > 1:
             value[index] = _join_windows(found)
     return result.finish(LongList(value) if isinstance(request.inputs, list) else value[0])
-
-
-def _size_check(most: int) -> Check:
-    """Raises TooLarge for more than `most` tokens in all: each may have a tag in the answer."""
-    count = 0
-
-    def check(sequences: Sequence[EncodedText], _: int) -> None:
-        nonlocal count
-        count += sum([len(one.ids) for one in sequences])
-        if count > most:
-            limit = f"a request takes tags for at most {most} (nine tenths of BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"the texts have {count} tokens or more; {limit}: send fewer texts at once")
-
-    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.service.errors import Invalid
-from packbert.service.tasks.base import Check, TaskResult, Tasks, accept
+from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.inputs import TruncationFields, WindowFields
 from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
@@ -41,7 +41,7 @@ async def run_windows(
     options: EncodeOptions,
     *,
     prompt: int = 0,
-    check: Check = accept,
+    in_parts: bool = True,
     timeout_seconds: float,
 ) -> TaskResult:
     """As Tasks.run, with a row for each window; every window begins with the first `prompt` tokens of its text.
@@ -51,7 +51,7 @@ async def run_windows(
     tasks.check_count(texts)
     most = tasks.limits.max_inputs
     job = tasks.tokenizer.start_windows(texts, options, stride=fields.stride, prompt=prompt, most=most)
-    result = await tasks.run_job(job, check=check, timeout_seconds=timeout_seconds)
+    result = await tasks.run_job(job, in_parts=in_parts, timeout_seconds=timeout_seconds)
     result.added = job.added
     return result
 

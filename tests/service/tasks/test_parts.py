@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packbert.service.artifact import open_artifact
-from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError, TooMuchForDeadline
+from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError, TooLarge, TooMuchForDeadline
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import RequestCounts
 from packbert.service.settings import Settings
@@ -178,6 +178,16 @@ def test_a_request_that_is_larger_than_the_queue_is_tokenized_as_its_parts_run(t
 
     counts = play(tokenizer, story, max_tokens=2000, held=True, limit=1800)
     assert counts == RequestCounts(received=1, answered=1)
+
+
+def test_a_request_whose_answer_grows_with_its_tokens_is_not_in_parts(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        with pytest.raises(
+            TooLarge, match=r"the queue takes at most 1800 at once .*: send at most \d+ inputs like these"
+        ):
+            await tasks.run(LONG, EmbedRequest(inputs=LONG), OPTIONS["cls"], in_parts=False, timeout_seconds=60.0)
+
+    assert play(tokenizer, story, max_tokens=2000, limit=1800) == RequestCounts(received=1, refused=1)
 
 
 def test_the_deadline_of_a_large_request_follows_its_size_unless_the_client_has_set_it(tokenizer: Tokenizer) -> None:
