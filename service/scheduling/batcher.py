@@ -80,18 +80,26 @@ class Batcher:
         """
         return await self.begin(work, timeout_seconds=timeout_seconds).finish()
 
-    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+    async def rate(self) -> float:
+        """As InferenceQueue.rate."""
+        return self.queue.tokens_per_second
+
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
+    ) -> Request:
         """Admits a request with the sequences `work`, or one whose sequences come later.
 
         That one has `sequences` sequences with `tokens` tokens, as expected: their number is only for errors, as the
-        last append says that it is the last. Raises InferenceFailed where `work` would never end, what the queue
-        raises, and TooMuchForDeadline where the request cannot meet its deadline.
+        last append says that it is the last. With a `part`, so many tokens are admitted, and the others take the room
+        of those that were dispatched; its appends must wait for that. Raises InferenceFailed where `work` would never
+        end, what the queue raises, and TooMuchForDeadline where the request cannot meet its deadline.
         """
         now, reserved = self.clock(), max(1, tokens) if sequences else 0
         if not sequences:
             check_not_empty(work, 0)
+        deadline = now + timeout_seconds
         return self._admit(
-            Request(list(work), arrived=now, deadline=now + timeout_seconds, missing=sequences, reserved=reserved)
+            Request(list(work), arrived=now, deadline=deadline, missing=sequences, reserved=reserved, part=part)
         )
 
     async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
@@ -188,23 +196,27 @@ class Batcher:
         """An expected size of a little more than the queue takes counts as what it takes."""
         if not self.queue.closed and not self.queue.suspended:
             self._check_expected(request)
-        request.size = request.reserved = min(request.reserved, self.queue.capacity(request.reserved))
+        request.size = min(request.reserved, request.part or self.queue.capacity(request.reserved))
+        request.later = request.reserved - request.size if request.part else 0
+        request.reserved = request.size
 
     def _check_expected(self, request: Request) -> None:
-        """Raises TooLarge where the queue cannot take all of it, TooMuchForDeadline where the device is too slow.
+        """Raises TooLarge where it is no request in parts and the queue cannot take all of it, TooMuchForDeadline
+        where the device is too slow.
 
         The latter only before the first answer, and for a request that could be split.
         """
         tokens, inputs = request.tokens, len(request.work) + request.missing
         capacity, rate = self.queue.capacity(tokens), self.queue.tokens_per_second
         size = f"the request has {'about ' if request.missing else ''}{tokens} tokens"
-        if tokens - request.reserved > capacity or tokens > SIZE_MARGIN * capacity:
+        if not request.part and (tokens - request.reserved > capacity or tokens > SIZE_MARGIN * capacity):
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"{size}; {limit}: {_fitting(inputs, capacity / tokens)}")
         seconds = request.deadline - self.clock()
         if inputs > 1 and tokens > self.queue.token_budget and tokens / rate > seconds and not request.answered:
             limit = f"which take about {tokens / rate:.1f} s here, and its deadline is in {max(0.0, seconds):.1f} s"
-            way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or a longer x-request-timeout-ms"
+            longer = "a longer x-request-timeout-ms (without it: up to BERT_MAX_TIMEOUT_MS)"
+            way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or {longer}"
             raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
 
     def _expire(self, request: Request) -> None:

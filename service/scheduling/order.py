@@ -54,6 +54,14 @@ class FairOrder:
             self._count(finish, tokens, tokens)
             self._change_remaining(number, tokens)
 
+    def prolong(self, number: int, finish: float, unserved: int, tokens: int) -> float:
+        """When request `number`, which has so many tokens `unserved`, finishes now that `tokens` more follow."""
+        self._count(finish, -unserved, -unserved)
+        self._change_remaining(number, tokens)
+        later = self._finishes[number]
+        self._count(later, unserved + tokens, unserved + tokens)
+        return later
+
     def clear(self) -> None:
         """Nothing is queued."""
         self.virtual_time = 0.0

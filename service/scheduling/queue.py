@@ -123,7 +123,7 @@ class RequestQueue:
         size = request.size
         request.virtual_finish = self._fair.join(request.number, size)
         self._limit.recent.add(self._fair.cost(size), size, request.arrived)
-        if self._ages(size):
+        if self._ages(size + request.later):
             self._ageing.append(request.number)
 
     def _ages(self, size: int) -> bool:
@@ -230,7 +230,19 @@ class RequestQueue:
             self._forget(request)
         if taken and self._waiting and not request.exclusive:
             self._fair.serve(request.virtual_finish, taken, request.size, last=request.dispatched_all)
+        if request.later:
+            self._refill(request)
         return taken
+
+    def _refill(self, request: Request) -> None:
+        """Keeps what a request in parts has left free for its later tokens, which are behind what has arrived."""
+        unserved = request.unserved
+        tokens = min(request.later, request.part - unserved)
+        if tokens > 0:
+            request.later -= tokens
+            request.reserved += tokens
+            self.reserved += tokens
+            request.virtual_finish = self._fair.prolong(request.number, request.virtual_finish, unserved, tokens)
 
     def remove(self, request: Request) -> bool:
         """Drops what the request has not dispatched; False where it is not queued."""

@@ -17,8 +17,11 @@ class InferenceQueue(Protocol):
     def check_admission(self, tokens: int) -> None:
         """Raises Overloaded or Unavailable where a request of `tokens` tokens would be refused now."""
 
+    async def rate(self) -> float:
+        """Tokens that the device does in a second, as measured."""
+
     def begin(
-        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
     ) -> "Request":
         """As Batcher.begin."""
 
@@ -45,7 +48,9 @@ class Request:
     deadline: float
     exclusive: bool = False  # dispatched in a batch of its own
     missing: int = 0  # sequences that are expected to be appended still; 0: it has all of them
-    reserved: int = 0  # their expected tokens; at least 1 while any is missing
+    reserved: int = 0  # their expected tokens, of a request in parts those that the queue keeps room for
+    part: int = 0  # of a request in parts: the most tokens that it has in the queue; 0: it is there as a whole
+    later: int = 0  # expected tokens of a request in parts that have no room in the queue yet
     dispatched: int = 0  # sequences
     answered: int = 0  # sequences
     number: int = 0  # set on admission: 1 for the first request of its queue or connection
@@ -143,7 +148,7 @@ class Request:
     @property
     def tokens(self) -> int:
         """Of the sequences that it has, and those that are expected."""
-        return sum(self.lengths) + self.reserved
+        return sum(self.lengths) + self.reserved + self.later
 
     @property
     def next_length(self) -> int:
@@ -152,7 +157,7 @@ class Request:
 
     @property
     def unserved(self) -> int:
-        """Tokens that have not been dispatched, also of the sequences that are expected."""
+        """Tokens in the queue that have not been dispatched, also of the sequences that are expected."""
         return self.queued_tokens + self.reserved
 
     @property
@@ -167,7 +172,8 @@ class Request:
         self.rows += [{}] * len(lengths)
         self.queued_tokens += sum(lengths)
         self.missing = max(1, self.missing - len(lengths)) if reserved else 0
-        self.reserved = reserved
+        self.reserved = min(reserved, max(0, self.part - self.queued_tokens)) if self.part else reserved
+        self.later = reserved - self.reserved
 
     def dispatch(self, max_tokens: int, *, always_one: bool) -> "list[SequenceJob]":
         """The next sequences that fit into `max_tokens`; `always_one`: the first one, however long."""

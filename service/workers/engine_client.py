@@ -46,7 +46,13 @@ class EngineClient:
     def __repr__(self) -> str:
         return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
-    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+    async def rate(self) -> float:
+        """As InferenceQueue.rate. Raises as `query`."""
+        return float(await self.query("rate"))
+
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
+    ) -> Request:
         """As Batcher.begin, but the request ends with what that raises, and with Unavailable where the engine ends.
 
         Raises Unavailable without an engine.
@@ -58,7 +64,7 @@ class EngineClient:
         self._last_id = request.number = self._last_id + 1
         request.timer = loop.call_later(timeout_seconds + self.grace_seconds, self._give_up, request)
         self._requests[request.number] = request
-        head = (request.number, request.deadline, request.trace, sequences, tokens)
+        head = (request.number, request.deadline, request.trace, sequences, tokens, part)
         self._send_sequences(request, messages.Submit(*head, encode_sequences(work)))
         return request
 

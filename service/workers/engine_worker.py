@@ -86,6 +86,7 @@ class ApiConnection:
                 work,
                 sequences=message.missing,
                 tokens=message.reserved,
+                part=message.part,
                 timeout_seconds=message.deadline - time.monotonic(),
             )
         except ServiceError as error:
@@ -120,6 +121,8 @@ class ApiConnection:
     def _reply_to(self, topic: messages.Topic) -> bytes:
         if topic == "ready":
             return self.engine.readiness().encode()
+        if topic == "rate":
+            return b"%r" % self.engine.tokens_per_second
         return orjson.dumps(self.engine.info()) if topic == "info" else self.engine.metrics.queue_text()
 
     def _send(self, message: messages.Message) -> None:

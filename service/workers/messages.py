@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service import errors
 
-VERSION = 9
+VERSION = 10
 MAX_FRAME_BYTES = 256 * 2**20
 PREFIX = struct.Struct("<I")
 ERROR_TYPES = {
@@ -22,7 +22,7 @@ ERROR_TYPES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.ServiceError)
 }
-Topic = Literal["ready", "info", "metrics"]
+Topic = Literal["ready", "info", "metrics", "rate"]
 Trace = Annotated[str, msgspec.Meta(max_length=55)]  # the traceparent of a request's span; empty without traces
 Count = Annotated[int, msgspec.Meta(ge=0)]
 M = TypeVar("M")
@@ -73,6 +73,7 @@ class Submit(Message, frozen=True):
     trace: Trace
     missing: Count  # sequences that are expected in Appends; 0: it has all of them
     reserved: Count  # tokens that are expected of those
+    part: Count  # the most of its tokens in the queue; 0: all
     sequences: Sequences
 
 

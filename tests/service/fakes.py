@@ -1,6 +1,7 @@
 """Fakes around the queue: a clock that never waits, a model runner that answers, fails or hangs on request."""
 
 import asyncio
+import math
 import selectors
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -125,8 +126,14 @@ class WholeQueue(ABC):
 
     def close(self, reason: str) -> None: ...  # noqa: B027 - nothing waits
 
-    def begin(self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Request:
+    async def rate(self) -> float:
+        return math.inf
+
+    def begin(
+        self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float
+    ) -> Request:
         request = Request(list(work), arrived=0.0, deadline=timeout_seconds, missing=sequences, reserved=tokens)
+        assert not part, "this queue takes requests as a whole"
         request.queue, request.ended = self, asyncio.get_running_loop().create_future()
         self._answer(request)
         return request

@@ -58,8 +58,8 @@ class FullQueue(WholeQueue):
     def answer(self, work: Any, timeout_seconds: float) -> list[Any]:
         raise NotImplementedError
 
-    def begin(self, work: Any, *, sequences: int = 0, tokens: int = 0, timeout_seconds: float) -> Any:
-        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {timeout_seconds} s")
+    def begin(self, work: Any, *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float) -> Any:
+        raise Overloaded(f"{len(work) or sequences} sequences, {tokens} tokens, {part} at once, {timeout_seconds} s")
 
 
 class Turns(selectors.DefaultSelector):

@@ -19,6 +19,7 @@ class Joined:
     size: int
     finish: float
     unserved: int  # tokens
+    prolonged: bool = False
 
     @property
     def cost(self) -> int:
@@ -38,7 +39,7 @@ class FairOrderModel(RuleBasedStateMachine):
     def join(self, size: int) -> None:
         self.number += 1
         finish = self.fair.join(self.number, size)
-        assert all(one.finish <= finish for one in self.joined if one.size <= size)
+        assert all(one.finish <= finish for one in self.joined if one.size <= size and not one.prolonged)
         self.joined.append(Joined(self.number, size, finish, size))
 
     @precondition(lambda self: self.joined)
@@ -57,6 +58,15 @@ class FairOrderModel(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.joined))
         self.joined.remove(one)
         self.fair.leave(one.number, one.finish, one.unserved, one.size)
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data(), tokens=st.integers(1, 100))
+    def prolong(self, data: st.DataObject, tokens: int) -> None:
+        one = data.draw(st.sampled_from(self.joined))
+        shared = self.fair._finishes.get(one.number, self.fair.virtual_time)
+        one.finish = self.fair.prolong(one.number, one.finish, one.unserved, tokens)
+        assert one.finish == pytest.approx(shared + tokens)
+        one.unserved, one.prolonged = one.unserved + tokens, True
 
     @precondition(lambda self: self.joined)
     @rule(data=st.data(), unserved=st.integers(1, 200))

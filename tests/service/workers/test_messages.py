@@ -83,7 +83,7 @@ def fields_of(one: Tokens) -> list[object]:
 @given(st.lists(tokens(), max_size=4), st.floats(allow_nan=False), st.booleans())
 def test_every_field_of_sequences_crosses(sent: list[Tokens], deadline: float, whole: bool) -> None:
     body = encode_sequences(sent)
-    message = messages.Submit(2**40, deadline, "00-1-1-01", 3, 7, body) if whole else messages.Append(2**40, 7, body)
+    message = messages.Submit(2**40, deadline, "00-1-1-01", 3, 7, 5, body) if whole else messages.Append(2**40, 7, body)
     found = send(message, from_api=True)
     assert msgspec.structs.replace(found, sequences=body) == message
     assert list(map(fields_of, decode_sequences(found.sequences))) == list(map(fields_of, sent))
@@ -191,7 +191,7 @@ def test_a_frame_of_random_bytes_is_not_a_message(body: bytes) -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_message_with_a_changed_byte_is_rejected_or_read(place: int, byte: int) -> None:
-    body = bytearray(messages.frame(messages.Submit(1, 5.0, "", 0, 0, SEQUENCES)))
+    body = bytearray(messages.frame(messages.Submit(1, 5.0, "", 0, 0, 0, SEQUENCES)))
     body[4 + place % (len(body) - 4)] = byte
     try:
         found = read_bytes(bytes(body))
