@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "network": (*("host", "port", "admin_port", "api_key", "api_key_file", "cors_origins", "page"),),
     "limits": (
         *("max_waiting_tokens", "max_wait_seconds", "max_inputs", "max_characters", "max_body_bytes"),
-        *("max_connections", "client_timeout_seconds", "timeout_ms"),
+        *("max_connections", "client_timeout_seconds", "timeout_ms", "max_timeout_ms"),
         *("linger_seconds", "drain_seconds", "run_timeout_seconds"),
     ),
     "speed": ("api_processes", "threads", "token_budget", "share_weights"),
@@ -34,6 +34,7 @@ METAVARS = {
     "api_key_file": "FILE",
     "cors_origins": "ORIGINS",
     "timeout_ms": "MILLISECONDS",
+    "max_timeout_ms": "MILLISECONDS",
 }
 METAVARS_BY_END = {"port": "PORT", "bytes": "BYTES", "seconds": "SECONDS", "tokens": "TOKENS", "budget": "TOKENS"}
 ABOUT = (

@@ -123,6 +123,12 @@ class Settings(BaseModel):
         "otherwise; the checkpoint's own, as `[E1]`, are always read",
     )
     timeout_ms: int = Field(60_000, ge=1, description="deadline of a request without x-request-timeout-ms")
+    max_timeout_ms: int = Field(
+        3_600_000,
+        ge=1,
+        description="longest deadline of such a request, which follows the size of a large one: four times what it "
+        "takes alone, at least BERT_TIMEOUT_MS",
+    )
     linger_seconds: float = Field(
         0.0,
         ge=0,

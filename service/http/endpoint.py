@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Headers = dict[bytes, bytes]  # by name in lower case; of a repeated one the last
 VALID_ID = re.compile(rb"[!-~]{1,128}")
+TIMEOUT = b"x-request-timeout-ms"
 MAX_TIMEOUT_MS = 3_600_000
 log = logging.getLogger("service")
 MAX_DIGITS = 20  # including leading zeros; Python refuses to parse more than 4,300
@@ -63,7 +64,7 @@ class TaskRequest:
 
     def timeout_seconds(self, default_ms: int) -> float:
         """The time in which the client wants its response. Raises Invalid."""
-        stated = self.headers.get(b"x-request-timeout-ms")
+        stated = self.headers.get(TIMEOUT)
         if stated is None:
             return default_ms / 1000
         if not stated.isdigit() or len(stated) > MAX_DIGITS or not 0 < int(stated) <= MAX_TIMEOUT_MS:
@@ -155,6 +156,8 @@ class TaskEndpoint:
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
             timeout_seconds = request.timeout_seconds(settings.timeout_ms)
+            if TIMEOUT in request.headers:
+                tasks = tasks.keeping_deadline()
             with request.connection:
                 body_bytes = len(body)
                 if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:

@@ -199,8 +199,11 @@ class Engine(TaskMethods):
         spec, tasks = ROUTES[route], backend.admit(0)
         spec.check_head(tasks)
         request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
-        seconds = self.settings.timeout_ms / 1000 if timeout_seconds is None else timeout_seconds
-        return made((await spec.run(tasks, request, timeout_seconds=seconds)).value)
+        if timeout_seconds is None:
+            timeout_seconds = self.settings.timeout_ms / 1000
+        else:
+            tasks = tasks.keeping_deadline()
+        return made((await spec.run(tasks, request, timeout_seconds=timeout_seconds)).value)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.

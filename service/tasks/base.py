@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from packbert.model_export.artifact.batch import Row
+from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Manifest
 from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
 from packbert.service.scheduling.request import InferenceQueue, Request
@@ -69,6 +69,10 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
     """The Check of a task that accepts all texts."""
 
 
+WHOLE_TOKENS = 8192  # of the largest batch, and of the smallest part
+WHOLE_SHARE = 0.8  # of what the queue takes: a request that is expected to have so many tokens fits as a whole
+PART_SECONDS = 5.0  # of the device, which a part takes: so long another large request waits for it
+DEADLINES = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
 MAX_ATTENTION = 128  # tokens of an /attention request
 SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
@@ -79,7 +83,13 @@ class Limits:
     max_inputs: int
     truncate: bool  # for requests that do not set it
     special_tokens: bool = False  # likewise
-    max_tokens: int = 2**62  # of all passes of a request that runs the model several times for an input
+    max_tokens: int = 2**62  # of a request that is not in parts
+    max_timeout_seconds: float = 0.0  # up to which a deadline follows the size of a request
+
+    @property
+    def whole_tokens(self) -> int:
+        """A request of at most so many tokens is never in parts."""
+        return min(WHOLE_TOKENS, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,28 +121,35 @@ class Tasks:
         timeout_seconds: float,
         check: Check = accept,
         encode: Encode | None = None,
+        in_parts: bool = True,
     ) -> TaskResult:
         """Tokenizes the texts and runs the model on them; the deadline includes both.
 
-        `encode` makes tokens of inputs that are no texts. Raises Invalid for no texts or, unless `accepts_empty`, a
-        text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
+        `in_parts`: not where each token may have an answer. `encode` makes tokens of inputs that are no texts. Raises
+        Invalid for no texts or, unless `accepts_empty`, a text without tokens, TooLarge for too many texts, and what
+        the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started, truncation, options = time.perf_counter(), self.truncation(request), self.reading(request, options)
         if encode is not None:
             sequences = await encode(texts, options, truncation)
+            if (tokens := sum([len(one.ids) for one in sequences])) > self.limits.whole_tokens:
+                return await self._run_made(sequences, tokens, check=check, timeout_seconds=timeout_seconds)
         elif is_short(sizes := self.tokenizer.measure(texts)):
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
         else:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
-            return await self.run_job(job, check=check, timeout_seconds=timeout_seconds)
+            return await self.run_job(job, check=check, in_parts=in_parts, timeout_seconds=timeout_seconds)
         return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds, check)
 
-    async def run_job(self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept) -> TaskResult:
+    async def run_job(
+        self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept, in_parts: bool = True
+    ) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text.
 
         Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
-        first of them while later ones are tokenized.
+        first of them while later ones are tokenized. A request that is too large for the queue or for a default
+        deadline is run in parts, and a part is tokenized when the model has run the one before it.
         """
         started = time.perf_counter()
         if is_short(job.sizes):
@@ -140,36 +157,65 @@ class Tasks:
             while not job.done:
                 sequences += job.step()
             return await self._run_whole(sequences, job.owners, started, timeout_seconds, check)
-        request = self._begin(job, timeout_seconds)
+        request = await self._begin(job, timeout_seconds, in_parts=in_parts)
         sequences = await self._append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
-        tokenize_seconds = time.perf_counter() - started
+        tokenize_seconds = 0.0 if request.part else time.perf_counter() - started  # of parts beside the model's runs
         result = await _finish(request, sequences, job.owners)
         tokenize_seconds = min(tokenize_seconds, result.queue_seconds)  # the rest of it passed beside the model's runs
         result.tokenize_seconds, result.queue_seconds = tokenize_seconds, result.queue_seconds - tokenize_seconds
         return result
 
-    async def run_steps(self, job: Job, steps: Callable[[Request], Steps], *, timeout_seconds: float) -> TaskResult:
+    async def run_steps(
+        self,
+        job: Job,
+        steps: Callable[[Request], Steps],
+        *,
+        timeout_seconds: float,
+        check: Check = accept,
+        in_parts: bool = False,
+    ) -> TaskResult:
         """Runs the model on what `steps` makes for the request that is passed to it; the model runs on the first of
         these while later ones are made. The result has no time of tokenizing."""
-        request = self._begin(job, timeout_seconds)
-        return await _finish(request, await self._append_all(request, job, steps(request), accept), job.owners)
+        request = await self._begin(job, timeout_seconds, in_parts=in_parts)
+        return await _finish(request, await self._append_all(request, job, steps(request), check), job.owners)
 
-    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
-        """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
-        job = Forecast(expected_sequences=len(sequences), expected_tokens=cost, owners=[*range(len(sequences))])
+    async def _run_made(
+        self,
+        sequences: Sequence[EncodedText],
+        tokens: int,
+        *,
+        timeout_seconds: float,
+        check: Check = accept,
+        after: asyncio.Lock | None = None,
+    ) -> TaskResult:
+        """Runs sequences that count as so many tokens: in parts where they are too many, or whole `after` others."""
+        job = Forecast(expected_sequences=len(sequences), expected_tokens=tokens, owners=[*range(len(sequences))])
 
-        async def after_others(request: Request) -> Steps:
-            async with self.alone:
+        async def made(request: Request) -> Steps:
+            async with after or nullcontext():
                 job.expected_tokens = 0
                 yield sequences
                 await request.caught_up()
 
-        return await self.run_steps(job, after_others, timeout_seconds=timeout_seconds)
+        return await self.run_steps(job, made, check=check, in_parts=after is None, timeout_seconds=timeout_seconds)
 
-    def _begin(self, job: Job, timeout_seconds: float) -> Request:
-        """Admits a request by what its job expects."""
-        sequences, tokens = job.expected_sequences, job.expected_tokens
-        return self.queue.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout_seconds)
+    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
+        """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
+        return await self._run_made(sequences, cost, after=self.alone, timeout_seconds=timeout_seconds)
+
+    async def _begin(self, job: Job, timeout_seconds: float, *, in_parts: bool) -> Request:
+        """Admits a request by what its job expects: by a part of that where it is `in_parts` and too large.
+
+        The deadline of a large one follows its size, unless the client has set it.
+        """
+        sequences, tokens, part = job.expected_sequences, job.expected_tokens, 0
+        if tokens > self.limits.whole_tokens:
+            most, rate = self.limits.max_tokens, await self.queue.rate()
+            if in_parts and tokens > min(WHOLE_SHARE * most, rate * timeout_seconds):
+                part = max(1, int(min(most // 2, max(WHOLE_TOKENS, PART_SECONDS * rate))))
+            longest = min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate)
+            timeout_seconds = max(timeout_seconds, longest)
+        return self.queue.begin((), sequences=sequences, tokens=tokens, part=part, timeout_seconds=timeout_seconds)
 
     async def _run_whole(
         self,
@@ -190,14 +236,17 @@ class Tasks:
 
     async def _append_all(self, request: Request, job: Job, steps: Steps, check: Check) -> list[EncodedText]:
         """Appends all sequences to the request as they are made; fewer where it fails meanwhile."""
-        sequences: list[EncodedText] = []
+        sequences, room = list[EncodedText](), request.part
         async with _until_failed(request), aclosing(steps):
             async for made in steps:
                 owners = job.owners[len(sequences) : len(sequences) + len(made)]
                 check_tokens(made, owners, accepts_empty=self.accepts_empty)
                 check(made, len(sequences))
                 sequences += made
-                request.append(made, job.expected_tokens)
+                if request.part:
+                    room = await append_in_parts(request, made, job.expected_tokens, room)
+                else:
+                    request.append(made, job.expected_tokens)
         return sequences
 
     async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
@@ -214,6 +263,10 @@ class Tasks:
     def allowing(self, inputs: int) -> "Tasks":
         """For a request that makes so many texts of inputs whose number it has checked."""
         return replace(self, limits=replace(self.limits, max_inputs=inputs))
+
+    def keeping_deadline(self) -> "Tasks":
+        """For a request whose client has set its deadline."""
+        return replace(self, limits=replace(self.limits, max_timeout_seconds=0.0))
 
     def accepting_empty(self) -> "Tasks":
         """For a route of other servers, whose clients send texts without tokens among others."""
@@ -318,6 +371,26 @@ async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Se
         forward_seconds=request.forward_seconds,
         received=time.perf_counter(),
     )
+
+
+async def append_in_parts(request: Request, made: Sequence[Tokens], expected: int, room: int) -> int:
+    """Appends sequences after which `expected` tokens follow; those that do not fit into the `room` that is left of a
+    part wait until the model has run what is before them. Returns the room that is left then."""
+    some: list[Tokens] = []
+    expected += sum([len(one.ids) for one in made])
+    for one in made:
+        if len(one.ids) > room and room < request.part:
+            if some:
+                request.append(some, expected)
+                some = []
+            with suppress(ServiceError):  # of `finish`
+                await request.caught_up()
+            room = request.part
+        some.append(one)
+        room -= len(one.ids)
+        expected -= len(one.ids)
+    request.append(some, expected)
+    return room
 
 
 @asynccontextmanager

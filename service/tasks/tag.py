@@ -30,10 +30,12 @@ async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> T
     tasks.require_head("tags")
     asked, texts = _parameters(request), as_list(request.inputs)
     if asked.windows is None:
-        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS, in_parts=False, timeout_seconds=timeout_seconds)
     else:
         options = tasks.reading(request, OPTIONS)
-        result = await run_windows(tasks, texts, asked.windows, options, timeout_seconds=timeout_seconds)
+        result = await run_windows(
+            tasks, texts, asked.windows, options, in_parts=False, timeout_seconds=timeout_seconds
+        )
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):

@@ -41,6 +41,7 @@ async def run_windows(
     options: EncodeOptions,
     *,
     prompt: int = 0,
+    in_parts: bool = True,
     timeout_seconds: float,
 ) -> TaskResult:
     """As Tasks.run, with a row for each window; every window begins with the first `prompt` tokens of its text.
@@ -50,7 +51,7 @@ async def run_windows(
     tasks.check_count(texts)
     most = tasks.limits.max_inputs
     job = tasks.tokenizer.start_windows(texts, options, stride=fields.stride, prompt=prompt, most=most)
-    result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
+    result = await tasks.run_job(job, in_parts=in_parts, timeout_seconds=timeout_seconds)
     result.added = job.added
     return result
 

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packbert.service.artifact import open_artifact
-from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError
+from packbert.service.errors import DeadlineExceeded, Invalid, Overloaded, ServiceError, TooLarge, TooMuchForDeadline
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import RequestCounts
 from packbert.service.settings import Settings
@@ -36,18 +37,27 @@ def tokenizer(bert_artifact: Path) -> Iterator[Tokenizer]:
     opened.close()
 
 
-def play(tokenizer: Tokenizer, story: Story, *, max_tokens: int = 10**6, held: bool = False) -> RequestCounts:
+def play(
+    tokenizer: Tokenizer,
+    story: Story,
+    *,
+    max_tokens: int = 10**6,
+    held: bool = False,
+    rate: float = 1e9,
+    limit: int = 2**62,
+    **limits: Any,
+) -> RequestCounts:
     """Runs the story on a batcher that has not begun to serve; its counts, when nothing is left in it."""
 
     async def whole() -> RequestCounts:
         runner = FakeRunner(held=held)
-        queue = make_queue(token_budget=512, max_tokens=max_tokens, tokens_per_second=1e9)
+        queue = make_queue(token_budget=512, max_tokens=max_tokens, tokens_per_second=rate)
         batcher, artifact = Batcher(run=runner.run, queue=queue), tokenizer.artifact
         tasks = Tasks(
             manifest=artifact.manifest,
             tokenizer=tokenizer,
             queue=batcher,
-            limits=Limits(max_inputs=2048, truncate=False),
+            limits=Limits(max_inputs=2048, truncate=False, max_tokens=limit, **limits),
             embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
         )
         await story(tasks, batcher, runner)
@@ -144,6 +154,62 @@ def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenize
         await asyncio.wait([first])
 
     assert play(tokenizer, story, max_tokens=30_000) == RequestCounts(received=2, refused=1, cancelled=1)
+
+
+def test_a_request_that_is_larger_than_the_queue_is_tokenized_as_its_parts_run(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
+        serving, loop = asyncio.create_task(batcher.serve()), asyncio.get_running_loop()
+        asking = asyncio.create_task(ask(tasks, LONG))
+        await settle()
+        characters = tokenizer.scheduler.characters
+        for _ in range(50):  # the tokenizer's thread may read so many steps, which are more than all
+            await loop.run_in_executor(tokenizer._thread, int)
+            await settle()
+            assert batcher.queue.expected <= 900
+        assert tokenizer.scheduler.characters > 0.8 * characters
+        runner.release()
+        result = await asking
+        expected = tokenizer.encode_sync(LONG, OPTIONS["cls"], None)
+        assert [one.ids.tolist() for one in result.sequences] == [one.ids.tolist() for one in expected]
+        assert len(result.rows) == len(LONG)
+        assert result.tokenize_seconds == 0
+        batcher.close("closed")
+        await serving
+
+    counts = play(tokenizer, story, max_tokens=2000, held=True, limit=1800)
+    assert counts == RequestCounts(received=1, answered=1)
+
+
+def test_a_request_whose_answer_grows_with_its_tokens_is_not_in_parts(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        with pytest.raises(
+            TooLarge, match=r"the queue takes at most 1800 at once .*: send at most \d+ inputs like these"
+        ):
+            await tasks.run(LONG, EmbedRequest(inputs=LONG), OPTIONS["cls"], in_parts=False, timeout_seconds=60.0)
+
+    assert play(tokenizer, story, max_tokens=2000, limit=1800) == RequestCounts(received=1, refused=1)
+
+
+def test_the_deadline_of_a_large_request_follows_its_size_unless_the_client_has_set_it(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, batcher: Batcher, _: FakeRunner) -> None:
+        async def deadline_of(tasks: Tasks) -> float:
+            asking = asyncio.create_task(ask(tasks, LONG))
+            await settle()
+            (request,) = batcher.queue.waiting
+            asking.cancel()
+            await asyncio.wait([asking])
+            return request.deadline - request.arrived
+
+        limits = tasks.limits
+        assert await deadline_of(tasks) == pytest.approx(4 * 18_600 / 100, rel=0.2)
+        assert await deadline_of(replace(tasks, limits=replace(limits, max_timeout_seconds=300.0))) == 300.0
+        for short in (tasks.keeping_deadline(), replace(tasks, limits=replace(limits, max_timeout_seconds=100.0))):
+            error = await error_of(short, LONG)
+            assert isinstance(error, TooMuchForDeadline)
+            assert "or a longer x-request-timeout-ms (without it: up to BERT_MAX_TIMEOUT_MS)" in error.message
+
+    counts = play(tokenizer, story, rate=100.0, max_timeout_seconds=3600.0)
+    assert counts == RequestCounts(received=4, cancelled=2, refused=2)
 
 
 async def ask_windows(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> TaskResult:
