@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
-from packbert.service.tasks.base import TaskResult, Tasks, as_list
+from packbert.service.tasks.base import Encode, TaskResult, Tasks, as_list
 from packbert.service.tasks.inputs import (
     EmbeddingFields,
     EmbedRequest,
     SimilarityRequest,
+    StringOrList,
+    TextsOrIds,
     TruncationFields,
     VectorFields,
     WindowFields,
@@ -32,7 +34,10 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     request = merge_parameters(request)
-    return await embed_texts(tasks, as_list(request.inputs), request, timeout_seconds=timeout_seconds)
+    if (ids := token_ids_of(tasks, request.inputs, request.tokenizer)) is None:
+        texts = as_list(cast(StringOrList, request.inputs))
+        return await embed_texts(tasks, texts, request, timeout_seconds=timeout_seconds)
+    return await embed_token_ids(tasks, ids, request, timeout_seconds=timeout_seconds)
 
 
 async def embed_texts(
@@ -56,14 +61,47 @@ async def embed_token_ids(
 ) -> TaskResult:
     """As `embed`, for token ids of this model's tokenizer. Raises Invalid for a prompt before them."""
     pooling = _choose_pooling(tasks, request)
+    refuse_prompt(tasks, request)
+    encode = partial(encode_ids, tasks.tokenizer)
+    result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
+    return await _finish(tasks, result, request, pooling)
+
+
+def token_ids_of(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None) -> list[list[int]] | None:
+    """The token ids in a request; None for texts.
+
+    Raises Invalid where the client does not say that the ids are of this model's tokenizer.
+    """
+    if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
+        return None
+    if tokenizer != (name := tasks.manifest.name):
+        given = "no tokenizer is named" if tokenizer is None else f"the tokenizer is {tokenizer!r}"
+        raise Invalid(
+            f"input holds token ids, and {given}: ids of another tokenizer would give vectors of other words. Send "
+            "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or, with ids of this model's own "
+            f'tokenizer, "tokenizer": "{name}"',
+            code="token_ids",
+        )
+    return cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs)
+
+
+def refuse_prompt(tasks: Tasks, request: VectorFields) -> None:
+    """Raises Invalid for token ids with a prompt."""
     if find_prompt(tasks.manifest, request):
         message = (
             'this request has a prompt, which token ids cannot take: send texts, or prompt: "" for ids as they are'
         )
         raise Invalid(message, code="prompt")
-    encode = partial(encode_ids, tasks.tokenizer)
-    result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
-    return await _finish(tasks, result, request, pooling)
+
+
+def read_inputs(
+    tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields
+) -> tuple[Sequence[Any], str, Encode | None]:
+    """As `prepend_prompt`, or the token ids of the request with what makes sequences of them."""
+    if (ids := token_ids_of(tasks, inputs, tokenizer)) is None:
+        return *prepend_prompt(tasks, as_list(cast(StringOrList, inputs)), request), None
+    refuse_prompt(tasks, request)
+    return ids, "", partial(encode_ids, tasks.tokenizer)
 
 
 def prepend_prompt(tasks: Tasks, texts: Sequence[str], request: VectorFields) -> tuple[Sequence[str], str]:

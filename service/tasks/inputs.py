@@ -12,6 +12,7 @@ from packbert.service.tokenization.encoding import Direction, Text
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
+TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[int]]
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]
@@ -22,6 +23,8 @@ POOLINGS = (
 )
 PARAMETERS = "as in the Hugging Face API; the same keys are accepted at the top level"
 PROMPT_NAME = "one of the checkpoint's prompts, put before each text; null: its default prompt (/info)"
+TOKEN_IDS = "token ids only with `tokenizer`"
+OWN_TOKENIZER = "the name of this model (/v1/models), where the inputs are token ids of its own tokenizer"
 NO_EFFECT = "accepted for clients of other servers; has no effect"
 TOO_LONG = "input has 613 tokens; this model takes at most 512: shorten it or send truncate: true"
 
@@ -95,8 +98,9 @@ class ClientFields(Body):
 
 
 class TextsWithPrompt(TruncationFields):
-    inputs: StringOrList = Field(examples=["my dog is hairy"])
+    inputs: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
     prompt_name: str | None = Field(None, description=PROMPT_NAME)
+    tokenizer: str | None = Field(None, description=OWN_TOKENIZER)
 
 
 class VectorFields(TruncationFields):
@@ -115,7 +119,7 @@ class EmbedParameters(EmbeddingFields, WindowFields):
 
 
 class EmbedRequest(ClientFields, EmbedParameters):
-    inputs: StringOrList = Field(examples=["my dog is hairy"])
+    inputs: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
     parameters: EmbedParameters | None = Field(None, description=PARAMETERS)
     pieces: bool = Field(False, description="with pooling none: each text as {pieces, vectors}")
     words: bool = Field(False, description="with pooling none: a vector for each word, the mean of its pieces")
@@ -128,6 +132,7 @@ class EmbedRequest(ClientFields, EmbedParameters):
     layer_pooling: LayerPooling | None = Field(
         None, description="joins the layers: concat, mean, sum, or a weight for each", examples=[None]
     )
+    tokenizer: str | None = Field(None, description=OWN_TOKENIZER)
 
 
 class Pair(Body):

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.artifact.pooling import word_weights
 from packbert.service.errors import NoSuchHead, TooLarge
-from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
-from packbert.service.tasks.embed import prepend_prompt
+from packbert.service.tasks.base import MadeList, TaskResult, Tasks
+from packbert.service.tasks.embed import read_inputs
 from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
 from packbert.service.tokenization.encoding import EncodeOptions
 
@@ -41,8 +41,9 @@ EmbedSparseResponse = Annotated[
 async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
-    texts, _ = prepend_prompt(tasks, as_list(request.inputs), VectorFields(prompt_name=request.prompt_name))
-    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    fields = VectorFields(prompt_name=request.prompt_name)
+    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, fields)
+    result = await tasks.run(texts, request, OPTIONS, encode=encode, timeout_seconds=timeout_seconds)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
 

@@ -10,8 +10,14 @@ from pydantic import BaseModel, Field
 
 from packbert.model_export.artifact.batch import LAST
 from packbert.service.errors import Invalid, TooLarge
-from packbert.service.tasks.base import Check, LongObject, MadeList, TaskResult, Tasks, as_list
-from packbert.service.tasks.embed import check_dimensions, cut_and_scale, embed, prepend_prompt, stack_vectors
+from packbert.service.tasks.base import Check, LongObject, MadeList, TaskResult, Tasks
+from packbert.service.tasks.embed import (
+    check_dimensions,
+    cut_and_scale,
+    embed,
+    read_inputs,
+    stack_vectors,
+)
 from packbert.service.tasks.inputs import (
     EmbedAllResponse,
     EmbedRequest,
@@ -71,7 +77,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
     check = _size_check(hidden * len(layers), of="tokens" if pooling == "none" else "texts")
-    texts, prompt = prepend_prompt(tasks, as_list(request.inputs), request)
+    texts, prompt, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
@@ -80,7 +86,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         check_answer_size(len(texts), hidden * len(layers), of="texts")
         result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
     else:
-        result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, options, check=check, encode=encode, timeout_seconds=timeout_seconds)
     rows = [row[OUTPUTS[pooling]] for row in result.rows]
 
     def join(row: NDArray[np.generic]) -> Floats:
@@ -175,9 +181,9 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
     check = _size_check(request.dimensions or width, of="tokens")
-    texts, _ = prepend_prompt(tasks, as_list(request.inputs), request)
+    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
     options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
-    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, options, check=check, encode=encode, timeout_seconds=timeout_seconds)
     states = [row["tokens"] for row in result.rows]
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
@@ -249,6 +255,7 @@ def _words(tasks: Tasks, text: str, tokens: EncodedText, words: Sequence[slice])
     return shown
 
 
+OF_TEXTS = ("pieces", "words", "long", "stride")
 VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers: for each input and layer")]
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
 
@@ -262,6 +269,9 @@ def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) ->
     if request.pooling == "none" and asks_for_windows(request, request):
         message = "windows make one vector of a text, and pooling none gives one for each token: send another pooling"
         raise Invalid(message, code="pooling")
+    if request.tokenizer is not None and (asked := [name for name in OF_TEXTS if getattr(request, name)]):
+        message = f"{', '.join(asked)} need the texts, and tokenizer is for token ids: send one of them"
+        raise Invalid(message, code="token_ids")
     if request.layers is not None:
         return embed_layers(tasks, request, timeout_seconds=timeout_seconds)
     if request.layer_pooling is not None:

@@ -53,6 +53,7 @@ async def encode_ids(
                 ids=np.concatenate([before, kept, after]).astype(np.int32),
                 types=np.full(len(kept) + special, frame.types[own[0]], np.int32),
                 outputs=options.outputs,
+                layers=options.layers,
                 truncated=cut > 0,
                 empty=len(kept) == 0,
                 spans=NO_SPANS,

@@ -17,7 +17,15 @@ from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import Floats, json_response
 from packbert.service.tasks import embed
 from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, FailFastList, StringOrList, TruncationFields
+from packbert.service.tasks.inputs import (
+    NO_EFFECT,
+    OWN_TOKENIZER,
+    TOKEN_IDS,
+    EmbeddingFields,
+    StringOrList,
+    TextsOrIds,
+    TruncationFields,
+)
 from packbert.service.tokenization.encoding import Direction
 
 
@@ -39,16 +47,12 @@ class VllmFields(TruncationFields):
 class EmbeddingsRequest(EmbeddingFields, VllmFields):
     """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
 
-    input: StringOrList | FailFastList[int] | FailFastList[FailFastList[int]] = Field(
-        examples=["my dog is hairy"], description="token ids only with `tokenizer`"
-    )
+    input: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
     model: str | None = None
     user: str | None = Field(None, description=NO_EFFECT)
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")
-    tokenizer: str | None = Field(
-        None, description="the name of this model (/v1/models), where `input` holds token ids of its own tokenizer"
-    )
+    tokenizer: str | None = Field(None, description=OWN_TOKENIZER)
     modality: Literal["text"] | None = Field(None, description="of infinity; " + NO_EFFECT)
     input_type: str | None = Field(None, description="of Voyage: the prompt of this name, if there are prompts")
     task: str | None = Field(None, description="of Jina: the prompt of this name, if there are prompts")
@@ -104,13 +108,12 @@ class ModelsResponse(BaseModel):
 
 
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
-    fields, inputs = _embedding_fields(tasks, request), request.input
-    if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
-        texts = as_list(typing.cast(str | list[str], inputs))
+    fields, ids = _embedding_fields(tasks, request), embed.token_ids_of(tasks, request.input, request.tokenizer)
+    if ids is None:
+        texts = as_list(typing.cast(StringOrList, request.input))
         result = await embed.embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
     else:
-        sequences = _token_ids(tasks, request)
-        result = await embed.embed_token_ids(tasks, sequences, fields, timeout_seconds=timeout_seconds)
+        result = await embed.embed_token_ids(tasks, ids, fields, timeout_seconds=timeout_seconds)
     as_base64 = request.encoding_format == "base64"
     result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
@@ -170,21 +173,6 @@ def truncation_fields(tasks: Tasks, request: VllmFields) -> dict[str, Any]:
             raise Invalid(f"{message} tokens: send -1, or cut the texts", code="truncate")
         fields["truncate"] = True
     return fields
-
-
-def _token_ids(tasks: Tasks, request: EmbeddingsRequest) -> list[list[int]]:
-    """Raises Invalid where the client does not say that the ids are of this model's tokenizer."""
-    name, inputs = tasks.manifest.name, request.input
-    if request.tokenizer != name:
-        given = "no tokenizer is named" if request.tokenizer is None else f"the tokenizer is {request.tokenizer!r}"
-        raise Invalid(
-            f"input holds token ids, and {given}: ids of another tokenizer would give vectors of other words. Send "
-            "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or, with ids of this model's own "
-            f'tokenizer, "tokenizer": "{name}"',
-            code="token_ids",
-        )
-    single = isinstance(inputs[0], int)
-    return typing.cast(list[list[int]], [inputs] if single else inputs)
 
 
 def build_response(vectors: Floats, model: str, tokens: int, *, as_base64: bool) -> dict[str, Any]:
