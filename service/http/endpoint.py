@@ -22,6 +22,7 @@ from packbert.service.http.responses import (
     JSON,
     NPY,
     Json,
+    build_tei_headers,
     build_timing_headers,
     describe_result,
     json_bytes,
@@ -216,7 +217,11 @@ class TaskEndpoint:
             value = value if encoded is None else Content(encoded[0], NPY, tuple(encoded[1]))
         content, media_type, more = value if isinstance(value, Content) else (await json_bytes(value), JSON, ())
         result.format_seconds = time.perf_counter() - result.received
-        return content, media_type, [*build_timing_headers(result), *more]
+        headers = [*build_timing_headers(result), *more]
+        if self.spec.of_tei:
+            seconds = time.perf_counter() - request.received
+            headers += build_tei_headers(result, seconds, self.backend.artifact.manifest.device)
+        return content, media_type, headers
 
     def _note(self, request: TaskRequest, outcome: TaskResult | ServiceError) -> None:
         """What the line of the access log says beside what the connection knows."""

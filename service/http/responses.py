@@ -135,6 +135,21 @@ def build_timing_headers(result: TaskResult) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+def build_tei_headers(result: TaskResult, seconds: float, device: str) -> list[tuple[bytes, bytes]]:
+    """text-embeddings-inference's, of a request that took `seconds`; times in whole milliseconds."""
+    tokenize, queue, forward, _ = result.stage_seconds
+    total = b"%d" % (1e3 * seconds)
+    return [
+        (b"x-compute-type", b"gpu+optimized" if device == "cuda" else b"cpu"),
+        (b"x-compute-time", total),
+        (b"x-compute-tokens", b"%d" % result.tokens),
+        (b"x-total-time", total),
+        (b"x-tokenization-time", b"%d" % (1e3 * tokenize)),
+        (b"x-queue-time", b"%d" % (1e3 * queue)),
+        (b"x-inference-time", b"%d" % (1e3 * forward)),
+    ]
+
+
 def describe_result(result: TaskResult) -> Fields:
     """What the access log says of an answered request."""
     names = ("tokenize_ms", "queue_ms", "forward_ms", "format_ms")

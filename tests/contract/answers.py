@@ -22,7 +22,10 @@ MASKS = (  # what differs from one answer to the next, in the same number of byt
     (re.compile(rb"(x-request-id: )[0-9a-f]{16}\r"), rb"\1*\r"),
     (re.compile(rb"(\ndate: )[^\r]*"), rb"\1*"),
 )
-OF_THE_SERVER = ("date", "server")  # headers that the process adds to what the application says
+OF_THE_SERVER = (  # headers that the process adds to what the application says, and times of text-embeddings-inference
+    *("date", "server", "x-compute-type", "x-compute-time", "x-compute-tokens"),
+    *("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"),
+)
 SIZES = ("content-length", "inference-header-content-length", "etag")  # differ where a float has a digit more
 SERIES = re.compile(r"([a-z_:A-Z0-9]+)(?:\{(.*)\})? ")
 LABEL = re.compile(r'(\w+)="(?:[^"\\]|\\.)*"')

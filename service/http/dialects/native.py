@@ -29,6 +29,7 @@ TEI_ROUTES = {
         inputs.SimilarityRequest,
         inputs.SimilarityResponse,
         "The similarity of each sentence to the source sentence, in the format of text-embeddings-inference",
+        of_tei=True,
     ),
 }
 
@@ -96,6 +97,7 @@ TOKEN_ROUTES = {
         inputs.EmbedAllResponse,
         "A vector per token of each text, the last layer's hidden states, in the format of text-embeddings-inference",
         npy=True,
+        of_tei=True,
     ),
     "/embed_sparse": TaskSpec(
         "embed_sparse",
@@ -103,6 +105,7 @@ TOKEN_ROUTES = {
         sparse.EmbedSparseRequest,
         sparse.EmbedSparseResponse,
         "Weights of words for checkpoints trained for sparse vectors (SPLADE), as text-embeddings-inference has them",
+        of_tei=True,
     ),
 }
 
@@ -116,6 +119,7 @@ ROUTES = {
         "One vector per text, always as a list of lists, by default as the checkpoint says, else the state of [CLS]; "
         "or with pooling none one per token",
         npy=True,
+        of_tei=True,
     ),
     "/fill-mask": TaskSpec(
         "fill_mask",
@@ -141,6 +145,7 @@ ROUTES = {
         "A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with "
         "candidate_labels those of the request, as transformers' zero-shot-classification pipeline gives them",
         head="labels",
+        of_tei=True,
     ),
     "/tag": TaskSpec(
         "tag",

@@ -202,6 +202,7 @@ def _route(operation: str) -> TaskSpec:
         list[TextScore] | RerankResponse,
         "Texts ranked by how well they answer a query, in the format of text-embeddings-inference (`texts`) or of "
         "Cohere, Jina, Voyage, infinity and vLLM (`documents`)",
+        of_tei=True,
         error_shape=MESSAGE_ERROR,
         operation=operation,
     )

@@ -83,6 +83,7 @@ class TaskSpec:
     response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str
     npy: bool = False  # the value is one array, which is also served as NPY
+    of_tei: bool = False  # answers have text-embeddings-inference's headers
     error_shape: ErrorShape = SERVICE_ERROR
     operation: str = ""  # the operation id of a further route to the same task
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON

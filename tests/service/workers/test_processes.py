@@ -196,7 +196,7 @@ def service(settings: dict[str, str]) -> Iterator[Service]:
 
 def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
     own = ("server-timing", "x-request-id", "date")
-    named = {name: value for name, value in answer.headers.items() if name not in own}
+    named = {name: value for name, value in answer.headers.items() if name not in own and not name.endswith("-time")}
     request_id = answer.headers["x-request-id"].encode()
     named.pop("content-length")
     return answer.status_code, answer.content.replace(request_id, b""), named

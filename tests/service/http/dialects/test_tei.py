@@ -156,3 +156,49 @@ def test_a_pooling_has_a_name_that_teis_clients_accept(
 
 def test_a_worker_that_waits_for_the_engine_has_no_keys_of_tei() -> None:
     assert info_keys({"model": "bert", "artifact": "1", "status": "loading", "api_processes": 2}) == {}
+
+
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse"])
+def test_token_ids_of_this_models_tokenizer_are_read_as_inputs(path: str, server: httpx.Client) -> None:
+    texts, more = ["the cat", "unaffable"], {"force": True} if path == "/embed_sparse" else {}
+    tokens = post(server, "/tokenize", {"inputs": texts})
+    framed = [[token["id"] for token in one] for one in tokens]
+    bare = [[token["id"] for token in one if not token["special"]] for one in tokens]
+    expected = post(server, path, {"inputs": texts} | more)
+    named = more | {"tokenizer": "bert"}
+    assert post(server, path, {"inputs": framed} | named) == post(server, path, {"inputs": bare} | named) == expected
+    assert post(server, path, {"inputs": bare[0]} | named) == expected[:1]
+    for other in ({}, {"tokenizer": "cl100k_base"}):
+        refused = refusal(server, path, {"inputs": framed} | more | other)
+        assert (refused["code"], '"tokenizer": "bert"' in refused["error"]) == ("token_ids", True)
+    unknown = refusal(server, path, {"inputs": [bare[0], [5, 99999]]} | named)
+    assert "token id 99999; the vocabulary of this model has the ids 0 to" in unknown["error"]
+    assert (unknown["code"], unknown["index"]) == ("token_ids", 1)
+
+
+@pytest.mark.parametrize("more", [{"pieces": True, "pooling": "none"}, {"stride": 4}, {"long": "windows"}])
+def test_what_needs_the_texts_is_refused_for_token_ids(more: dict[str, Any], server: httpx.Client) -> None:
+    refused = refusal(server, "/embed", {"inputs": [[5, 6]], "tokenizer": "bert"} | more)
+    assert "need the texts, and tokenizer is for token ids" in refused["error"]
+
+
+def test_layers_are_those_of_the_texts_for_token_ids_too(server: httpx.Client) -> None:
+    (tokens,) = post(server, "/tokenize", {"inputs": "the cat"})
+    asked = {"layers": [0, -1], "pooling": "mean"}
+    ids = {"inputs": [token["id"] for token in tokens], "tokenizer": "bert"}
+    assert post(server, "/embed", ids | asked) == post(server, "/embed", {"inputs": "the cat"} | asked)
+
+
+@pytest.mark.parametrize(("path", "field"), [("/embed", "inputs"), ("/embed_all", "inputs"), ("/rerank", "texts")])
+def test_answers_have_the_headers_of_text_embeddings_inference(
+    path: str, field: str, server: httpx.Client, cross_encoder: httpx.Client
+) -> None:
+    client, more = (cross_encoder, {"query": "a"}) if path == "/rerank" else (server, {})
+    answer = client.post(path, json={field: ["the cat", "unaffable " * 60], "truncate": True} | more)
+    assert answer.status_code == 200, answer.text
+    times = [answer.headers[f"x-{name}-time"] for name in ("compute", "total", "tokenization", "queue", "inference")]
+    compute, total, *stages = map(int, times)
+    assert compute == total >= sum(stages)
+    assert answer.headers["x-compute-type"] == "cpu"
+    assert int(answer.headers["x-compute-tokens"]) > 100
+    assert "x-compute-time" not in server.post("/fill-mask", json={"inputs": "the [MASK]"}).headers
