@@ -309,6 +309,8 @@ class Connection(asyncio.Protocol):
         if exchange is not None:  # otherwise the request is parsed again, without `upgrade`
             exchange.whole = True
             exchange.wake()
+        if self._paused:  # all of the body is here; an end of the connection has to be seen
+            self.resume_reading()
         self._state = State.ANSWERING if self._exchanges else State.WAITING
 
     def _check_head_size(self, size: int) -> None:

@@ -581,6 +581,17 @@ def test_a_body_is_not_read_faster_than_the_application_takes_it() -> None:
     play_connection(story)
 
 
+def test_the_end_of_a_connection_is_seen_after_a_large_body_that_arrived_at_once() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.may_respond.clear()
+        size = 2 * connection_module.UNREAD_BYTES
+        await connection.send(POST.replace(b"10", b"%d" % size) + b"x" * size)
+        assert not connection.transport.reading_paused
+        connection.may_respond.set()
+
+    play_connection(story)
+
+
 def test_a_client_that_expects_it_is_asked_for_its_body_when_the_application_reads_it() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
         connection.may_read.clear()
