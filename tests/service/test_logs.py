@@ -37,17 +37,6 @@ def test_text_lines_have_the_fields_of_an_access_line_at_their_end(capsys: pytes
     assert second.endswith(" INFO engine service.access request id=a1 route=/embed status=200 tokens=7")
 
 
-def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
-    once = OnceAMinute("a.library")
-
-    def passes(name: str, seconds: float) -> bool:
-        return once.filter(logging.makeLogRecord({"name": name, "created": seconds}))
-
-    assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
-    assert passes("a.library", 1e9)  # the clock was set back
-    assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
-
-
 def test_json_lines_have_the_same_fields_and_a_traceback_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure(access_log=True, log_format="json")
     log_access(id="a1", route="/embed", status=200, tokenize_ms=0.125)
@@ -134,3 +123,14 @@ def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> Non
     assert serving == f"serving bert (bert, fp32, cpu) on {process.url}"
     assert "private" not in output
     assert "topsecret" not in output
+
+
+def test_a_library_has_one_line_a_minute_and_the_others_have_all() -> None:
+    once = OnceAMinute("a.library")
+
+    def passes(name: str, seconds: float) -> bool:
+        return once.filter(logging.makeLogRecord({"name": name, "created": seconds}))
+
+    assert [passes("a.library.part", 1e9 + seconds) for seconds in (0, 1, 59.9, 60, 119, 121)] == [1, 0, 0, 1, 0, 1]
+    assert passes("a.library", 1e9)  # the clock was set back
+    assert all(passes(name, 1e9) for name in ("a.library_too", "service", "a") * 2)
