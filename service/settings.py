@@ -133,8 +133,7 @@ class Settings(BaseModel):
     max_timeout_ms: int = Field(
         3_600_000,
         ge=1,
-        description="longest deadline of such a request, which follows the size of a large one: four times what it "
-        "takes alone, at least BERT_TIMEOUT_MS",
+        description="longest deadline of such a request; a large one has four times what it takes alone",
     )
     linger_seconds: float = Field(
         0.0,

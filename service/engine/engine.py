@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,11 +109,6 @@ class ModelEngine:
         """Raises Unavailable while the model is loading."""
         if not self.opened:
             raise Unavailable(LOADING, code="loading", retry_after=2)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Measured; without bound while the model is loading, which refuses requests."""
-        return self.batcher.queue.tokens_per_second / self.batcher.model.scale if self.opened else math.inf
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""

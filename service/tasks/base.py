@@ -214,8 +214,7 @@ class Tasks:
             most, rate = self.limits.max_tokens, await self.queue.rate()
             if in_parts and tokens > min(WHOLE_SHARE * most, rate * timeout_seconds):
                 part = max(1, int(min(most // 2, max(WHOLE_TOKENS, PART_SECONDS * rate))))
-            longest = min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate)
-            timeout_seconds = max(timeout_seconds, longest)
+            timeout_seconds = max(timeout_seconds, min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate))
         return self.queue.begin((), sequences=sequences, tokens=tokens, part=part, timeout_seconds=timeout_seconds)
 
     async def _run_whole(

@@ -34,7 +34,7 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     request = merge_parameters(request)
-    if (ids := token_ids_of(tasks, request.inputs, request.tokenizer)) is None:
+    if (ids := token_ids_of(tasks, request.inputs, request.tokenizer, request)) is None:
         texts = as_list(cast(StringOrList, request.inputs))
         return await embed_texts(tasks, texts, request, timeout_seconds=timeout_seconds)
     return await embed_token_ids(tasks, ids, request, timeout_seconds=timeout_seconds)
@@ -59,18 +59,19 @@ async def embed_texts(
 async def embed_token_ids(
     tasks: Tasks, sequences: list[list[int]], request: EmbeddingFields, *, timeout_seconds: float
 ) -> TaskResult:
-    """As `embed`, for token ids of this model's tokenizer. Raises Invalid for a prompt before them."""
+    """As `embed`, for the ids that `token_ids_of` gives."""
     pooling = _choose_pooling(tasks, request)
-    refuse_prompt(tasks, request)
     encode = partial(encode_ids, tasks.tokenizer)
     result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
     return await _finish(tasks, result, request, pooling)
 
 
-def token_ids_of(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None) -> list[list[int]] | None:
+def token_ids_of(
+    tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields
+) -> list[list[int]] | None:
     """The token ids in a request; None for texts.
 
-    Raises Invalid where the client does not say that the ids are of this model's tokenizer.
+    Raises Invalid where the client does not say that the ids are of this model's tokenizer, and for a prompt.
     """
     if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
         return None
@@ -82,25 +83,20 @@ def token_ids_of(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None) -> lis
             f'tokenizer, "tokenizer": "{name}"',
             code="token_ids",
         )
-    return cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs)
-
-
-def refuse_prompt(tasks: Tasks, request: VectorFields) -> None:
-    """Raises Invalid for token ids with a prompt."""
     if find_prompt(tasks.manifest, request):
         message = (
             'this request has a prompt, which token ids cannot take: send texts, or prompt: "" for ids as they are'
         )
         raise Invalid(message, code="prompt")
+    return cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs)
 
 
 def read_inputs(
     tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields
 ) -> tuple[Sequence[Any], str, Encode | None]:
     """As `prepend_prompt`, or the token ids of the request with what makes sequences of them."""
-    if (ids := token_ids_of(tasks, inputs, tokenizer)) is None:
+    if (ids := token_ids_of(tasks, inputs, tokenizer, request)) is None:
         return *prepend_prompt(tasks, as_list(cast(StringOrList, inputs)), request), None
-    refuse_prompt(tasks, request)
     return ids, "", partial(encode_ids, tasks.tokenizer)
 
 

@@ -108,7 +108,8 @@ class ModelsResponse(BaseModel):
 
 
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
-    fields, ids = _embedding_fields(tasks, request), embed.token_ids_of(tasks, request.input, request.tokenizer)
+    fields = _embedding_fields(tasks, request)
+    ids = embed.token_ids_of(tasks, request.input, request.tokenizer, fields)
     if ids is None:
         texts = as_list(typing.cast(StringOrList, request.input))
         result = await embed.embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
