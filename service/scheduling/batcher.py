@@ -84,9 +84,14 @@ class Batcher:
         """
         return await self.begin(work, timeout_seconds=timeout_seconds).finish()
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Of this model, as measured."""
+        return self.queue.tokens_per_second / self.model.scale
+
     async def rate(self) -> float:
         """As InferenceQueue.rate."""
-        return self.queue.tokens_per_second / self.model.scale
+        return self.tokens_per_second
 
     def begin(
         self, work: Sequence[Tokens], *, sequences: int = 0, tokens: int = 0, part: int = 0, timeout_seconds: float

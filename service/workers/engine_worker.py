@@ -126,7 +126,7 @@ class ApiConnection:
         if topic == "ready":
             return self.engine.readiness().encode()
         if topic == "rate":
-            return b"%r" % (self.engine.batcher.queue.tokens_per_second if self.engine.opened else math.inf)
+            return b"%r" % (self.engine.batcher.tokens_per_second if self.engine.opened else math.inf)
         return orjson.dumps(self.engine.info()) if topic == "info" else self.engine.metrics.queue_text()
 
     def _send(self, message: messages.Message) -> None:
