@@ -5,6 +5,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from packbert.service.backend import Backend
@@ -16,6 +17,17 @@ log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
 # swap; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchosen:
+    """Stands for the tasks of the model that the body of a request may name."""
+
+    keeps_deadline: bool = False
+
+    def keeping_deadline(self) -> "Unchosen":
+        """As Tasks.keeping_deadline."""
+        return Unchosen(keeps_deadline=True)
 
 
 class ServedModel(Backend):
@@ -53,6 +65,7 @@ class ServedModel(Backend):
         except Unavailable:
             if len(self._models) == 1:
                 raise
+        return Unchosen()
 
     @contextmanager
     def answering(self) -> Iterator[tuple[Backend, Tasks]]:

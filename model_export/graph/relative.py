@@ -30,9 +30,9 @@ class RelativeRows(PositionedRows):
         g = self.g
         columns = (g.op("Unsqueeze", one, g.constant(np.array([axis]))) for one, axis in ((queries, 2), (keys, 1)))
         last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
-        index = g.op(
-            "Where", g.op("Equal", *columns), self._columns(self._distances(tokens, selected=queries is not keys)), last
-        )
+        selected = tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
+        distances = self._columns(self._distances(tokens, selected=selected))
+        index = g.op("Where", g.op("Equal", *columns), distances, last)
         return g.op("Transpose", g.op("Gather", self._table(), index, axis=1), perm=[1, 0, 2, 3])
 
     def _bias_of_one(self, states: Value) -> Value | None:

@@ -1,7 +1,7 @@
 """The forward pass in float64 that the graphs are compared with."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,51 +11,12 @@ from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.position_settings import RelativePositions, Rotary
 from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
+from packbert.model_export.verification.activations import ACTIVATIONS, OF_VECTORS, Doubles
 
-Doubles = NDArray[np.float64]
 READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
 LENGTHS = (2, 3, 17, 31, 64, 130)
 ATTENTION_TOKENS = 64  # the attention of longer sequences is not kept
-STEP, LARGEST = 1 / 1024, 6.0  # erf(6) is 1 in float64
-GRID = np.arange(0.0, LARGEST + 2 * STEP, STEP)
-VALUES, SLOPES = np.array([math.erf(x) for x in GRID]), 2.0 / math.sqrt(math.pi) * np.exp(-(GRID**2))
-
-
-def erf(x: Doubles) -> Doubles:
-    """Interpolates math.erf by cubic Hermite splines: 40 times faster than to call it, with errors below 2e-14."""
-    parts = np.array_split(x.ravel(), 1 + x.size // 8192)  # that fit in the cache
-    return np.concatenate([_erf(part) for part in parts]).reshape(x.shape)
-
-
-def _erf(x: Doubles) -> Doubles:
-    size = np.minimum(np.abs(x), LARGEST)
-    at = (size / STEP).astype(np.int64)
-    t = size / STEP - at
-    rise = VALUES[at + 1] - VALUES[at]
-    bend0, bend1 = STEP * SLOPES[at] - rise, rise - STEP * SLOPES[at + 1]
-    return np.asarray(np.sign(x) * (VALUES[at] + t * rise + t * (1 - t) * (bend0 * (1 - t) + bend1 * t)))
-
-
-def gelu(x: Doubles) -> Doubles:
-    return np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0))))
-
-
-def gelu_tanh(x: Doubles) -> Doubles:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def relu(x: Doubles) -> Doubles:
-    return np.maximum(x, 0.0)
-
-
-ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "silu": lambda x: x * sigmoid(x),
-    "tanh": np.tanh,
-}
 
 
 def random_sequences(vocabulary: int, longest: int) -> list[NDArray[np.int32]]:
@@ -409,17 +370,6 @@ class Reference:
         parts = self._parts
         read = parts.bias(part, size, layer=layer) if kind == "bias" else parts.weight(part, (size,), layer=layer)
         return read.load().astype(np.float64)
-
-
-def sigmoid(x: Doubles) -> Doubles:
-    return 1.0 / (1.0 + np.exp(-x))
-
-
-OF_VECTORS: dict[str, Callable[[Doubles], Doubles]] = {
-    **ACTIVATIONS,
-    "": lambda x: x,
-    "sigmoid": sigmoid,
-}
 
 
 def sentence_vector(hidden: Doubles, model: SentenceModel) -> Doubles:

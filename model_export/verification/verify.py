@@ -23,8 +23,9 @@ from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import ATTENTION, LAYERS, MODEL
 from packbert.model_export.errors import PrecisionError
 from packbert.model_export.sentence import SentenceModel
+from packbert.model_export.verification.activations import Doubles
 from packbert.model_export.verification.on_cpu import Graph, OrtGraph, open_graph
-from packbert.model_export.verification.reference import Doubles, Reference, applied, random_sequences, sentence_vector
+from packbert.model_export.verification.reference import Reference, applied, random_sequences, sentence_vector
 
 MAX_DISTANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05, "int8": 0.5}  # of total variation; a wrong weight is above it
 

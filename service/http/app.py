@@ -291,7 +291,7 @@ def _add_operational_routes(app: FastAPI, backend: Backend) -> None:
     @get("/info", response_model=InfoResponse, summary="The model, its heads and limits, the execution provider")
     async def info() -> Response:
         content = await backend.info()
-        return json_response(content | native.info_keys(content))
+        return json_response(content | native.info_keys(content) | {"models": list(backend.group)})
 
     string = {"schema": {"type": "string"}}
     text: Responses = {200: {"content": {"text/plain": string, OPENMETRICS: string}}}

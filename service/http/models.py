@@ -16,7 +16,7 @@ from packbert.service.http.endpoint import TaskRequest
 from packbert.service.http.headers import REFUSAL, find_key
 from packbert.service.http.responses import json_response
 from packbert.service.models import ServedModel
-from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.inputs import Body
 
 PREFIX, KSERVE = "/models/", "/v2/models/"  # before a model's name
@@ -27,11 +27,12 @@ MAX_ADMIN_BYTES = 2**12
 def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
     """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
 
-    async def run(_: Tasks, request: Any, *, timeout_seconds: float) -> TaskResult:
+    async def run(unchosen: Any, request: Any, *, timeout_seconds: float) -> TaskResult:
         name = getattr(request, "model", None) if by_body else None
         model = served.find(name) if isinstance(name, str) else served
         with model.answering() as (backend, tasks):
             spec.check_head(tasks)
+            tasks = tasks.keeping_deadline() if unchosen.keeps_deadline else tasks
             result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)
         result.model = backend.artifact.digest
         return result

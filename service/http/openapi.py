@@ -101,6 +101,7 @@ class InfoResponse(BaseModel):
     """The model, its limits and what runs it. While API workers wait for the engine, only the required fields."""
 
     model: str
+    models: list[str] = Field(description="the names of the service's models, the default first")
     digest: str = Field(description="names the artifact: 12 hexadecimal digits of its checksum")
     identity: dict[str, str | list[str]] = Field(
         {}, description="version, source, revision, license and languages of the model; empty where not stated"

@@ -212,7 +212,7 @@ PART_ROWS = 4096
 SKIP = "; --skip-errors leaves refused rows without an answer"
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs; the others end a job, with --skip-errors too
 DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
-    *("artifact", "device", "precision", "execution_provider", "cuda_attention", "versions"),
+    *("digest", "device", "precision", "execution_provider", "cuda_attention", "versions"),
     *("pooling", "normalize", "embedding", "default_prompt_name", "prompts", "truncate", "special_tokens"),
     *("labels", "label_scores", "pair_labels"),
     *("limits.characters", "limits.tokens", "limits.top_k"),

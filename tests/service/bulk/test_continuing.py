@@ -145,7 +145,7 @@ def test_an_other_artifact_file_size_of_parts_or_version_is_another_job(
     assert re.search(r'version was "[^"]+" and is "0\.2\.0"', capsys.readouterr().err)
     monkeypatch.setenv("BERT_ARTIFACT", str(exported("distilbert").root))
     assert run(job_folder, "--skip-errors") == 2
-    assert 'artifact was "' in capsys.readouterr().err
+    assert 'digest was "' in capsys.readouterr().err
     monkeypatch.setenv("BERT_ARTIFACT", str(exported("bert").root))
     with (job_folder / "in.txt").open("a") as file:
         file.write("one more\n")

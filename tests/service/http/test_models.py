@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -43,6 +44,9 @@ def service(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterato
 def alone(serve: Callable[..., httpx.Client], folders: dict[str, Path]) -> dict[str, Any]:
     """What each model answers in a service of its own."""
     return {name: embed(serve(folder), "/embed") for name, folder in folders.items()}
+
+
+LATE = {"x-request-timeout-ms": "1"}
 
 
 def embed(client: httpx.Client, path: str, **more: Any) -> list[list[float]]:
@@ -100,6 +104,14 @@ def test_an_answer_names_the_model_that_gave_it(service: httpx.Client, folders: 
         assert answer.headers["x-model-digest"] == open_artifact(folder).digest
 
 
+def test_a_deadline_of_the_client_holds_for_the_model_that_it_names(service: httpx.Client) -> None:
+    for milliseconds, status in (("60000", 200), ("0", 422)):
+        headers = {"x-request-timeout-ms": milliseconds}
+        assert service.post("/embed", json={"inputs": "a", "model": "second"}, headers=headers).status_code == status
+    late = service.post("/embed", json={"inputs": ["a cat " * 50] * 2000, "model": "second"}, headers=LATE)
+    assert (late.status_code, late.json()["code"]) in {(413, "too_much_for_deadline"), (503, "deadline")}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -136,7 +148,7 @@ def test_each_model_has_its_own_info_and_state(service: httpx.Client) -> None:
         assert service.get(f"/models/{name}/health").status_code == 200
     metrics = service.get("/metrics").text
     for name in NAMES:
-        assert 'bert_info{model="' in metrics
+        assert re.search(rf'^bert_info{{.*model="{name}"', metrics, re.MULTILINE)
         assert f'model="{name}"' in metrics
         assert f'bert_model_requests_total{{model="{name}",outcome="answered"}}' in metrics
 

@@ -55,9 +55,9 @@ function makeTop() {
 async function start() {
   document.body.append(h("a", { class: "skip", href: "#content", t: "page.skip", on: { click: skip } }), makeTop(), keyBar.element, content);
   content.append(h("p", { class: "empty", role: "status", t: "page.loading" }));
-  const [info, names] = [await readInfo(), await readModels()];
+  const info = await readInfo();
   content.replaceChildren();
-  showModel(info, names);
+  showModel(info);
   for (const [name, isThere, make] of PANELS) {
     if (!isThere(info)) continue;
     panels.set(name, make(info));
@@ -90,12 +90,6 @@ async function readInfo() {
   }
 }
 
-/** The names of the service's models. */
-async function readModels() {
-  const { value } = await get("/v1/models");
-  return value.data.map(({ id }) => id);
-}
-
 /** Opens the page of another model, which is below its own path, with the same panel. */
 function makeModelChoice(name, names) {
   const root = location.pathname.endsWith(`/models/${name}/`) ? "../../" : "";
@@ -105,8 +99,9 @@ function makeModelChoice(name, names) {
 }
 
 /** The model's name, what it is, and behind it what /info says of it. */
-function showModel(info, names) {
-  const { model: name, family, sizes, precision, execution_provider: provider, limits, verification, versions, identity } = info;
+function showModel(info) {
+  const { model: name, family, sizes, precision, execution_provider: provider, limits, verification, versions, identity,
+    models } = info;
   const layers = h("span", { class: "chip", t: ["page.layers", { layers: sizes.layers, hidden: sizes.hidden }] });
   const chips = [family, precision, provider].filter(Boolean).map((one) => h("span", { class: "chip" }, one));
   const isBundled = name === BUNDLED;
@@ -118,7 +113,7 @@ function showModel(info, names) {
     ["page.model.version", versions.service]].filter(([, value]) => value !== "");
   const card = h("details", { class: "facts" }, h("summary", { t: "page.model.card" }), h("dl", {}, ...facts.flatMap(([key, value]) =>
     [h("dt", { t: key }), h("dd", {}, String(value))])), h("a", { href: "info" }, "/info"));
-  model.replaceChildren(names.length > 1 ? makeModelChoice(name, names) : h("strong", {}, name), layers, ...chips, card);
+  model.replaceChildren(models.length > 1 ? makeModelChoice(name, models) : h("strong", {}, name), layers, ...chips, card);
   if (isBundled) model.append(h("span", { class: "bundled" }, h("span", { t: "page.model.bundled" }), " ", h("code", {}, "packbert serve NAME")));
 }
 
