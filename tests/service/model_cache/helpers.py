@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packbert.service.prepare import Wanted
@@ -37,6 +38,22 @@ def stop_exporter(process: subprocess.Popen[str]) -> int:
                 os.kill(int(child), signal.SIGSTOP)
                 return int(child)
     raise AssertionError(f"{process.args!r} ended without an exporter")
+
+
+def wait_until_abandoned(exporter: int, process: subprocess.Popen[str]) -> None:
+    """Until `process` has closed its end of the pipe that keeps the stopped exporter going, or has ended."""
+    arguments = Path(f"/proc/{exporter}/cmdline").read_bytes().split(b"\0")
+    lifeline = Path(f"/proc/{exporter}/fd/{int(arguments[arguments.index(b'--lifeline') + 1])}").readlink()
+    while process.poll() is None and lifeline in _open_files(process.pid):
+        pass
+
+
+def _open_files(process: int) -> set[Path]:
+    found = set()
+    for link in Path(f"/proc/{process}/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            found.add(link.readlink())
+    return found
 
 
 def wanted(model: Path | str, *, precision: str | None = None) -> Wanted:
