@@ -1,9 +1,6 @@
 """Requests that are larger than the queue get one answer, as if the client had split them; also with API processes."""
 
-import json
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from tests.service.polling import leave_when, sum_of, until
 
 QUEUE = 3000  # tokens
 SENTENCE = "the cat sat on the mat and it was a cold day by the river , so the dog walked home"
@@ -37,8 +35,7 @@ class Service(ServiceProcess):
         return sum(1024 * int(line.split()[1]) for one in lines for line in one if line.startswith("VmHWM:"))
 
     def count(self, series: str) -> float:
-        lines = self.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
+        return sum_of(self.get("/metrics").text, series)
 
 
 @pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "API processes"])
@@ -52,12 +49,6 @@ def vectors(service: Service, **body: Any) -> Any:
     answer = service.post("/embed", body, accept="application/x-npy")
     assert answer.status_code == 200, answer.text
     return np.load(BytesIO(answer.content))
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end
 
 
 @pytest.mark.parametrize("more", [{}, {"stride": 8}], ids=["texts", "windows"])
@@ -87,7 +78,7 @@ def test_token_ids_and_pairs_are_served_in_parts_too(service: Service) -> None:
 def test_an_invalid_text_in_a_later_part_is_named_by_its_index(service: Service) -> None:
     answer = service.post("/embed", {"inputs": [*TEXTS, "cat " * 600]})
     assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "too_long", 1000)
-    until(lambda: service.count("bert_waiting_tokens") == 0)
+    until(lambda: service.count("bert_waiting_tokens") == 0, SECONDS)
 
 
 def test_the_deadline_of_the_client_stays_what_it_is(service: Service) -> None:
@@ -98,15 +89,12 @@ def test_the_deadline_of_the_client_stays_what_it_is(service: Service) -> None:
 def test_clients_that_go_away_leave_nothing_behind(service: Service) -> None:
     cancelled = 'bert_queue_requests_total{outcome="cancelled"}'
     before = service.count(cancelled)
-    body = json.dumps({"inputs": TEXTS * 2}).encode()
-    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    connections = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(8)]
-    for connection in connections:
-        connection.sendall(head + body)
-    until(lambda: service.count("bert_waiting_requests") >= 1)
-    for connection in connections:
-        connection.close()
-    until(lambda: service.count("bert_waiting_tokens") + service.count("bert_inflight_requests") <= 1)
+
+    def one_waits() -> bool:
+        return service.count("bert_waiting_requests") >= 1
+
+    leave_when(one_waits, service.port, TEXTS * 2, clients=8, seconds=SECONDS)
+    until(lambda: service.count("bert_waiting_tokens") + service.count("bert_inflight_requests") <= 1, SECONDS)
     assert service.count(cancelled) > before
     assert service.count("bert_tokenizing_requests") == 0
 

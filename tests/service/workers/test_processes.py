@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
@@ -27,11 +27,10 @@ from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.workers.child import private_folder
 from packbert.service.workers.supervisor import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, STABLE_AFTER_SECONDS, Backoff
+from tests.service.polling import DEADLINE_SECONDS, leave_when, sum_of, until
 from tests.serving import fail_to_serve
 
 APIS = 2
-DEADLINE_SECONDS = 90  # for what takes some seconds on a quiet machine
-POLL_SECONDS = 0.02
 PAUSE_SECONDS = 0.01  # of a client between two requests: without it, most of the load is that of the clients
 BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
 MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
@@ -112,8 +111,7 @@ class Service(ServiceProcess):
 
     def count(self, series: str) -> float:
         """The sum of the series whose names begin so, read over a new connection."""
-        lines = self.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
+        return sum_of(self.get("/metrics").text, series)
 
     def get(self, path: str) -> httpx.Response:
         """Over a new connection, so that any of the API workers may answer."""
@@ -139,15 +137,6 @@ def is_alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-
-
-def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float:
-    """Polls; the seconds it took. The pause leaves the cores to the processes that it waits for."""
-    started = time.monotonic()
-    while not holds():
-        assert time.monotonic() < started + seconds
-        Event().wait(POLL_SECONDS)
-    return time.monotonic() - started
 
 
 def is_ready(service: Service) -> bool:
@@ -283,14 +272,7 @@ def test_every_request_in_the_queue_has_one_outcome(service: Service) -> None:
 def test_requests_of_disconnected_clients_leave_the_engines_queue_at_once(service: Service) -> None:
     cancelled = 'bert_queue_requests_total{outcome="cancelled"}'
     before = service.count(cancelled)
-    body = json.dumps({"inputs": BULK}).encode()
-    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    connections = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(20)]
-    for connection in connections:
-        connection.sendall(head + body)
-    until(lambda: service.count("bert_waiting_requests") >= 5)
-    for connection in connections:
-        connection.close()
+    leave_when(lambda: service.count("bert_waiting_requests") >= 5, service.port, BULK, clients=20)
     until(lambda: service.count("bert_waiting_tokens") == 0)
     assert service.count(cancelled) >= before + 5  # requests in the queue did not run
     assert service.count("bert_inflight_requests") <= 1

@@ -1,0 +1,43 @@
+"""Waits for what a running service does, and clients that leave before their answer."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from threading import Event
+
+POLL_SECONDS = 0.02
+DEADLINE_SECONDS = 90.0  # for what takes some seconds on a quiet machine
+
+
+def until(holds: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> float:
+    """Polls; the seconds it took. The pause leaves the cores to the processes that it waits for."""
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() < started + seconds
+        Event().wait(POLL_SECONDS)
+    return time.monotonic() - started
+
+
+def sum_of(metrics: str, series: str) -> float:
+    """The sum of the series of a scrape whose names begin so."""
+    return sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(series))
+
+
+def leave_when(
+    holds: Callable[[], bool],
+    port: int,
+    inputs: Sequence[str],
+    *,
+    clients: int,
+    seconds: float = DEADLINE_SECONDS,
+) -> None:
+    """So many clients post the inputs to /embed, and close their connections when that holds."""
+    body = json.dumps({"inputs": inputs}).encode()
+    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(clients)]
+    for connection in connections:
+        connection.sendall(head + body)
+    until(holds, seconds)
+    for connection in connections:
+        connection.close()
