@@ -69,9 +69,9 @@ class Backend(ABC):
         return self._tasks
 
     @property
-    def others(self) -> list[Artifact]:
-        """The artifacts of the service's other models."""
-        return [one.artifact for name, one in self.group.items() if name != self.artifact.manifest.name]
+    def artifacts(self) -> list[Artifact]:
+        """Of the service's models, the default first."""
+        return [one.artifact for one in self.group.values()]
 
     def leave(self) -> None:
         """Not ready from now on; new requests are still admitted."""

@@ -36,25 +36,26 @@ class ServedModel(Backend):
     `open`, `close`, `leave`, `drain` and `cancel_pending` are those of the whole service: the server has the default.
     """
 
+    group: "dict[str, ServedModel]"
+
     def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
         """Without that of Backend: it has no tokenizer and no tasks of its own."""
         settings = self.settings = current.settings
         self.metrics, self.tracing = current.metrics, current.tracing
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
-        self.name, self._models, self._make = current.artifact.manifest.name, group, make
+        self.name, self.group, self._make = current.artifact.manifest.name, group, make
         self.source = named_models(settings).get(self.name) or settings.model or str(settings.artifact)
-        self.group = group
         group[self.name] = self
         self._point_to(current)
         self._swapping = asyncio.Lock()
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
-        if name not in self._models and len(self._models) > 1:
-            models = ", ".join(self._models)
+        if name not in self.group and len(self.group) > 1:
+            models = ", ".join(self.group)
             raise NotFound(f"there is no model {name[:80]!r}: this server has {models}", code="model_not_found")
-        return self._models.get(name, self)
+        return self.group.get(name, self)
 
     def admit(self, body_bytes: int) -> Any:
         """Only refuses: the body may name another model than this one, so `answering` admits. As Backend.admit."""
@@ -63,7 +64,7 @@ class ServedModel(Backend):
         try:
             self.current.admit(body_bytes)
         except Unavailable:
-            if len(self._models) == 1:
+            if len(self.group) == 1:
                 raise
         return Unchosen()
 
@@ -115,7 +116,7 @@ class ServedModel(Backend):
 
     def _point_to(self, backend: Backend) -> None:
         self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
-        backend.on_fatal = lambda: next(iter(self._models.values())).on_fatal()
+        backend.on_fatal = lambda: next(iter(self.group.values())).on_fatal()
         backend.group = self.group
 
     async def reload(self) -> None:
@@ -125,39 +126,39 @@ class ServedModel(Backend):
         except SettingsError as error:
             log.error("nothing is swapped: %s", error)
             return
-        if sources and sources.keys() != self._models.keys():
-            log.warning("models are added and removed by a restart: this service has %s", ", ".join(self._models))
-        for name, model in self._models.items():
+        if sources and sources.keys() != self.group.keys():
+            log.warning("models are added and removed by a restart: this service has %s", ", ".join(self.group))
+        for name, model in self.group.items():
             try:
                 log.info("%s: %s", name, "swapped" if await model.swap(sources.get(name, "")) else "unchanged")
             except Invalid:
                 continue  # it is in the log
 
     async def open(self) -> None:
-        for model in self._models.values():
+        for model in self.group.values():
             await model.current.open()
 
     async def close(self) -> None:
-        for model in self._models.values():
+        for model in self.group.values():
             await model.current.close()
 
     def leave(self) -> None:
-        for model in self._models.values():
+        for model in self.group.values():
             model.leaving = True
             model.current.leave()
 
     def drain(self) -> None:
-        for model in self._models.values():
+        for model in self.group.values():
             model.leaving = model.draining = True
             model.current.drain()
 
     def cancel_pending(self) -> None:
-        for model in self._models.values():
+        for model in self.group.values():
             model.current.cancel_pending()
 
     async def ready(self) -> str:
         """The default is not ready while another model is loading."""
-        asked = [self, *self._models.values()] if self is next(iter(self._models.values())) else [self]
+        asked = [self, *self.group.values()] if self is next(iter(self.group.values())) else [self]
         first, *others = [await one.current.ready() for one in asked]
         return first or ("loading" if "loading" in others else "")
 

@@ -45,7 +45,7 @@ def scrape() -> str:
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
-    state = register_state(artifact, {"": os.getpid()}, ready=True)
+    state = register_state([artifact], {"": os.getpid()}, ready=True)
     return render([*metrics.registries, state])[0].decode()
 
 

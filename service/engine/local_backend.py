@@ -76,7 +76,7 @@ class LocalBackend(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         ready = not await self.ready()
-        state = register_state(self.artifact, {"": os.getpid()}, ready=ready, others=self.others)
+        state = register_state(self.artifacts, {"": os.getpid()}, ready=ready)
         return render([state, *self.metrics.registries], accept)
 
 

@@ -68,14 +68,8 @@ OPENAI_SEGMENTS = {  # of the paths of OpenAI's API and of Azure's, under a righ
     *("audio", "images", "fine_tuning", "assistants", "threads", "vector_stores", "uploads"),
 }
 DOCUMENTATION = "/docs"
-ADMIN_PATHS = (
-    ADMIN_PATH,
-    "/info",
-    "/metrics",
-    DOCUMENTATION,
-    "/openapi.json",
-    "/static-offline-docs",
-)  # what begins so
+# what begins so
+ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", "/static-offline-docs")
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 MIN_COMPRESSED_BYTES = 1024
@@ -95,9 +89,8 @@ def error_shape_of(path: str) -> ErrorShape:
     if path in TASKS:
         return TASKS[path].error_shape
     first, *others = path.removeprefix("/").split("/")
-    is_openai = first not in ("v2", "admin") and not OPENAI_SEGMENTS.isdisjoint(
-        (first, *others)
-    )  # /v2: KServe and Cohere
+    is_own = first in ("v2", "admin")  # /v2: KServe and Cohere
+    is_openai = not is_own and not OPENAI_SEGMENTS.isdisjoint((first, *others))
     return OPENAI_ERROR if is_openai else SERVICE_ERROR
 
 
@@ -167,7 +160,8 @@ def _make_app(
             chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
             endpoints[f"{PREFIX}{backend.name}{path}"] = make_endpoint(backend, named, keys)
         own[path] = make_endpoint(backend, chosen, keys)
-    endpoints |= own | endpoints
+    for path, endpoint in own.items():
+        endpoints.setdefault(path, endpoint)
     app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in own.items()]
     _add_operational_routes(app, backend)
     _add_dialects_get_routes(app, backend, keys)

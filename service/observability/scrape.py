@@ -119,9 +119,7 @@ class StateCollector(Collector):
         yield from families.values()
 
 
-def register_state(
-    artifact: Artifact, processes: Mapping[str, int], *, ready: bool, others: Sequence[Artifact] = ()
-) -> CollectorRegistry:
+def register_state(artifacts: Sequence[Artifact], processes: Mapping[str, int], *, ready: bool) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(StateCollector([artifact, *others], ready, processes))
+    registry.register(StateCollector(artifacts, ready, processes))
     return registry

@@ -103,7 +103,7 @@ class Batcher:
         of those that were dispatched; its appends must wait for that. Raises InferenceFailed where `work` would never
         end, what the queue raises, and TooMuchForDeadline where the request cannot meet its deadline.
         """
-        now, reserved = self.clock(), max(1, self._cost(tokens)) if sequences else 0
+        now, reserved = self.clock(), max(1, self.model.of(tokens)) if sequences else 0
         if not sequences:
             check_not_empty(work, 0)
         deadline = now + timeout_seconds
@@ -134,7 +134,7 @@ class Batcher:
             return
         try:
             check_not_empty(work, len(request.work))
-            self.queue.extend(request, work, self._cost(reserved))
+            self.queue.extend(request, work, self.model.of(reserved))
             self._check_expected(request)
         except (InferenceFailed, TooLarge) as error:
             self._fail(request, error)
@@ -165,7 +165,7 @@ class Batcher:
         """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
         try:
             self._check_suspended()
-            self.queue.check_admission(self._cost(tokens), self.clock())
+            self.queue.check_admission(self.model.of(tokens), self.clock())
         except ServiceError:
             self.counts.refuse(1)
             raise
@@ -208,9 +208,6 @@ class Batcher:
         request.timer = loop.call_later(request.deadline - request.arrived, self.expire, request)
         self.dispatcher.wake_up.set()
         return request
-
-    def _cost(self, tokens: int) -> int:
-        return tokens if self.model.scale == 1.0 else round(tokens * self.model.scale)
 
     def _check_suspended(self) -> None:
         """Raises Unavailable."""

@@ -45,9 +45,13 @@ class ModelCost:
     scale: float = 1.0  # tokens that the first model computes in the time of one of this model
     budget: float = math.inf  # of a batch, in the queue's tokens
 
-    def of(self, lengths: list[int]) -> list[int]:
+    def of(self, tokens: int) -> int:
+        """The cost of so many tokens."""
+        return tokens if self.scale == 1.0 else round(tokens * self.scale)
+
+    def of_each(self, lengths: list[int]) -> list[int]:
         """The costs of sequences of these lengths."""
-        return [max(1, round(length * self.scale)) for length in lengths]
+        return [max(1, self.of(length)) for length in lengths]
 
 
 FIRST_MODEL = ModelCost()
@@ -92,7 +96,7 @@ class Request:
     def __post_init__(self) -> None:
         self.lengths = [len(tokens.ids) for tokens in self.work]
         if self.model.scale != 1.0:
-            self.lengths = self.model.of(self.lengths)
+            self.lengths = self.model.of_each(self.lengths)
         self.queued_tokens = sum(self.lengths)
         self.size = self.queued_tokens + self.reserved
         self.rows = [{}] * len(self.lengths)
@@ -182,7 +186,7 @@ class Request:
     @property
     def room(self) -> int:
         """Of a request in parts: the most tokens of the queue, which are of the first model, that it has there."""
-        return round(self.part * self.model.scale)
+        return self.model.of(self.part)
 
     @property
     def next_length(self) -> int:
@@ -202,7 +206,7 @@ class Request:
         """Takes the next of the missing sequences: what the queue does on `append`."""
         lengths = [len(tokens.ids) for tokens in work]
         if self.model.scale != 1.0:
-            lengths = self.model.of(lengths)
+            lengths = self.model.of_each(lengths)
         self.work += work
         self.lengths += lengths
         self.rows += [{}] * len(lengths)

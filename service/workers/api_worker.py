@@ -116,7 +116,7 @@ class RemoteBackend(Backend):
     def _render_sums(self, *, ready: bool) -> bytes:
         folder = Path(self.spec.folder)
         processes = worker_pids(folder) | {"supervisor": os.getppid()}
-        state, _ = render([register_state(self.artifact, processes, ready=ready, others=self.others)], "")
+        state, _ = render([register_state(self.artifacts, processes, ready=ready)], "")
         return state + aggregate(metrics_dir(folder))
 
     def _restart_for_artifact(self) -> None:
