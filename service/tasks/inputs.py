@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import Direction, Text
@@ -12,7 +12,19 @@ from packbert.service.tokenization.encoding import Direction, Text
 T = TypeVar("T")
 FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at the first of possibly millions of errors
 StringOrList = str | FailFastList[str]
-TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[int]]
+
+
+class PairsElsewhere:
+    """What an element of a list of token ids is, in the error of a client that sends a pair of texts."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        expected = "Input should be a token id: this route takes single texts, or lists of token ids"
+        way_out = "/nsp, /predict, /rerank and /score take pairs of texts"
+        return core_schema.custom_error_schema(handler(source), "token_id", custom_error_message=f"{expected}; {way_out}")
+
+
+TokenId = Annotated[int, PairsElsewhere()]
+TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[TokenId]]
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none", "multi"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
 LayerPooling = Literal["concat", "mean", "sum"] | FailFastList[float]

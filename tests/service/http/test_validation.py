@@ -43,6 +43,13 @@ def test_many_unknown_fields_are_counted_and_not_listed() -> None:
         (schemas.EmbedRequest, {"inputs": ["a", 5]}, "inputs.1: Input should be a valid string", 1),
         (
             schemas.EmbedRequest,
+            {"inputs": [["a", "b"]]},
+            "inputs.0.0: Input should be a token id: this route takes single texts, or lists of token ids; /nsp, "
+            "/predict, /rerank and /score take pairs of texts",
+            0,
+        ),
+        (
+            schemas.EmbedRequest,
             {"inputs": "a", "top": 1},
             "top: Extra inputs are not permitted; this route accepts long, stride, special_tokens, truncate, ",
             None,
