@@ -20,7 +20,6 @@ from packbert.service.observability.start import check_packages
 from packbert.service.prepare import prepare_model
 from packbert.service.preparing import answer_probes
 from packbert.service.settings import Settings, SettingsError, named_models, set_variables
-from packbert.service.tasks.defaults import describe_defaults
 
 
 class Stopped(BaseException):
@@ -56,7 +55,6 @@ def main(words: Sequence[str] = ()) -> int:
         print("packbert serve: stopped before the model was exported; nothing half is left", file=sys.stderr)
         return stopped.code
     for choice in choices:
-        logging.getLogger("service").info(describe_defaults(choice.artifact.manifest, settings))
         _warn_of_device(choice)
     try:
         return (_supervise if settings.api_processes else _serve)(settings, choices)

@@ -3,6 +3,7 @@
 Does not import ONNX Runtime: the supervisor of several processes selects an artifact too.
 """
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def find_artifact(settings: Settings, prepare: Callable[..., tuple[Path, Cache]]
                 raise
             raise ManifestError(f"{error} (remove {folder}, and the next start does)") from error
     choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
-    describe_defaults(choice.artifact.manifest, settings)
+    logging.getLogger("service").info(describe_defaults(choice.artifact.manifest, settings))
     return choice
 
 
