@@ -4,20 +4,19 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import httpx
 import pytest
 
 from benchmarks.harness.poison import poison_word
 from benchmarks.harness.process import ServiceProcess
+from tests.service.polling import until
 from tests.service.test_metrics import values_of
 
 MANY, HALF = ({"inputs": ["a cat and a dog " * 5] * count} for count in (2000, 1000))
-PATIENCE, POLL_SECONDS = 60.0, 0.02
 ENDS = ("answered", "failed", "refused", "cancelled", "expired")
 slow = {
     "BERT_TOKEN_BUDGET": "64",
@@ -33,14 +32,6 @@ def metrics(client: httpx.Client) -> dict[str, float]:
 def adds_up(values: dict[str, float]) -> bool:
     ended = sum(values[f'bert_queue_requests_total{{outcome="{end}"}}'] for end in ENDS)
     return values['bert_queue_requests_total{outcome="received"}'] == ended + values["bert_inflight_requests"]
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Asks again and again; fails after PATIENCE seconds. The pause leaves the cores to the server."""
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "it never happened"
-        Event().wait(POLL_SECONDS)
 
 
 def _receive(connection: socket.socket, last: bytes) -> bytes:
