@@ -4,33 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from packbert.model_export import part_names as stored
 from packbert.model_export.errors import ExportError
-from packbert.model_export.part_names import (
-    ALBERT_HEADS,
-    ALBERT_PARTS,
-    BERT_HEADS,
-    BERT_PARTS,
-    DEBERTA_HEADS,
-    DEBERTA_PARTS,
-    DISTILBERT_HEADS,
-    DISTILBERT_PARTS,
-    ELECTRA_HEADS,
-    ELECTRA_PARTS,
-    ERNIE_PARTS,
-    GTE_HEADS,
-    GTE_PARTS,
-    JINA_CODE_PARTS,
-    JINA_PARTS,
-    MODERNBERT_HEADS,
-    MODERNBERT_PARTS,
-    MPNET_PARTS,
-    NOMIC_HEADS,
-    NOMIC_PARTS,
-    PROJECTIONS,
-    ROBERTA_HEADS,
-    ROFORMER_HEADS,
-    ROFORMER_PARTS,
-)
 from packbert.model_export.position_settings import (
     ACTIVATIONS,
     CONVOLUTION_WIDTH,
@@ -122,10 +97,7 @@ DISTILBERT_KEYS = {
     "positions": "max_position_embeddings",
 }
 KEYS_WITHOUT_SEGMENTS = {ours: key for ours, key in BERT_KEYS.items() if ours != "segments"}
-MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {
-    "activation": "hidden_activation",
-    "norm_epsilon": "norm_eps",
-}
+MODERNBERT_KEYS = KEYS_WITHOUT_SEGMENTS | {"activation": "hidden_activation", "norm_epsilon": "norm_eps"}
 MODERNBERT_BIASES = {
     **dict.fromkeys(("projections", "attention"), "attention_bias"),
     **dict.fromkeys(("gated", "output"), "mlp_bias"),
@@ -198,8 +170,8 @@ class Family:
 
 BERT = Family(
     prefix="bert.",
-    parts=BERT_PARTS,
-    heads=BERT_HEADS,
+    parts=stored.BERT_PARTS,
+    heads=stored.BERT_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS,
     pair="is_next",
@@ -207,8 +179,8 @@ BERT = Family(
 )
 ROBERTA = Family(
     prefix="roberta.",
-    parts=BERT_PARTS,
-    heads=ROBERTA_HEADS,
+    parts=stored.BERT_PARTS,
+    heads=stored.ROBERTA_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"pad_token_id": 1},
     position_offset=lambda config: int_setting(config, "pad_token_id", 1) + 1,
@@ -218,22 +190,22 @@ ROBERTA = Family(
 )
 GTE = Family(
     prefix="gte.",
-    parts=GTE_PARTS,
-    heads=GTE_HEADS,
+    parts=stored.GTE_PARTS,
+    heads=stored.GTE_HEADS,
     keys=BERT_KEYS,
     defaults=BERT_DEFAULTS | {"type_vocab_size": 1, "max_position_embeddings": 8192},
     positional="rotary",
     rotary=gte_rotary,
     is_gated=True,
-    slices=PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
+    slices=stored.PROJECTIONS | {"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)},
     biases={"gated": ""},
     supported=GTE_SUPPORTED,
     tokens=ROBERTA_TOKENS,
 )
 JINA = Family(
     prefix="bert.",
-    parts=JINA_PARTS,
-    heads=BERT_HEADS,
+    parts=stored.JINA_PARTS,
+    heads=stored.BERT_HEADS,
     keys=BERT_KEYS | {"activation": "feed_forward_type"},
     defaults=BERT_DEFAULTS,
     positional="alibi",
@@ -254,8 +226,8 @@ FAMILIES = {
     "camembert": ROBERTA,
     "albert": Family(
         prefix="albert.",
-        parts=ALBERT_PARTS,
-        heads=ALBERT_HEADS,
+        parts=stored.ALBERT_PARTS,
+        heads=stored.ALBERT_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"hidden_act": "gelu_new", "embedding_size": 128, "num_hidden_groups": 1},
         layer=lambda config, i: int(
@@ -266,8 +238,8 @@ FAMILIES = {
     ),
     "distilbert": Family(
         prefix="distilbert.",
-        parts=DISTILBERT_PARTS,
-        heads=DISTILBERT_HEADS,
+        parts=stored.DISTILBERT_PARTS,
+        heads=stored.DISTILBERT_HEADS,
         keys=DISTILBERT_KEYS,
         defaults={"activation": "gelu", "max_position_embeddings": 512},
         fixed={"norm_epsilon": 1e-12, "segments": 0},
@@ -276,8 +248,8 @@ FAMILIES = {
     ),
     "ernie": Family(
         prefix="ernie.",
-        parts=ERNIE_PARTS,
-        heads=BERT_HEADS,
+        parts=stored.ERNIE_PARTS,
+        heads=stored.BERT_HEADS,
         keys=BERT_KEYS,
         defaults=BERT_DEFAULTS,
         task_types=lambda config: (
@@ -287,8 +259,8 @@ FAMILIES = {
     ),
     "electra": Family(
         prefix="electra.",
-        parts=ELECTRA_PARTS,
-        heads=ELECTRA_HEADS,
+        parts=stored.ELECTRA_PARTS,
+        heads=stored.ELECTRA_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size"},
         defaults=BERT_DEFAULTS | {"embedding_size": 128},
         mlm_activation="gelu",
@@ -298,8 +270,8 @@ FAMILIES = {
     ),
     "mpnet": Family(
         prefix="mpnet.",
-        parts=MPNET_PARTS,
-        heads=ROBERTA_HEADS,
+        parts=stored.MPNET_PARTS,
+        heads=stored.ROBERTA_HEADS,
         keys=KEYS_WITHOUT_SEGMENTS,
         defaults=BERT_DEFAULTS,
         fixed={"segments": 0},
@@ -311,8 +283,8 @@ FAMILIES = {
     ),
     "modernbert": Family(
         prefix="model.",
-        parts=MODERNBERT_PARTS,
-        heads=MODERNBERT_HEADS,
+        parts=stored.MODERNBERT_PARTS,
+        heads=stored.MODERNBERT_HEADS,
         keys=MODERNBERT_KEYS,
         defaults={"norm_eps": 1e-5, "hidden_activation": "gelu", "max_position_embeddings": 8192},
         fixed={"segments": 0},
@@ -320,7 +292,7 @@ FAMILIES = {
         rotary=modernbert_rotary,
         is_prenorm=True,
         is_gated=True,
-        slices=PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
+        slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases=MODERNBERT_BIASES,
         supported={
             "rope_scaling": (None,),
@@ -333,14 +305,14 @@ FAMILIES = {
     ),
     "nomic_bert": Family(
         prefix="nomic_bert.|bert.",
-        parts=NOMIC_PARTS,
-        heads=NOMIC_HEADS,
+        parts=stored.NOMIC_PARTS,
+        heads=stored.NOMIC_HEADS,
         keys=NOMIC_KEYS,
         defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "hidden_act": "silu", "max_position_embeddings": 2048},
         positional="rotary",
         rotary=nomic_rotary,
         is_gated=True,
-        slices=PROJECTIONS,
+        slices=stored.PROJECTIONS,
         biases=NOMIC_BIASES,
         supported=NOMIC_SUPPORTED,
     ),
@@ -348,12 +320,12 @@ FAMILIES = {
     "new": replace(GTE, prefix="new."),
     "jina_bert": JINA,
     "jina_bert_code": replace(
-        JINA, parts=JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
+        JINA, parts=stored.JINA_CODE_PARTS, slices={"intermediate": ("gated", 1, 2), "gate": ("gated", 0, 2)}
     ),
     "roformer": Family(
         prefix="roformer.",
-        parts=ROFORMER_PARTS,
-        heads=ROFORMER_HEADS,
+        parts=stored.ROFORMER_PARTS,
+        heads=stored.ROFORMER_HEADS,
         keys=BERT_KEYS | {"embedding": "embedding_size|hidden_size"},
         defaults=BERT_DEFAULTS | {"max_position_embeddings": 1536} | NO_SUMMARY,
         positional="rotary",
@@ -365,9 +337,9 @@ FAMILIES = {
     ),
     "deberta-v2": Family(
         prefix="deberta.",
-        parts=DEBERTA_PARTS,
-        heads=DEBERTA_HEADS,
-        keys={ours: theirs for ours, theirs in BERT_KEYS.items() if ours != "segments"},
+        parts=stored.DEBERTA_PARTS,
+        heads=stored.DEBERTA_HEADS,
+        keys=KEYS_WITHOUT_SEGMENTS,
         defaults=BERT_DEFAULTS | {"layer_norm_eps": 1e-7},
         fixed={"segments": 0},
         positional="disentangled",

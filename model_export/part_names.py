@@ -15,27 +15,22 @@ BERT_PARTS = {
     "output_norm": "encoder.layer.{i}.output.LayerNorm",
     "pooler": "pooler.dense",
 }
-BERT_HEADS = {
+CLASSIFIERS = {"labels": "classifier", "tags": "classifier"}
+FINE_TUNED = CLASSIFIERS | {"choices": "classifier", "spans": "qa_outputs"}
+BERT_HEADS = FINE_TUNED | {
     "mlm_dense": "cls.predictions.transform.dense",
     "mlm_norm": "cls.predictions.transform.LayerNorm",
     "mlm_decoder": "cls.predictions.decoder",
     "mlm_bias": "cls.predictions",
     "pair": "cls.seq_relationship",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
 }
-ROBERTA_HEADS = {
+ROBERTA_HEADS = FINE_TUNED | {
     "mlm_dense": "lm_head.dense",
     "mlm_norm": "lm_head.layer_norm",
     "mlm_decoder": "lm_head.decoder",
     "mlm_bias": "lm_head",
     "labels_dense": "classifier.dense",
     "labels": "classifier.out_proj",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
 }
 ALBERT_PARTS = BERT_PARTS | {
     "projection": "encoder.embedding_hidden_mapping_in",
@@ -49,16 +44,12 @@ ALBERT_PARTS = BERT_PARTS | {
     "output_norm": "encoder.albert_layer_groups.{i}.albert_layers.0.full_layer_layer_norm",
     "pooler": "pooler",
 }
-ALBERT_HEADS = {
+ALBERT_HEADS = FINE_TUNED | {
     "mlm_dense": "predictions.dense",
     "mlm_norm": "predictions.LayerNorm",
     "mlm_decoder": "predictions.decoder",
     "mlm_bias": "predictions",
     "pair": "sop_classifier.classifier",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
 }
 DISTILBERT_PARTS = {
     "word": "embeddings.word_embeddings",
@@ -73,31 +64,24 @@ DISTILBERT_PARTS = {
     "output": "transformer.layer.{i}.ffn.lin2",
     "output_norm": "transformer.layer.{i}.output_layer_norm",
 }
-DISTILBERT_HEADS = {
+DISTILBERT_HEADS = FINE_TUNED | {
     "mlm_dense": "vocab_transform",
     "mlm_norm": "vocab_layer_norm",
     "mlm_decoder": "vocab_projector",
     "labels_dense": "pre_classifier",
     "choices_dense": "pre_classifier",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
-    "spans": "qa_outputs",
 }
 ERNIE_PARTS = BERT_PARTS | {"task_type": "embeddings.task_type_embeddings"}
 ELECTRA_PARTS = {part: name for part, name in BERT_PARTS.items() if part != "pooler"} | {
     "projection": "embeddings_project"
 }
-ELECTRA_HEADS = {
+ELECTRA_HEADS = FINE_TUNED | {
     "mlm_dense": "generator_predictions.dense",
     "mlm_norm": "generator_predictions.LayerNorm",
     "mlm_decoder": "generator_lm_head",
     "labels_dense": "classifier.dense",
     "labels": "classifier.out_proj",
-    "tags": "classifier",
     "choices_dense": "sequence_summary.summary",
-    "choices": "classifier",
-    "spans": "qa_outputs",
 }
 ROFORMER_PARTS = {part: name for part, name in ELECTRA_PARTS.items() if part != "position"} | {
     "turns": "encoder.embed_positions"
@@ -124,16 +108,13 @@ MODERNBERT_PARTS = {
     "output_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
-MODERNBERT_HEADS = {
+MODERNBERT_HEADS = FINE_TUNED | {
     "mlm_dense": "head.dense",
     "mlm_norm": "head.norm",
     "mlm_decoder": "decoder",
     "labels_dense": "head.dense",
     "choices_dense": "head.dense",
     "classifier_norm": "head.norm",
-    "labels": "classifier",
-    "tags": "classifier",
-    "choices": "classifier",
     "spans": "classifier",
 }
 NOMIC_PARTS = {
@@ -149,13 +130,11 @@ NOMIC_PARTS = {
     "output_norm": "encoder.layers.{i}.norm2",
     "pooler": "pooler.dense",
 }
-NOMIC_HEADS = {
+NOMIC_HEADS = CLASSIFIERS | {
     "mlm_dense": "cls.predictions.transform.dense",
     "mlm_norm": "cls.predictions.transform.layer_norm",
     "mlm_decoder": "cls.predictions.decoder",
     "mlm_bias": "cls.predictions",
-    "labels": "classifier",
-    "tags": "classifier",
 }
 GTE_PARTS = {
     "word": "embeddings.word_embeddings",
@@ -169,12 +148,10 @@ GTE_PARTS = {
     "output_norm": "encoder.layer.{i}.mlp_ln",
     "pooler": "pooler.dense",
 }
-GTE_HEADS = {
+GTE_HEADS = CLASSIFIERS | {
     "mlm_dense": "lm_head.dense",
     "mlm_norm": "lm_head.norm",
     "mlm_decoder": "lm_head.decoder",
-    "labels": "classifier",
-    "tags": "classifier",
 }
 JINA_PARTS = {part: name for part, name in BERT_PARTS.items() if part not in ("position", "intermediate")} | {
     "gated": "encoder.layer.{i}.mlp.gated_layers",
