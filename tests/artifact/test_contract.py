@@ -1,4 +1,4 @@
-"""The service opens what model_export writes, and refuses a manifest with missing, unknown or wrong fields."""
+"""The service opens what model_export writes, and refuses a manifest with missing or unknown fields."""
 
 import dataclasses
 import json
@@ -67,14 +67,9 @@ def test_every_field_is_required(bert_artifact: Path, tmp_path: Path, field: str
         open_artifact(changed(bert_artifact, tmp_path, {}, without=field))
 
 
-@pytest.mark.parametrize(
-    "change", [{"surprise": 1}, {"max_tokens": "512"}, {"sizes": []}, {"golden": [{"ids": []}]}, {"heads": [1]}]
-)
-def test_unknown_fields_and_wrong_types_are_refused(
-    bert_artifact: Path, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    with pytest.raises(ManifestError, match="damaged"):
-        open_artifact(changed(bert_artifact, tmp_path, change))
+def test_unknown_fields_are_refused(bert_artifact: Path, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="damaged.*surprise"):
+        open_artifact(changed(bert_artifact, tmp_path, {"surprise": 1}))
 
 
 def test_a_missing_file_is_reported_by_name(bert_artifact: Path, tmp_path: Path) -> None:
