@@ -72,7 +72,6 @@ def content_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-PARTIAL = ".partial"  # end of the name of a folder that the exporter is writing
 KEY_LENGTH = 16  # hexadecimal digits
 
 
@@ -129,51 +128,28 @@ class Cache:
 
         Calls `on_wait` before it waits for another process. Raises ModelError where the cache cannot be written.
         """
+        path = self.folder / "locks" / recipe.key
         try:
-            descriptor = self._open_lock(recipe.key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a")
         except OSError as error:
             solution = (
                 "set BERT_CACHE to a folder that is writable, or export with packbert export and set BERT_ARTIFACT"
             )
             raise ModelError(f"{self.folder} cannot be written: {error.strerror}; {solution}") from error
-        try:
-            if not _try_lock(descriptor):
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 on_wait()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def remove_remains(self) -> None:
-        """Removes what killed exports have left of artifacts. An export that runs is locked and stays."""
-        for partial in self.folder.glob(f"artifacts/*/*{PARTIAL}"):
-            with suppress(OSError):
-                descriptor = self._open_lock(partial.parent.name.rpartition("-")[2])
-                try:
-                    if _try_lock(descriptor):
-                        shutil.rmtree(partial)
-                        partial.parent.rmdir()  # fails, and is kept, where it holds an artifact
-                finally:
-                    os.close(descriptor)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield file.fileno()
 
     def discard(self, recipe: Recipe) -> None:
         shutil.rmtree(self.artifact(recipe), ignore_errors=True)
 
     def _source(self, title: str) -> Path:
         return self.folder / "sources" / f"{_short_hash(title)}.json"
-
-    def _open_lock(self, key: str) -> int:
-        folder = self.folder / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder / key, os.O_RDWR | os.O_CREAT, 0o666)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _short_hash(text: str) -> str:

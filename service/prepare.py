@@ -144,7 +144,6 @@ def _export(source: Source, wanted: Wanted, cache: Cache) -> Path:
         on_wait = partial(log.info, "%s: waiting for another process that exports it", source.title)
         with cache.lock(recipe, on_wait) as lock:
             if not cache.find(recipe):
-                cache.remove_remains()
                 _run_export(source, folder, recipe, cache, lock)
                 if file_states(folder) != states:
                     cache.discard(recipe)

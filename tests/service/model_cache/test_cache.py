@@ -105,23 +105,6 @@ def test_a_damaged_artifact_of_the_cache_is_named_with_the_way_out(tmp_path: Pat
     assert f"export the checkpoint again (remove {folder}, and the next start does)" in log
 
 
-def test_remains_of_killed_exports_are_removed_but_not_of_one_that_runs(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    others = [
-        Recipe(digest=name, name="bert", device="cpu", precision="fp32", fast_int8=False, fast_bf16=False)
-        for name in "abc"
-    ]
-    dead, running, beside = (cache.artifact(recipe) for recipe in others)
-    for folder in (dead, running, beside):
-        (folder / "cpu.partial").mkdir(parents=True)
-    (beside / "cuda").mkdir()
-    with cache.lock(others[1], lambda: None):
-        cache.remove_remains()
-    assert not dead.exists()
-    assert (running / "cpu.partial").exists()
-    assert [entry.name for entry in beside.iterdir()] == ["cuda"]
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"title": "other", "digest": "d"}'])
 def test_what_is_damaged_is_not_known(content: str, tmp_path: Path) -> None:
     cache = Cache(tmp_path)
