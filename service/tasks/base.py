@@ -15,14 +15,14 @@ from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import SpecialTokensField, TruncationFields
-from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, is_short
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, is_short
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
+from packbert.service.tokenization.tokens import encode_ids
 
 T = TypeVar("T")
 Check = Callable[[Sequence[EncodedText], int], None]  # the next texts of a request, and the index of the first of them
 Steps = AsyncGenerator[Sequence[EncodedText]]  # the sequences of a request, some at a time
-Encode = Callable[[Sequence[Any], EncodeOptions, Direction | None], Awaitable[Sequence[EncodedText]]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,15 +30,15 @@ class TaskResult:
     """The model's outputs for a request and what they cost; then, from `finish` on, the value of the response."""
 
     value: Any = None
-    sequences: Sequence[EncodedText]
-    owners: Sequence[int]  # the input of each sequence, ascending: an input may be several windows
-    rows: Sequence[Row]  # one for each sequence
+    sequences: Sequence[EncodedText] = ()
+    owners: Sequence[int] = ()  # the input of each sequence, ascending: an input may be several windows
+    rows: Sequence[Row] = ()  # one for each sequence
     added: Sequence[int] = ()  # of a request for windows: the tokens of each that the window before it does not have
-    truncated: int  # number of inputs that were cut
-    tokens: int
-    tokenize_seconds: float
-    queue_seconds: float
-    forward_seconds: float
+    truncated: int = 0  # number of inputs that were cut
+    tokens: int = 0
+    tokenize_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    forward_seconds: float = 0.0
     format_seconds: float = 0.0  # set by HTTP, which writes the value as bytes
     received: float  # when the rows arrived, by time.perf_counter
     model: str = ""  # digest of the model that answered, in a service where it can be swapped
@@ -121,19 +121,17 @@ class Tasks:
         *,
         timeout_seconds: float,
         check: Check = accept,
-        encode: Encode | None = None,
         in_parts: bool = True,
     ) -> TaskResult:
-        """Tokenizes the texts and runs the model on them; the deadline includes both.
+        """Tokenizes the texts, which may be TokenIds, and runs the model on them; the deadline includes both.
 
-        `in_parts`: not where each token may have an answer. `encode` makes tokens of inputs that are no texts. Raises
-        Invalid for no texts or, unless `accepts_empty`, a text without tokens, TooLarge for too many texts, and what
-        the tokenizer, `check` and the queue raise.
+        `in_parts`: not where each token may have an answer. Raises Invalid for no texts or, unless `accepts_empty`, a
+        text without tokens, TooLarge for too many texts, and what the tokenizer, `check` and the queue raise.
         """
         self.check_count(texts)
         started, truncation, options = time.perf_counter(), self.truncation(request), self.reading(request, options)
-        if encode is not None:
-            sequences = await encode(texts, options, truncation)
+        if isinstance(texts, TokenIds):
+            sequences = await encode_ids(self.tokenizer, texts, options, truncation)
             if (tokens := sum([len(one.ids) for one in sequences])) > self.limits.whole_tokens:
                 return await self._run_made(sequences, tokens, check=check, timeout_seconds=timeout_seconds)
         elif is_short(sizes := self.tokenizer.measure(texts)):
@@ -256,8 +254,8 @@ class Tasks:
             async with asyncio.timeout(timeout_seconds):
                 result = await tokenized
         except TimeoutError:
-            message = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
-            raise DeadlineExceeded(message) from None
+            passed = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
+            raise DeadlineExceeded(f"{passed}: send less or allow more time") from None
         return result, timeout_seconds - (time.perf_counter() - started)
 
     def allowing(self, inputs: int) -> "Tasks":
@@ -366,7 +364,6 @@ async def _finish(request: Request, sequences: Sequence[EncodedText], owners: Se
         rows=request.rows,
         truncated=truncated,
         tokens=tokens,
-        tokenize_seconds=0.0,
         queue_seconds=request.queue_seconds,
         forward_seconds=request.forward_seconds,
         received=time.perf_counter(),

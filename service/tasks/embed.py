@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
-from packbert.service.tasks.base import Encode, TaskResult, Tasks, as_list
+from packbert.service.tasks.base import TaskResult, Tasks, as_list
 from packbert.service.tasks.inputs import (
     EmbeddingFields,
     EmbedRequest,
@@ -23,8 +22,7 @@ from packbert.service.tasks.inputs import (
     merge_parameters,
 )
 from packbert.service.tasks.windows import asks_for_windows, run_vectors
-from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts
-from packbert.service.tokenization.tokens import encode_ids
+from packbert.service.tokenization.encoding import EncodeOptions, PromptedTexts, TokenIds
 from packbert.service.turns import in_turns
 
 VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
@@ -34,14 +32,12 @@ OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "p
 async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     request = merge_parameters(request)
-    if (ids := token_ids_of(tasks, request.inputs, request.tokenizer, request)) is None:
-        texts = as_list(cast(StringOrList, request.inputs))
-        return await embed_texts(tasks, texts, request, timeout_seconds=timeout_seconds)
-    return await embed_token_ids(tasks, ids, request, timeout_seconds=timeout_seconds)
+    inputs = read_inputs(tasks, request.inputs, request.tokenizer, request)
+    return await embed_texts(tasks, inputs, request, timeout_seconds=timeout_seconds)
 
 
 async def embed_texts(
-    tasks: Tasks, texts: list[str], request: EmbeddingFields, *, timeout_seconds: float
+    tasks: Tasks, texts: list[str] | TokenIds, request: EmbeddingFields, *, timeout_seconds: float
 ) -> TaskResult:
     """As `embed`."""
     pooling = _choose_pooling(tasks, request)
@@ -56,25 +52,13 @@ async def embed_texts(
     return await _finish(tasks, result, request, pooling)
 
 
-async def embed_token_ids(
-    tasks: Tasks, sequences: list[list[int]], request: EmbeddingFields, *, timeout_seconds: float
-) -> TaskResult:
-    """As `embed`, for the ids that `token_ids_of` gives."""
-    pooling = _choose_pooling(tasks, request)
-    encode = partial(encode_ids, tasks.tokenizer)
-    result = await tasks.run(sequences, request, OPTIONS[pooling], timeout_seconds=timeout_seconds, encode=encode)
-    return await _finish(tasks, result, request, pooling)
+def read_inputs(tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields) -> list[str] | TokenIds:
+    """The texts or the token ids of a request.
 
-
-def token_ids_of(
-    tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields
-) -> list[list[int]] | None:
-    """The token ids in a request; None for texts.
-
-    Raises Invalid where the client does not say that the ids are of this model's tokenizer, and for a prompt.
+    Raises Invalid where the client does not say that the ids are of this model's tokenizer, and for a prompt of ids.
     """
     if isinstance(inputs, str) or not inputs or isinstance(inputs[0], str):
-        return None
+        return as_list(cast(StringOrList, inputs))
     if tokenizer != (name := tasks.manifest.name):
         given = "no tokenizer is named" if tokenizer is None else f"the tokenizer is {tokenizer!r}"
         raise Invalid(
@@ -88,22 +72,13 @@ def token_ids_of(
             'this request has a prompt, which token ids cannot take: send texts, or prompt: "" for ids as they are'
         )
         raise Invalid(message, code="prompt")
-    return cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs)
+    return TokenIds(cast(list[list[int]], [inputs] if isinstance(inputs[0], int) else inputs))
 
 
-def read_inputs(
-    tasks: Tasks, inputs: TextsOrIds, tokenizer: str | None, request: VectorFields
-) -> tuple[Sequence[Any], str, Encode | None]:
-    """As `prepend_prompt`, or the token ids of the request with what makes sequences of them."""
-    if (ids := token_ids_of(tasks, inputs, tokenizer, request)) is None:
-        return *prepend_prompt(tasks, as_list(cast(StringOrList, inputs)), request), None
-    return ids, "", partial(encode_ids, tasks.tokenizer)
-
-
-def prepend_prompt(tasks: Tasks, texts: Sequence[str], request: VectorFields) -> tuple[Sequence[str], str]:
+def prepend_prompt(tasks: Tasks, texts: Sequence[str] | TokenIds, request: VectorFields) -> tuple[Sequence[str], str]:
     """The texts with the request's prompt before each, and the prompt, which may be empty. Raises as `find_prompt`."""
     prompt = find_prompt(tasks.manifest, request)
-    return (cast(Sequence[str], PromptedTexts(prompt, texts)) if prompt else texts), prompt
+    return cast(Sequence[str], PromptedTexts(prompt, cast(Sequence[str], texts)) if prompt else texts), prompt
 
 
 def find_prompt(manifest: Manifest, request: VectorFields) -> str:

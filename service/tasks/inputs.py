@@ -19,8 +19,8 @@ class PairsElsewhere:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         expected = "Input should be a token id: this route takes single texts, or lists of token ids"
-        way_out = "/nsp, /predict, /rerank and /score take pairs of texts"
-        return core_schema.custom_error_schema(handler(source), "token_id", custom_error_message=f"{expected}; {way_out}")
+        message = f"{expected}; /nsp, /predict, /rerank and /score take pairs of texts"
+        return core_schema.custom_error_schema(handler(source), "token_id", custom_error_message=message)
 
 
 TokenId = Annotated[int, PairsElsewhere()]

@@ -15,7 +15,7 @@ from packbert.model_export.artifact.pooling import word_weights
 from packbert.service.artifact import Manifest
 from packbert.service.errors import NoSuchHead, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
-from packbert.service.tasks.embed import read_inputs
+from packbert.service.tasks.embed import prepend_prompt, read_inputs
 from packbert.service.tasks.inputs import TextsWithPrompt, VectorFields
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
@@ -46,11 +46,11 @@ async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_sec
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
-    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, fields)
+    texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)
     if tasks.manifest.sparse == TOKEN_WEIGHTS:
-        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS, encode=encode, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS, timeout_seconds=timeout_seconds)
         return result.finish(MadeList(partial(_weights_of_tokens, tasks.manifest), result.sequences, result.rows))
-    result = await tasks.run(texts, request, OPTIONS, encode=encode, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
 

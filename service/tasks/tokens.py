@@ -1,16 +1,14 @@
 """/tokenize and /decode, in the format of text-embeddings-inference. The model does not run."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
 from pydantic import BaseModel, Field
 
-from packbert.service.errors import DeadlineExceeded, Invalid, TooLarge
+from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
 from packbert.service.tasks.inputs import Body, FailFastList, Pair, SpecialTokensField, as_text
 from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
@@ -67,12 +65,12 @@ async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: f
     tasks.check_count(texts)
     how = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
     how["special_tokens"] = tasks.reads_special_tokens(request)
-    async with deadline(timeout_seconds):
-        if request.count:
-            return _result(started, await count_tokens(tasks.tokenizer, texts, **how))
-        found = await describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
-    show = partial(_show, tasks, details=request.details)
-    return _result(started, MadeList(show, texts, found))
+    if request.count:
+        counts, _ = await tasks.prepare(count_tokens(tasks.tokenizer, texts, **how), timeout_seconds)
+        return _result(started, counts)
+    reading = describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
+    found, _ = await tasks.prepare(reading, timeout_seconds)
+    return _result(started, MadeList(partial(_show, tasks, details=request.details), texts, found))
 
 
 async def decode(tasks: Tasks, request: DecodeRequest, *, timeout_seconds: float) -> TaskResult:
@@ -82,20 +80,9 @@ async def decode(tasks: Tasks, request: DecodeRequest, *, timeout_seconds: float
     rows = cast(list[list[int]], [request.ids] if single else request.ids)
     tasks.check_count(rows)
     await _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
-    async with deadline(timeout_seconds):
-        texts = await tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
+    decoding = tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
+    texts, _ = await tasks.prepare(decoding, timeout_seconds)
     return _result(started, texts)
-
-
-@asynccontextmanager
-async def deadline(seconds: float) -> AsyncIterator[None]:
-    """Raises DeadlineExceeded where the work inside takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        message = f"the deadline of {seconds:g} s passed while the request was tokenized: send less or allow more time"
-        raise DeadlineExceeded(message) from None
 
 
 def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
@@ -156,15 +143,4 @@ def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> M
 
 def _result(started: float, value: Any) -> TaskResult:
     now = time.perf_counter()
-    return TaskResult(
-        value=value,
-        sequences=(),
-        owners=(),
-        rows=(),
-        truncated=0,
-        tokens=0,
-        tokenize_seconds=now - started,
-        queue_seconds=0.0,
-        forward_seconds=0.0,
-        received=now,
-    )
+    return TaskResult(value=value, tokenize_seconds=now - started, received=now)

@@ -15,6 +15,7 @@ from packbert.service.tasks.embed import (
     check_dimensions,
     cut_and_scale,
     embed,
+    prepend_prompt,
     read_inputs,
     stack_vectors,
 )
@@ -29,7 +30,7 @@ from packbert.service.tasks.inputs import (
 )
 from packbert.service.tasks.max_sim import options_of, own_vectors
 from packbert.service.tasks.windows import asks_for_windows, run_vectors
-from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
+from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, TokenIds
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
 from packbert.service.turns import in_turns
 
@@ -78,7 +79,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     _check_weights(request.layer_pooling, len(layers))
     check_dimensions(request, hidden * (len(layers) if request.layer_pooling == "concat" else 1))
     check = _size_check(hidden * len(layers), of="tokens" if pooling == "none" else "texts")
-    texts, prompt, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
+    texts, prompt = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     spans = pooling == "none" and (request.pieces or request.words)
     asked = tuple(LAST if layer == count else layer for layer in layers)
     options = EncodeOptions(outputs=frozenset({OUTPUTS[pooling]}), layers=asked, spans=spans)
@@ -87,7 +88,7 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
         check_answer_size(len(texts), hidden * len(layers), of="texts")
         result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
     else:
-        result = await tasks.run(texts, request, options, check=check, encode=encode, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     rows = [row[OUTPUTS[pooling]] for row in result.rows]
 
     def join(row: NDArray[np.generic]) -> Floats:
@@ -182,9 +183,9 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     width = tasks.manifest.sizes["hidden"]
     check_dimensions(request, width)
     check = _size_check(request.dimensions or width, of="tokens")
-    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
+    texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
-    result = await tasks.run(texts, request, options, check=check, encode=encode, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     states = [row["tokens"] for row in result.rows]
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
@@ -195,10 +196,11 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: f
     name = request.prompt_name or tasks.manifest.embedding.default_prompt or "document"
     side, width = "query" if name == "query" else "document", int(tasks.manifest.outputs["multi"].shape[-1])
     check_dimensions(request, width)
-    texts, _, encode = read_inputs(tasks, request.inputs, request.tokenizer, request)
-    if encode is not None:
+    inputs = read_inputs(tasks, request.inputs, request.tokenizer, request)
+    if isinstance(inputs, TokenIds):
         message = "pooling multi reads texts, into whose tokens it puts a marker: send the texts instead of token ids"
         raise Invalid(message, code="token_ids")
+    texts, _ = prepend_prompt(tasks, inputs, request)
     check, options = _size_check(request.dimensions or width, of="tokens"), options_of(tasks, side)
     result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
     vectors = MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows)

@@ -73,6 +73,10 @@ class PromptedTexts(Sequence[Text]):
         return self.prompt + text if isinstance(text, str) else (self.prompt + text[0], text[1])
 
 
+class TokenIds(list[list[int]]):
+    """The ids of sequences, which a client sends in the place of texts."""
+
+
 def count_characters(text: Text) -> int:
     return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
 

@@ -3,7 +3,6 @@
 import base64
 import random
 import time
-import typing
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,17 +15,16 @@ from packbert.service.errors import Invalid, NotFound
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import Floats, json_response
 from packbert.service.tasks import embed
-from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.base import LongObject, MadeList, TaskResult, Tasks
 from packbert.service.tasks.inputs import (
     NO_EFFECT,
     OWN_TOKENIZER,
     TOKEN_IDS,
     EmbeddingFields,
-    StringOrList,
     TextsOrIds,
     TruncationFields,
 )
-from packbert.service.tokenization.encoding import Direction
+from packbert.service.tokenization.encoding import Direction, TokenIds
 
 
 class VllmFields(TruncationFields):
@@ -109,12 +107,9 @@ class ModelsResponse(BaseModel):
 
 async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
     fields = _embedding_fields(tasks, request)
-    ids = embed.token_ids_of(tasks, request.input, request.tokenizer, fields)
-    if ids is None:
-        texts = as_list(typing.cast(StringOrList, request.input))
-        result = await embed.embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
-    else:
-        result = await embed.embed_token_ids(tasks, ids, fields, timeout_seconds=timeout_seconds)
+    inputs = embed.read_inputs(tasks, request.input, request.tokenizer, fields)
+    accepting = tasks if isinstance(inputs, TokenIds) else tasks.accepting_empty()
+    result = await embed.embed_texts(accepting, inputs, fields, timeout_seconds=timeout_seconds)
     as_base64 = request.encoding_format == "base64"
     result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
