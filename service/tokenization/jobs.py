@@ -178,13 +178,13 @@ class EncodingJob:
     """
 
     tokenizer: HFTokenizer
-    word_ends: re.Pattern[str] | None  # as find_word_ends; None: every text is read as a whole
     texts: Texts
     sizes: Sequence[int]  # characters of each text
     options: EncodeOptions
-    truncate: Direction | None  # the side that is cut off; None: a text that is too long is an error
     limit: int  # tokens of a text, special ones counted
     mask_id: int
+    truncate: Direction | None = None  # the side that is cut off; None: a text that is too long is an error
+    word_ends: re.Pattern[str] | None = None  # as find_word_ends; None: every text is read as a whole
     position: int = 0  # the next text
     sequences_per_text: int = 1
     _tokens: int = 0  # of the sample and of the texts that were read as a whole, without special tokens

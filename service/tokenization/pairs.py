@@ -11,7 +11,7 @@ from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, numbers, too_long
 from packbert.service.tokenization.jobs import EncodingJob, Floats
-from packbert.service.tokenization.windows import WindowSplitter, expected_windows, too_many_windows
+from packbert.service.tokenization.windows import SplittingJob, expected_windows, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline
@@ -46,31 +46,16 @@ class _Pair:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class QuestionsJob(EncodingJob):
-    """Pairs (question, context) on their way to windows: a step gives those of the next pairs; no context is cut.
+class QuestionsJob(SplittingJob):
+    """Pairs (question, context) on their way to windows: a step gives those of the next pairs.
 
     Of a window, `spans` is -1 but for the tokens of the context. Raises Invalid where a side has no tokens, or where a
     question or a stride leaves no room, with the index of the pair; TooLarge for more than `most` windows.
     """
 
-    splitter: WindowSplitter
     asked: WindowOptions
-    most: int
-    window_owners: list[int] = field(default_factory=list)  # the pair of each window that was made
-
-    @property
-    def owners(self) -> Sequence[int]:
-        return self.window_owners
-
-    @property
-    def expected_sequences(self) -> int:
-        return int(self._expected_windows(self._expected_sizes())[0].sum())
-
-    def _estimate_tokens(self, sizes: Floats) -> int:
-        return int(self._expected_windows(sizes)[1].sum())
 
     def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
-        """For the pairs that are left, of so many tokens: how many windows each has, and how many tokens."""
         special = self._special
         characters = np.array([len(text[QUESTION]) for text in self.texts[self.position :]])
         shares = characters / np.maximum(self._sizes[self.position :], 1)

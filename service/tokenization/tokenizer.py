@@ -106,8 +106,7 @@ class Tokenizer:
     ) -> EncodingJob:
         """A job for texts of `sizes` characters, with an estimate of their tokens."""
         limit = (options.side or self.artifact.manifest).max_tokens
-        fields = self._of_jobs(texts, sizes, options, truncate, limit)
-        return _sampled(EncodingJob(**fields | {"word_ends": self._word_ends}))
+        return self._job(EncodingJob, texts, sizes, options, limit, truncate=truncate, word_ends=self._word_ends)
 
     async def run_job(self, job: EncodingJob, *, queued: bool) -> AsyncGenerator[list[EncodedText]]:
         """The next texts of the job, as they become ready, in turns with other requests.
@@ -137,9 +136,9 @@ class Tokenizer:
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
         large a stride, TooLarge for far more than `most` windows in all.
         """
-        shared = self._of_jobs(texts, self.measure(texts), options, None, self.artifact.manifest.max_tokens)
-        splitter = WindowSplitter(tokenizer=shared["tokenizer"], limit=shared["limit"])
-        return _sampled(WindowsJob(**shared, splitter=splitter, shape=splitter.shape(stride, prompt), most=most))
+        sizes, splitter = self.measure(texts), self._splitter(options)
+        shape = splitter.shape(stride, prompt)
+        return self._job(WindowsJob, texts, sizes, options, splitter.limit, splitter=splitter, shape=shape, most=most)
 
     def start_hypotheses(
         self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
@@ -149,9 +148,9 @@ class Tokenizer:
         Raises Invalid for too many characters, and for a hypothesis that leaves no room for a text.
         """
         self.check_pairs()
-        shared = self._of_jobs(texts, self.measure(texts), options, truncate, self.artifact.manifest.max_tokens)
-        shared["word_ends"] = self._word_ends
-        return _sampled(HypothesesJob(**shared, hypotheses=hypotheses, frame=PairFrame.of(self._plain)))
+        sizes, limit, frame = self.measure(texts), self.artifact.manifest.max_tokens, PairFrame.of(self._plain)
+        more = {"truncate": truncate, "word_ends": self._word_ends, "hypotheses": hypotheses, "frame": frame}
+        return self._job(HypothesesJob, texts, sizes, options, limit, **more)
 
     def start_questions(
         self, pairs: Sequence[tuple[str, str]], options: EncodeOptions, asked: WindowOptions, most: int
@@ -160,24 +159,22 @@ class Tokenizer:
 
         Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
         """
-        shared = self._of_jobs(pairs, self.measure(pairs), options, None, asked.limit)
-        splitter = WindowSplitter(tokenizer=shared["tokenizer"], limit=self.artifact.manifest.max_tokens)
-        return _sampled(QuestionsJob(**shared, splitter=splitter, asked=asked, most=most))
+        sizes, splitter = self.measure(pairs), self._splitter(options)
+        return self._job(QuestionsJob, pairs, sizes, options, asked.limit, splitter=splitter, asked=asked, most=most)
 
-    def _of_jobs(
-        self, texts: Texts, sizes: Sequence[int], options: EncodeOptions, truncate: Direction | None, limit: int
-    ) -> dict[str, Any]:
-        """The fields that every job has, of one that reads all of its texts."""
-        return {
-            "tokenizer": self._reader(masks=options.masks, special_tokens=options.special_tokens),
-            "word_ends": None,
-            "texts": texts,
-            "sizes": sizes,
-            "options": options,
-            "truncate": truncate,
-            "limit": limit,
-            "mask_id": self.mask_id,
-        }
+    def _splitter(self, options: EncodeOptions) -> WindowSplitter:
+        reader = self._reader(masks=options.masks, special_tokens=options.special_tokens)
+        return WindowSplitter(tokenizer=reader, limit=self.artifact.manifest.max_tokens)
+
+    def _job(
+        self, kind: type[J], texts: Texts, sizes: Sequence[int], options: EncodeOptions, limit: int, **more: Any
+    ) -> J:
+        """A job of this kind, with an estimate of its tokens where it is not read at once."""
+        tokenizer = self._reader(masks=options.masks, special_tokens=options.special_tokens)
+        job = kind(tokenizer, texts, sizes, options, limit, self.mask_id, **more)
+        if not is_short(sizes):
+            job.sample()
+        return job
 
     def _reader(self, *, masks: bool, special_tokens: bool) -> HFTokenizer:
         if special_tokens:
@@ -257,10 +254,3 @@ class Tokenizer:
         encodings = self._plain.encode_batch(unknown, add_special_tokens=False)
         pieces = {word: encoding.ids for word, encoding in zip(unknown, encodings, strict=True)}
         return [pieces[word] if (token_id := known[word]) is None else [token_id] for word in words]
-
-
-def _sampled(job: J) -> J:
-    """The job with an estimate of its tokens, where it is not read at once."""
-    if not is_short(job.sizes):
-        job.sample()
-    return job

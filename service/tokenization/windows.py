@@ -106,17 +106,12 @@ def expected_windows(sizes: Floats, limit: int, room: Floats | int, stride: Floa
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class WindowsJob(EncodingJob):
-    """The texts of a request on their way to windows: a step gives those of the next texts; no text is cut.
-
-    A pair that fits is one window. Raises Invalid for one that does not, TooLarge for more than `most` windows.
-    """
+class SplittingJob(EncodingJob):
+    """Texts or pairs on their way to at most `most` windows; none of them is cut."""
 
     splitter: WindowSplitter
-    shape: WindowShape
     most: int
-    window_owners: list[int] = field(default_factory=list)  # the text of each window that was made
-    added: list[int] = field(default_factory=list)  # tokens, as WindowSplitter.added, of each of them
+    window_owners: list[int] = field(default_factory=list)  # the text or pair of each window that was made
 
     @property
     def owners(self) -> Sequence[int]:
@@ -128,6 +123,21 @@ class WindowsJob(EncodingJob):
 
     def _estimate_tokens(self, sizes: Floats) -> int:
         return int(self._expected_windows(sizes)[1].sum())
+
+    def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
+        """For what is left, of so many tokens: how many windows each has, and how many tokens."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WindowsJob(SplittingJob):
+    """The texts of a request on their way to windows: a step gives those of the next texts.
+
+    A pair that fits is one window. Raises Invalid for one that does not, TooLarge for more than `most` windows.
+    """
+
+    shape: WindowShape
+    added: list[int] = field(default_factory=list)  # tokens, as WindowSplitter.added, of each window
 
     def _expected_windows(self, sizes: Floats) -> tuple[Floats, Floats]:
         return expected_windows(sizes, self.limit, self.splitter.room(self.shape.prompt), self.shape.stride)

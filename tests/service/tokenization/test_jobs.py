@@ -65,7 +65,7 @@ def make_job(
     options: EncodeOptions = OPTIONS,
 ) -> EncodingJob:
     sizes = [count_characters(text) for text in inputs]
-    return EncodingJob(tokenizer, word_ends, inputs, sizes, options, truncate, limit=limit, mask_id=-1)
+    return EncodingJob(tokenizer, inputs, sizes, options, limit, -1, truncate, word_ends)
 
 
 def run(job: EncodingJob) -> list[EncodedText]:
