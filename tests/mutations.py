@@ -112,7 +112,7 @@ TARGETS = (
     ),
     Target(
         "service/tokenization/jobs.py",
-        "tests/service/tokenization/test_jobs.py tests/service/tokenization/test_scheduler.py",
+        "tests/service/tokenization/test_jobs.py tests/service/tokenization/test_turns.py",
         (
             M("(end == first or cost + sizes[end] <= CHUNK_CHARACTERS)", "True"),
             M("cost += sizes[end] + TEXT_COST * sequences_per_text", "cost += sizes[end]"),

@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -70,98 +71,65 @@ def _are_word_ends(tokenizer: HFTokenizer, pattern: re.Pattern[str]) -> bool:
 T = TypeVar("T")
 SECONDS_PER_CHARACTER = 1e-6  # English text, measured
 MAX_UNQUEUED = 2**24  # characters of requests that the queue has not admitted: two of the largest bodies, 10 to 30 s
-OLDEST_EVERY = 4  # every fourth step is of the request that came first, so that smaller ones cannot hold it up for ever
 
 
 @dataclass(slots=True, eq=False)
 class Turns:
-    """A request's place among those that are tokenized."""
+    """The requests on the tokenizer's thread, which take turns: a step of one, then one of the next."""
 
-    characters: int  # left
-    queued: bool  # admitted by the queue, which counts its tokens
-    granted: "asyncio.Future[None] | None" = None  # it waits for its next step
-
-
-@dataclass(slots=True, eq=False)
-class TokenizingScheduler:
-    """`enter`, `run` for each step, `leave`; all on one event loop."""
-
-    thread: Executor
+    thread: Executor  # one thread, whose steps run in the order in which they came
     report: Callable[[int, int], None] = lambda requests, characters: None  # called with both sums when they change
-    _requests: dict[Turns, None] = field(default_factory=dict)  # in the order of their arrival
-    _characters: int = 0
-    _unqueued: int = 0  # of those, of requests that the queue has not admitted
-    _busy: bool = False
-    _steps: int = 0
+    requests: int = 0
+    characters: int = 0  # of all requests, that have not been read
+    unqueued: int = 0  # of those, of requests that the queue has not admitted
 
-    @property
-    def requests(self) -> int:
-        return len(self._requests)
+    @contextmanager
+    def enter(self, characters: int, *, queued: bool) -> Iterator["Turn"]:
+        """The turn of a request until the end of the block; `queued`: the queue has admitted it and counts its tokens.
 
-    @property
-    def characters(self) -> int:
-        """Of the texts in all requests that have not been read."""
-        return self._characters
-
-    def enter(self, characters: int, *, queued: bool) -> Turns:
-        """Raises Overloaded where too much is waiting that no queue counts; a request alone is always admitted."""
-        if not queued and self._unqueued and self._unqueued + characters > MAX_UNQUEUED:
+        Raises Overloaded where too much is waiting that no queue counts; a request alone is always admitted.
+        """
+        if not queued and self.unqueued and self.unqueued + characters > MAX_UNQUEUED:
             waiting = (
-                f"{self._unqueued} characters of other requests wait for the tokenizer, and this one has {characters}"
+                f"{self.unqueued} characters of other requests wait for the tokenizer, and this one has {characters}"
             )
             raise Overloaded(
                 f"{waiting}; at most {MAX_UNQUEUED} may wait: send it again later",
-                retry_after=self._unqueued * SECONDS_PER_CHARACTER,
+                retry_after=self.unqueued * SECONDS_PER_CHARACTER,
             )
-        turns = Turns(0, queued)
-        self._requests[turns] = None
-        self._set(turns, characters)
-        return turns
+        turn = Turn(self, queued)
+        self.requests += 1
+        turn.count(characters)
+        try:
+            yield turn
+        finally:
+            self.requests -= 1
+            turn.count(0)
 
-    async def run(self, turns: Turns, characters: int, step: Callable[[], T]) -> T:
-        """What `step` returns on the thread, once it is this request's turn; `characters` are those still to be read.
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A request's place among those that are tokenized."""
+
+    turns: Turns
+    queued: bool
+    characters: int = 0  # that have not been read
+
+    def count(self, characters: int) -> None:
+        """So many characters are still to be read."""
+        turns, more = self.turns, characters - self.characters
+        self.characters = characters
+        turns.characters += more
+        turns.unqueued += 0 if self.queued else more
+        turns.report(turns.requests, turns.characters)
+
+    async def run(self, step: Callable[[], T], characters: int) -> T:
+        """What `step` returns on the thread; `characters` are those still to be read.
 
         Where it is cancelled during its step, the step ends on the thread before the next one begins.
         """
-        self._set(turns, characters)
-        if self._busy:
-            turns.granted = asyncio.get_running_loop().create_future()
-            try:
-                await turns.granted
-            except asyncio.CancelledError:
-                if turns.granted.done() and not turns.granted.cancelled():  # its turn had come
-                    self._grant_next()
-                raise
-            finally:
-                turns.granted = None
-        self._busy = True
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.thread, step)
-        finally:
-            self._grant_next()
-
-    def leave(self, turns: Turns) -> None:
-        self._set(turns, 0)
-        del self._requests[turns]
-        self.report(len(self._requests), self._characters)
-
-    def _set(self, turns: Turns, characters: int) -> None:
-        self._characters += characters - turns.characters
-        self._unqueued += 0 if turns.queued else characters - turns.characters
-        turns.characters = characters
-        self.report(len(self._requests), self._characters)
-
-    def _grant_next(self) -> None:
-        """The thread is free: the next step is of the request with the fewest characters left, or of the oldest."""
-        waiting = [turns for turns in self._requests if turns.granted is not None and not turns.granted.done()]
-        self._busy = bool(waiting)
-        if not waiting:
-            return
-        self._steps += 1
-        oldest = self._steps % OLDEST_EVERY == 0
-        chosen = waiting[0] if oldest else min(waiting, key=lambda turns: turns.characters)
-        if chosen.granted is not None:
-            chosen.granted.set_result(None)
+        self.count(characters)
+        return await asyncio.get_running_loop().run_in_executor(self.turns.thread, step)
 
 
 SAMPLES, SAMPLE_CHARACTERS = 16, 60  # places of a request's texts, and the characters of each, for an estimate

@@ -28,7 +28,7 @@ from packbert.service.tokenization.encoding import (
     encode_texts,
     is_short,
 )
-from packbert.service.tokenization.jobs import EncodingJob, TokenizingScheduler, chunk_end, find_word_ends
+from packbert.service.tokenization.jobs import EncodingJob, Turns, chunk_end, find_word_ends
 from packbert.service.tokenization.known_words import KnownWords
 from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
 from packbert.service.tokenization.special_tokens import reading_only
@@ -43,8 +43,8 @@ INLINE_TOKENS = 500  # as INLINE_CHARACTERS, for decoding
 class Tokenizer:
     artifact: Artifact
     max_characters: int
-    report: Callable[[int, int], None] = lambda requests, characters: None  # as TokenizingScheduler.report
-    scheduler: TokenizingScheduler = field(init=False)
+    report: Callable[[int, int], None] = lambda requests, characters: None  # as Turns.report
+    turns: Turns = field(init=False)
     mask_id: int = field(init=False)  # -1 if the model has no mask token
     mask_token: str = field(init=False)
     _whole: HFTokenizer = field(init=False, repr=False)  # reads all special tokens in a text
@@ -70,7 +70,7 @@ class Tokenizer:
         )
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         self._thread.submit(guard, lambda: self._plain.encode_batch([""])).result()  # starts its threads
-        self.scheduler = TokenizingScheduler(self._thread, self.report)
+        self.turns = Turns(self._thread, self.report)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -113,12 +113,9 @@ class Tokenizer:
 
         `queued`: the queue has admitted the request. Raises as `encode_sync`, and Overloaded.
         """
-        turns = self.scheduler.enter(job.left, queued=queued)
-        try:
+        with self.turns.enter(job.left, queued=queued) as turn:
             while not job.done:
-                yield await self.scheduler.run(turns, job.left, job.step)
-        finally:
-            self.scheduler.leave(turns)
+                yield await turn.run(job.step, job.left)
 
     async def encode(self, texts: Texts, options: EncodeOptions, truncate: Direction | None) -> list[EncodedText]:
         """As `encode_sync`, with long work on the tokenizer's thread. Raises Invalid also for too many characters."""
@@ -237,15 +234,12 @@ class Tokenizer:
         if is_short(sizes, inline):
             return guard(lambda: work(slice(0, len(sizes))))
         results, first = list[T](), 0
-        turns = self.scheduler.enter(sum(sizes), queued=queued)
-        try:
+        with self.turns.enter(sum(sizes), queued=queued) as turn:
             while first < len(sizes):
                 end = chunk_end(sizes, first)
                 step = partial(guard, partial(work, slice(first, end)))
-                results += await self.scheduler.run(turns, sum(sizes[first:]), step)
+                results += await turn.run(step, sum(sizes[first:]))
                 first = end
-        finally:
-            self.scheduler.leave(turns)
         return results
 
     def _word_ids(self, words: Sequence[str]) -> list[list[int]]:

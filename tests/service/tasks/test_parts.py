@@ -63,7 +63,7 @@ def play(
         await story(tasks, batcher, runner)
         assert adds_up(batcher)
         assert (batcher.unanswered, queue.tokens, queue.reserved) == (0, 0, 0)
-        assert (tokenizer.scheduler.requests, tokenizer.scheduler.characters) == (0, 0)
+        assert (tokenizer.turns.requests, tokenizer.turns.characters) == (0, 0)
         return batcher.counts
 
     return asyncio.run(whole())
@@ -85,7 +85,7 @@ def test_the_model_runs_while_a_request_is_tokenized_and_the_answer_is_whole(tok
         asking = asyncio.create_task(ask(tasks, LONG))
         while not runner.batches:  # noqa: ASYNC110 - the tokenizer's thread is real
             await asyncio.sleep(0)
-        assert tokenizer.scheduler.characters > 0
+        assert tokenizer.turns.characters > 0
         assert batcher.queue.reserved > 0
         result = await asking
         expected = tokenizer.encode_sync(LONG, OPTIONS["cls"], None)
@@ -105,7 +105,7 @@ def test_the_stages_of_a_request_do_not_add_up_to_more_than_it_took(tokenizer: T
         serving = asyncio.create_task(batcher.serve())
         started = time.perf_counter()
         asking = asyncio.create_task(ask(tasks, LONG))
-        while not runner.batches or tokenizer.scheduler.characters:  # noqa: ASYNC110 - as above
+        while not runner.batches or tokenizer.turns.characters:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         runner.release()
         result = await asking
@@ -161,12 +161,12 @@ def test_a_request_that_is_larger_than_the_queue_is_tokenized_as_its_parts_run(t
         serving, loop = asyncio.create_task(batcher.serve()), asyncio.get_running_loop()
         asking = asyncio.create_task(ask(tasks, LONG))
         await settle()
-        characters = tokenizer.scheduler.characters
+        characters = tokenizer.turns.characters
         for _ in range(50):  # the tokenizer's thread may read so many steps, which are more than all
             await loop.run_in_executor(tokenizer._thread, int)
             await settle()
             assert batcher.queue.expected <= 900
-        assert tokenizer.scheduler.characters > 0.8 * characters
+        assert tokenizer.turns.characters > 0.8 * characters
         runner.release()
         result = await asking
         expected = tokenizer.encode_sync(LONG, OPTIONS["cls"], None)
@@ -226,7 +226,7 @@ def test_windows_are_admitted_before_they_are_made_and_run_while_others_are(toke
         expected = batcher.queue.reserved
         while not runner.batches:  # noqa: ASYNC110 - the tokenizer's thread is real
             await asyncio.sleep(0)
-        assert tokenizer.scheduler.characters > 0
+        assert tokenizer.turns.characters > 0
         assert batcher.queue.reserved > 0
         result = await asking
         assert expected == pytest.approx(result.tokens, rel=0.3)
@@ -243,10 +243,10 @@ def test_windows_without_room_in_the_queue_are_refused_before_they_are_made(toke
     async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
         first = asyncio.create_task(ask_windows(tasks, [LONG_TEXT] * 2))
         await asyncio.sleep(0)
-        read = tokenizer.scheduler.characters
+        read = tokenizer.turns.characters
         with pytest.raises(Overloaded):
             await ask_windows(tasks, [LONG_TEXT] * 2)
-        assert tokenizer.scheduler.characters == read
+        assert tokenizer.turns.characters == read
         first.cancel()
         await asyncio.wait([first])
 
