@@ -68,7 +68,7 @@ def test_every_field_is_required(bert_artifact: Path, tmp_path: Path, field: str
 
 
 def test_unknown_fields_are_refused(bert_artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="damaged.*surprise"):
+    with pytest.raises(ManifestError, match=r"damaged.*surprise"):
         open_artifact(changed(bert_artifact, tmp_path, {"surprise": 1}))
 
 
