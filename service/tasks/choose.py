@@ -51,7 +51,9 @@ async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float
     """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
     tasks.require_head("choices")
     inputs = _inputs(request)
-    owners = [index for index, one in enumerate(inputs) for _ in _check_choices(one, index)]
+    if (empty := next((index for index, one in enumerate(inputs) if not one.choices), None)) is not None:
+        raise Invalid("choices is empty: send at least one", code="empty", index=empty)
+    owners = [index for index, one in enumerate(inputs) for _ in one.choices]
     pairs = [(one.prompt, choice) for one in inputs for choice in one.choices]
     try:
         result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
@@ -80,12 +82,6 @@ def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:
     assert prompt is not None
     assert request.choices is not None
     return [PromptAndChoices(prompt=prompt, choices=request.choices)]
-
-
-def _check_choices(one: PromptAndChoices, index: int) -> Sequence[str]:
-    if not one.choices:
-        raise Invalid("choices is empty: send at least one", code="empty", index=index)
-    return one.choices
 
 
 def _rank(choices: Sequence[str], scores: Floats) -> list[dict[str, Any]]:

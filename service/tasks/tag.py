@@ -1,15 +1,14 @@
 """/tag: a fine-tuned classifier's tags for a text's tokens, as transformers' TokenClassificationPipeline gives them."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from packbert.service.errors import Invalid
 from packbert.service.tasks.base import LongList, TaskResult, Tasks, as_list
-from packbert.service.tasks.inputs import WindowFields
+from packbert.service.tasks.inputs import merge_parameters
 from packbert.service.tasks.predict import Floats, TagParameters, TagRequest, softmax
 from packbert.service.tasks.windows import asks_for_windows, run_windows
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
@@ -28,54 +27,34 @@ Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in 
 async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     tasks.require_head("tags")
-    asked, texts = _parameters(request), as_list(request.inputs)
-    if asked.windows is None:
+    request, texts = merge_parameters(request), as_list(request.inputs)
+    if not asks_for_windows(request, request):
         result = await tasks.run(texts, request, OPTIONS, in_parts=False, timeout_seconds=timeout_seconds)
+    elif request.aggregation_strategy in (None, "none"):
+        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
+        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
     else:
         options = tasks.reading(request, OPTIONS)
-        result = await run_windows(
-            tasks, texts, asked.windows, options, in_parts=False, timeout_seconds=timeout_seconds
-        )
+        result = await run_windows(tasks, texts, request, options, in_parts=False, timeout_seconds=timeout_seconds)
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
-        value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), asked)
+        value[index] += _tag_sequence(tasks, texts[index], tokens, softmax(row["tags"].astype(np.float64)), request)
     async for index, found in in_turns(enumerate(value)):
         if windows[index] > 1:
             value[index] = _join_windows(found)
     return result.finish(LongList(value) if isinstance(request.inputs, list) else value[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parameters:
-    strategy: str
-    ignored: Collection[str]  # labels
-    windows: WindowFields | None
-
-
-def _parameters(request: TagRequest) -> _Parameters:
-    """From the top level or from `parameters`; raises Invalid for both, and for windows without groups."""
-    nested, names = request.parameters, TagParameters.model_fields
-    if nested and any(getattr(request, name) is not None for name in names):
-        raise Invalid(f"{'/'.join(names)} given twice: at the top level and under parameters", code="parameters")
-    asked = nested or request
-    strategy = asked.aggregation_strategy or "none"
-    windows = asks_for_windows(asked, request)
-    if windows and strategy == "none":
-        message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
-        raise Invalid(f"{message}: send simple, first, average or max", code="stride")
-    ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
-    return _Parameters(strategy=strategy, ignored=ignored, windows=asked if windows else None)
-
-
-def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: _Parameters) -> list[Tagged]:
+def _tag_sequence(tasks: Tasks, text: str, tokens: EncodedText, scores: Floats, asked: TagParameters) -> list[Tagged]:
     """The tokens or groups of one sequence, without the labels to ignore; `scores` [length, tags]."""
-    tagged = _tag_tokens(tasks, text, tokens, scores)
-    if asked.strategy in WORD_SCORES:
-        tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[asked.strategy])
-    if asked.strategy == "none":
-        return [one for one in tagged if one["entity"] not in asked.ignored]
-    return [one for one in _group(tasks, tagged) if one["entity_group"] not in asked.ignored]
+    tagged, strategy = _tag_tokens(tasks, text, tokens, scores), asked.aggregation_strategy or "none"
+    ignored = OUTSIDE if asked.ignore_labels is None else asked.ignore_labels
+    if strategy in WORD_SCORES:
+        tagged = _tag_words(tasks, text, tokens, tagged, scores, WORD_SCORES[strategy])
+    if strategy == "none":
+        return [one for one in tagged if one["entity"] not in ignored]
+    return [one for one in _group(tasks, tagged) if one["entity_group"] not in ignored]
 
 
 def _join_windows(groups: Sequence[Tagged]) -> list[Tagged]:
