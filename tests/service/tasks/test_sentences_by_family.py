@@ -4,16 +4,12 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
-from packbert.service.observability import Metrics
-from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.inputs import TruncationFields
@@ -22,6 +18,7 @@ from packbert.service.tokenization.encoding import EncodeOptions
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.fakes import submit
+from tests.service.in_process import ask_engine
 
 NAMES = sorted(file.stem for file in (GOLDEN / "sentences").glob("*.json"))
 TOLERANCE = {"fp32": 1e-4, "int8": 0.35}  # of a log-probability; int8 as for single channels of these small models
@@ -39,20 +36,10 @@ def answers(name: str) -> dict[str, Any]:
 def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
     """Asks an engine with a golden checkpoint's artifact all questions at once: they are neighbours in its batches."""
 
-    def asked(name: str, precision: str, questions: Callable[[Tasks], list[Any]]) -> list[TaskResult]:
-        async def story() -> list[TaskResult]:
-            root = exported(name, precision).root
-            settings = Settings(artifact=root, token_budget=256, threads=1)
-            backend = LocalBackend(open_artifact(root), settings, Metrics())
-            await backend.open()
-            try:
-                return list(await asyncio.gather(*questions(backend.admit(0))))
-            finally:
-                await backend.close()
+    async def together(questions: Callable[[Tasks], list[Any]], tasks: Tasks) -> list[TaskResult]:
+        return list(await asyncio.gather(*questions(tasks)))
 
-        return asyncio.run(story())
-
-    return asked
+    return lambda name, precision, questions: ask_engine(exported(name, precision).root, partial(together, questions))
 
 
 def fill(tasks: Tasks, **body: Any) -> Any:
@@ -157,26 +144,18 @@ def test_answers_of_several_passes_have_the_same_bits_alone_and_with_neighbours(
         scored = [score_sentences(tasks, texts, TruncationFields(), one, timeout_seconds=60) for one in VARIANTS]
         return [*scored, *(fill(tasks, **body) for body in bodies)]
 
-    async def story() -> None:
-        root = exported(name, precision).root
-        settings = Settings(artifact=root, token_budget=256, threads=1)
-        backend = LocalBackend(open_artifact(root), settings, Metrics())
-        await backend.open()
-        try:
-            tasks = backend.admit(0)
-            crowd = [result.value for result in await asyncio.gather(*together(tasks))]
-            for number, variant in enumerate(VARIANTS):
-                for text, one in zip(texts, crowd[number], strict=True):
-                    alone = await score_sentences(tasks, [text], TruncationFields(), variant, timeout_seconds=60)
-                    assert alone.value == [one]
-            for body, one in zip(bodies, crowd[2:], strict=True):
-                assert (await fill(tasks, **body)).value == one
-                if "joint" in body:
-                    await check_chain(tasks, body, one)
-        finally:
-            await backend.close()
+    async def story(tasks: Tasks) -> None:
+        crowd = [result.value for result in await asyncio.gather(*together(tasks))]
+        for number, variant in enumerate(VARIANTS):
+            for text, one in zip(texts, crowd[number], strict=True):
+                alone = await score_sentences(tasks, [text], TruncationFields(), variant, timeout_seconds=60)
+                assert alone.value == [one]
+        for body, one in zip(bodies, crowd[2:], strict=True):
+            assert (await fill(tasks, **body)).value == one
+            if "joint" in body:
+                await check_chain(tasks, body, one)
 
-    asyncio.run(story())
+    ask_engine(exported(name, precision).root, story)
 
 
 async def check_chain(tasks: Tasks, body: dict[str, Any], candidates: list[dict[str, Any]]) -> None:

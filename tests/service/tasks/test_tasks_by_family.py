@@ -3,16 +3,12 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 
-from packbert.service.artifact import open_artifact
-from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import NoSuchHead
-from packbert.service.observability import Metrics
-from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.inputs import NspRequest
@@ -22,6 +18,7 @@ from packbert.service.tasks.tag import tag
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.pipelines import as_pipeline, same, without_targets
+from tests.service.in_process import ask_engine
 
 Ask = Callable[[Tasks], Awaitable[list[TaskResult]]]
 
@@ -42,20 +39,10 @@ def checkpoints_with(task: str) -> list[str]:
 def ask(exported: Callable[..., Artifact]) -> Callable[[str, Ask], list[Any]]:
     """Runs a question on an engine with a golden checkpoint's artifact and returns the values of its results."""
 
-    def asked(name: str, question: Ask) -> list[Any]:
-        root = exported(name).root
-        settings = Settings(artifact=root, token_budget=256, threads=1)
-        return asyncio.run(_asked(LocalBackend(open_artifact(root), settings, Metrics()), question))
+    async def values(question: Ask, tasks: Tasks) -> list[Any]:
+        return [done.value for done in await question(tasks)]
 
-    return asked
-
-
-async def _asked(backend: LocalBackend, question: Ask) -> list[Any]:
-    await backend.open()
-    try:
-        return [done.value for done in await question(backend.admit(0))]
-    finally:
-        await backend.close()
+    return lambda name, question: ask_engine(exported(name).root, partial(values, question))
 
 
 @pytest.mark.parametrize("name", checkpoints_with("fill_mask"))
