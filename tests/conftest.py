@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import httpx
@@ -16,6 +17,7 @@ from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact import cpu
 from packbert.model_export.artifact.manifest import MANIFEST, Manifest
 from packbert.model_export.export import export
+from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.export.kept import alone, digest, folder_of_this_exporter
 from tests.paths import GOLDEN, SAMPLE
@@ -37,22 +39,26 @@ def bert_answers() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def exported(pytestconfig: pytest.Config) -> Callable[..., Artifact]:
-    """The artifact of a golden checkpoint or of the sample: tests do not change it.
+    """The artifact of a golden checkpoint, as "bert" or "sentence-transformers/mean", or of the sample.
 
-    Kept in pytest's cache under a digest of all that the export depends on; several workers may ask for one at once.
+    Tests do not change it. Kept in pytest's cache under a digest of all that the export depends on; several workers may
+    ask for one at once.
     """
     assert pytestconfig.cache is not None
     root = folder_of_this_exporter(pytestconfig.cache.mkdir("artifacts"))
 
     @cache
     def artifact(name: str, precision: str = "fp32") -> Artifact:
-        source = SAMPLE if name == "sample" else GOLDEN / name
-        folder = root / f"{name}-{precision}-{digest(source.rglob('*'))}"
-        with alone(folder), pytest.MonkeyPatch.context() as patch:
+        source, of_sentences = SAMPLE if name == "sample" else GOLDEN / name, name.startswith("sentence-transformers/")
+        files = [*source.rglob("*"), *((GOLDEN / "bert").rglob("*") if of_sentences else ())]
+        folder = root / f"{name.replace('/', '-')}-{precision}-{digest(files)}"
+        with alone(folder), pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as made:
             if (folder / "cpu" / MANIFEST).exists():  # the export writes its folder whole or not at all
                 return Artifact(folder / "cpu", Manifest.read(folder / "cpu"))
             if precision == cpu.BF16:  # computed right on all processors, only not fast
                 patch.setattr(cpu, "_flags", lambda: {"avx512_bf16"})
+            if of_sentences:
+                source = sentence_transformers.checkpoint(source.name, Path(made) / source.name)
             return Artifact(folder / "cpu", export(source, folder, precision=precision))
 
     return artifact

@@ -1,17 +1,16 @@
 """A checkpoint's own vector has the same bits alone and in any batch, in fp32 and in int8, whatever else is asked."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.scheduling.cores import Concurrency
-from tests import sentence_transformers
 from tests.e2e.test_neighbours import equal
+from tests.export.goldens import Artifact
 
 OUTPUTS = [
     frozenset({"sentence"}),
@@ -37,10 +36,9 @@ def texts(vocabulary: int, longest: int) -> list[Tokens]:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", ["all-modes", "deep", "last-token", "max"])
-def test_a_vector_does_not_depend_on_its_batch(name: str, precision: str, tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
-    manifest = export(folder, tmp_path / "artifact", precision=precision)
-    runner = ModelRunner(open_artifact(tmp_path / "artifact"), threads=2, concurrency=Concurrency(2, per_core=True))
+def test_a_vector_does_not_depend_on_its_batch(name: str, precision: str, exported: Callable[..., Artifact]) -> None:
+    folder, manifest = (artifact := exported(f"sentence-transformers/{name}", precision)).root, artifact.manifest
+    runner = ModelRunner(open_artifact(folder), threads=2, concurrency=Concurrency(2, per_core=True))
     runner.open()
     work = texts(manifest.sizes["vocabulary"], manifest.max_tokens)
     alone = [runner.run_sync([text])[0][0] for text in work]

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,17 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
-from packbert.model_export.export import export
 from packbert.service.artifact import open_artifact
 from packbert.service.settings import Settings, SettingsError, variables_with
 from packbert.service.tasks.defaults import describe_defaults, embedding_defaults
 from tests import sentence_transformers
+from tests.export.goldens import Artifact
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the artifacts `prompts` (pooling mean, Normalize) and `without-prompt` (pooling sentence)."""
-    folder = tmp_path_factory.mktemp("artifacts")
-    for name in ("prompts", "without-prompt"):
-        export(sentence_transformers.checkpoint(name, folder / "checkpoints" / name), folder / name)
-    return folder
+@pytest.fixture
+def prompts(exported: Callable[..., Artifact]) -> Path:
+    """An artifact with pooling mean and Normalize."""
+    return exported("sentence-transformers/prompts").root
 
 
 @contextmanager
@@ -49,8 +46,8 @@ def openai(client: httpx.Client, **more: Any) -> Any:
     return response.json()["data"][0]["embedding"]
 
 
-def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(artifacts: Path) -> None:
-    with served(artifacts / "prompts") as client:
+def test_a_checkpoints_own_vectors_are_the_default_of_both_routes(prompts: Path) -> None:
+    with served(prompts) as client:
         info = client.get("/info").json()
         assert (info["pooling"], info["normalize"], info["similarity_fn_name"]) == ("mean", True, "cosine")
         assert (info["default_prompt_name"], info["prompts"]["document"]) == ("query", "")
@@ -76,8 +73,8 @@ def test_a_plain_checkpoints_default_is_the_raw_cls_vector(server: httpx.Client)
     assert openai(server) == embed(server, normalize=True)
 
 
-def test_the_settings_decide_otherwise_and_a_requests_field_wins(artifacts: Path) -> None:
-    with served(artifacts / "prompts", BERT_POOLING="cls", BERT_NORMALIZE="false") as client:
+def test_the_settings_decide_otherwise_and_a_requests_field_wins(prompts: Path) -> None:
+    with served(prompts, BERT_POOLING="cls", BERT_NORMALIZE="false") as client:
         info = client.get("/info").json()
         assert (info["pooling"], info["normalize"]) == ("cls", False)
         assert info["embedding"]["decided_by"] == "BERT_POOLING and BERT_NORMALIZE"
@@ -87,9 +84,9 @@ def test_the_settings_decide_otherwise_and_a_requests_field_wins(artifacts: Path
         assert embed(client, pooling="mean", normalize=True) != embed(client, normalize=True)
 
 
-def test_api_workers_leave_out_the_prompt_as_encode_does(artifacts: Path) -> None:
+def test_api_workers_leave_out_the_prompt_as_encode_does(exported: Callable[..., Artifact]) -> None:
     answers = sentence_transformers.answers("without-prompt")
-    with served(artifacts / "without-prompt", BERT_API_PROCESSES="1") as client:
+    with served(exported("sentence-transformers/without-prompt").root, BERT_API_PROCESSES="1") as client:
         for call in answers["calls"]:
             body = {"inputs": answers["texts"], "truncate": True} | call["arguments"]
             got, want = np.array(client.post("/embed", json=body).json()), np.array(call["vectors"])
@@ -98,8 +95,8 @@ def test_api_workers_leave_out_the_prompt_as_encode_does(artifacts: Path) -> Non
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_the_start_logs_the_defaults_once(artifacts: Path, processes: str) -> None:
-    settings = {"BERT_ARTIFACT": str(artifacts / "prompts"), "BERT_PORT": "0", "BERT_API_PROCESSES": processes}
+def test_the_start_logs_the_defaults_once(prompts: Path, processes: str) -> None:
+    settings = {"BERT_ARTIFACT": str(prompts), "BERT_PORT": "0", "BERT_API_PROCESSES": processes}
     with subprocess.Popen(
         [sys.executable, "-m", "packbert", "serve"], stderr=subprocess.PIPE, text=True, env=variables_with(**settings)
     ) as process:
@@ -123,12 +120,12 @@ def test_the_start_logs_the_defaults_once(artifacts: Path, processes: str) -> No
     )
 
 
-def test_a_pooling_that_the_artifact_lacks_stops_the_start(artifacts: Path) -> None:
-    manifest = open_artifact(artifacts / "prompts").manifest
+def test_a_pooling_that_the_artifact_lacks_stops_the_start(prompts: Path) -> None:
+    manifest = open_artifact(prompts).manifest
     settings = Settings.from_environment({"BERT_ARTIFACT": "/a", "BERT_POOLING": "sentence"})
     with pytest.raises(SettingsError, match="BERT_POOLING: prompts has no sentence; it has cls, mean, pooler"):
         embedding_defaults(manifest, settings)
-    environment = variables_with(BERT_ARTIFACT=str(artifacts / "prompts"), BERT_POOLING="sentence")
+    environment = variables_with(BERT_ARTIFACT=str(prompts), BERT_POOLING="sentence")
     finished = subprocess.run(
         [sys.executable, "-m", "packbert", "serve"], capture_output=True, text=True, check=False, env=environment
     )
@@ -136,7 +133,7 @@ def test_a_pooling_that_the_artifact_lacks_stops_the_start(artifacts: Path) -> N
     assert finished.stderr == "packbert serve: BERT_POOLING: prompts has no sentence; it has cls, mean, pooler\n"
 
 
-def test_the_line_names_the_setting_that_decided(artifacts: Path) -> None:
-    manifest = open_artifact(artifacts / "prompts").manifest
+def test_the_line_names_the_setting_that_decided(prompts: Path) -> None:
+    manifest = open_artifact(prompts).manifest
     settings = Settings.from_environment({"BERT_ARTIFACT": "/a", "BERT_NORMALIZE": "false"})
     assert describe_defaults(manifest, settings).endswith("not normalized, prompt query; decided by BERT_NORMALIZE")

@@ -16,11 +16,12 @@ from packbert.service.settings import Settings
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.inputs import EmbedRequest
 from tests import sentence_transformers
-from tests.paths import GOLDEN
+from tests.export.goldens import Artifact
 from tests.service.in_process import open_tasks
 
 SMALLEST_COSINE = {"fp32": 0.99999, "int8": 0.99}  # of 32 channels with random weights
 Ask = Callable[..., Any]
+Exported = Callable[..., Artifact]
 
 
 @contextmanager
@@ -38,14 +39,13 @@ def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", sentence_transformers.NAMES)
-def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, tmp_path: Path) -> None:
-    answers = sentence_transformers.answers(name)
-    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
-    manifest = export(folder, tmp_path / "artifact", precision=precision)
+def test_embed_without_fields_gives_the_vectors_of_encode(name: str, precision: str, exported: Exported) -> None:
+    answers, artifact = sentence_transformers.answers(name), exported(f"sentence-transformers/{name}", precision)
+    manifest = artifact.manifest
     assert manifest.embedding.similarity == answers["similarity"]
     recorded = manifest.verification[f"{manifest.embedding.pooling}_smallest_cosine"]
     assert SMALLEST_COSINE[precision] <= recorded <= 1.000001
-    with served(tmp_path / "artifact") as ask:
+    with served(artifact.root) as ask:
         for call in answers["calls"]:
             got, want = ask(inputs=answers["texts"], **call["arguments"]), np.array(call["vectors"])
             assert cosines(got, want).min() >= SMALLEST_COSINE[precision], call["arguments"]
@@ -62,9 +62,9 @@ def test_the_graph_for_cuda_computes_the_modules(name: str, precision: str, tmp_
     assert manifest.verification["sentence_max_abs_error"] < (1e-4 if precision == "fp32" else 0.1)
 
 
-def test_a_requests_field_wins_over_the_setting_and_the_setting_over_the_artifact(tmp_path: Path) -> None:
-    export(sentence_transformers.checkpoint("dense", tmp_path / "checkpoint"), tmp_path / "artifact")
-    with served(tmp_path / "artifact") as ask:
+def test_a_requests_field_wins_over_the_setting_and_the_setting_over_the_artifact(exported: Exported) -> None:
+    folder = exported("sentence-transformers/dense").root
+    with served(folder) as ask:
         own, raw, cls = (
             ask(inputs="the cat", **body) for body in ({}, {"normalize": False}, {"pooling": "cls", "normalize": False})
         )
@@ -76,24 +76,21 @@ def test_a_requests_field_wins_over_the_setting_and_the_setting_over_the_artifac
         np.testing.assert_allclose(short, raw[:, :8] / np.linalg.norm(raw[:, :8]), atol=1e-6)
         with pytest.raises(Invalid, match="dimensions is 17; this model has 16"):
             ask(inputs="the cat", dimensions=17)
-    with served(tmp_path / "artifact", BERT_POOLING="cls", BERT_NORMALIZE="false") as ask:
+    with served(folder, BERT_POOLING="cls", BERT_NORMALIZE="false") as ask:
         assert np.array_equal(ask(inputs="the cat"), cls)
         assert np.array_equal(ask(inputs="the cat", pooling="sentence"), raw)
         assert np.array_equal(ask(inputs="the cat", pooling="sentence", normalize=True), own)
 
 
-def test_a_left_out_prompt_that_truncation_cuts_off_leaves_no_token_out_twice(tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint("short-without-prompt", tmp_path / "checkpoint")
-    export(folder, tmp_path / "artifact")
+def test_a_left_out_prompt_that_truncation_cuts_off_leaves_no_token_out_twice(exported: Exported) -> None:
     text = "cat " * 50
-    with served(tmp_path / "artifact") as ask:
+    with served(exported("sentence-transformers/short-without-prompt").root) as ask:
         kept = ask(inputs=text, prompt="dog dog ", truncation_direction="left")
         np.testing.assert_allclose(kept, ask(inputs=text, prompt="dog ", truncation_direction="left"), atol=1e-6)
 
 
-def test_the_prompts_fields_are_checked(tmp_path: Path) -> None:
-    export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
-    with served(tmp_path / "artifact") as ask:
+def test_the_prompts_fields_are_checked(exported: Exported) -> None:
+    with served(exported("sentence-transformers/prompts").root) as ask:
         with pytest.raises(Invalid, match="this model has no prompt 'pasage'; it has document, passage, query"):
             ask(inputs="the cat", prompt_name="pasage")
         with pytest.raises(Invalid, match="prompt and prompt_name are both set: send one of them"):
@@ -111,9 +108,8 @@ def test_a_plain_checkpoint_has_no_prompts_and_no_pooling_of_its_own(bert_artifa
 
 
 @pytest.mark.parametrize("name", ["mean", "cls"])
-def test_vectors_that_have_an_output_of_their_own_add_nothing_to_the_graph(name: str, tmp_path: Path) -> None:
-    folder = sentence_transformers.checkpoint(name, tmp_path / "checkpoint")
-    ours, plain = export(folder, tmp_path / "ours"), export(GOLDEN / "bert", tmp_path / "plain")
+def test_vectors_that_have_an_output_of_their_own_add_nothing_to_the_graph(name: str, exported: Exported) -> None:
+    ours, plain = exported(f"sentence-transformers/{name}").manifest, exported("bert").manifest
     assert ours.outputs == plain.outputs
     assert ours.inputs == plain.inputs
     assert not ours.embedding.modes

@@ -11,12 +11,10 @@ import httpx
 import numpy as np
 import pytest
 
-from packbert.model_export.export import export
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.inputs import EmbedRequest
 from packbert.service.tasks.predict import PredictRequest, predict
-from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
@@ -107,15 +105,14 @@ def test_answers_in_company_are_the_same_to_the_bit(
 
 
 @pytest.mark.parametrize("name", sorted({case["name"] for case in cases("sentence")}))
-def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, tmp_path: Path) -> None:
-    export(sentence_transformers.checkpoint(name, tmp_path / "checkpoint"), tmp_path / "artifact")
+def test_every_window_of_a_sentence_vector_has_the_prompt(name: str, exported: Callable[..., Artifact]) -> None:
     own = [case for case in cases("sentence") if case["name"] == name]
 
     async def question(tasks: Tasks) -> Any:
         fields = {"pooling": "sentence", "normalize": False, "long": "windows"}
         return [await ask_vector(tasks, TEXTS[case["text"]], prompt=case["prompt"], **fields) for case in own]
 
-    for case, found in zip(own, ask_tasks(tmp_path / "artifact", question), strict=True):
+    for case, found in zip(own, ask_tasks(exported(f"sentence-transformers/{name}").root, question), strict=True):
         np.testing.assert_allclose(found.value[0], case["vector"], atol=1e-4, rtol=0)
         assert len(found.sequences) == case["windows"]
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packbert.model_export.export import export
-from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.service.in_process import InProcessClient, ask, serve_in_process
 
@@ -98,9 +96,8 @@ def test_truncate_takes_the_words_of_cohere_and_nvidia(encoder: InProcessClient,
     assert "'NONE', 'START' or 'END'" in encoder.post(path, json={field: ["a"], "truncate": "LEFT"}).text
 
 
-def test_an_input_type_finds_the_checkpoints_prompt(tmp_path: Path) -> None:
-    export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
-    with serve_in_process(tmp_path / "artifact") as client:
+def test_an_input_type_finds_the_checkpoints_prompt(exported: Callable[..., Artifact]) -> None:
+    with serve_in_process(exported("sentence-transformers/prompts").root) as client:
         for kind, name in (("search_query", "query"), ("search_document", "passage")):
             (found,) = ask(client, "/v2/embed", texts=["the cat"], input_type=kind)["embeddings"]["float"]
             assert np.array_equal([np.array(found, np.float32)], vectors(client, input="the cat", prompt_name=name))

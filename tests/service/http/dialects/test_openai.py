@@ -13,9 +13,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from packbert.model_export.export import export
 from packbert.service.errors import Overloaded
-from tests import sentence_transformers
 from tests.export.goldens import Artifact
 from tests.service.in_process import InProcessClient, serve_in_process
 
@@ -263,9 +261,8 @@ def test_fields_of_other_clients_stand_for_those_of_embed(
     assert server.post("/v1/embeddings", json={"input": texts} | extra).json() == expected.json()
 
 
-def test_an_input_type_or_task_is_the_prompt_of_that_name(tmp_path: Path) -> None:
-    export(sentence_transformers.checkpoint("prompts", tmp_path / "checkpoint"), tmp_path / "artifact")
-    with serve_in_process(tmp_path / "artifact") as client:
+def test_an_input_type_or_task_is_the_prompt_of_that_name(exported: Callable[..., Artifact]) -> None:
+    with serve_in_process(exported("sentence-transformers/prompts").root) as client:
 
         def ask(**extra: Any) -> Any:
             return client.post("/v1/embeddings", json={"input": TEXTS[:1]} | extra).json()
