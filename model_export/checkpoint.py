@@ -179,6 +179,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def optional_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty without the file."""
+    return read_json(path) if path.is_file() else {}
+
+
 def _identity(folder: Path, version: str) -> Identity:
     """By the model card and the folder's name, which in the hub's cache is models--ORG--NAME/snapshots/COMMIT."""
     source, revision, repository = folder.name, "", folder.parent.parent.name

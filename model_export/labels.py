@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS
-from packbert.model_export.checkpoint import Checkpoint, NamedWeights, read_json
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights, optional_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Family
 from packbert.model_export.position_settings import int_setting
@@ -92,11 +92,10 @@ def relevance_scores(checkpoint: Checkpoint) -> str:
     The files name a class of torch, by three keys in the course of time; `assumed` reports one that is not computed.
     """
     of_library = checkpoint.config.get("sentence_transformers")
-    path = checkpoint.root / SENTENCE_SETTINGS
     places = (
         (of_library if isinstance(of_library, Mapping) else {}, "activation_fn"),
         (checkpoint.config, "sbert_ce_default_activation_function"),
-        (read_json(path) if path.is_file() else {}, "activation_fn"),
+        (optional_json(checkpoint.root / SENTENCE_SETTINGS), "activation_fn"),
     )
     stated = next((str(content[key]) for content, key in places if content.get(key)), "")
     name = stated.rsplit(".", 1)[-1] if stated.startswith("torch.") else "Sigmoid"

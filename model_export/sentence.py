@@ -10,10 +10,10 @@ from tokenizers import normalizers
 
 from packbert.model_export.artifact.manifest import MODULES, SENTENCE_SETTINGS
 from packbert.model_export.artifact.pooling import MODES, SECOND_LOG
-from packbert.model_export.checkpoint import Checkpoint, read_json, read_modules
+from packbert.model_export.checkpoint import Checkpoint, optional_json, read_json, read_modules
 from packbert.model_export.errors import ExportError
 from packbert.model_export.lazy_weight import LazyWeight
-from packbert.model_export.tokenizer import TokenizerFiles
+from packbert.model_export.tokenizer import MIN_TOKENS, TokenizerFiles
 from packbert.model_export.torch_pickle import read_tensors
 from packbert.model_export.weights import FORMATS, Weights
 
@@ -41,11 +41,6 @@ def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
     return str(activation)
 
 
-def optional_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty without the file."""
-    return read_json(path) if path.is_file() else {}
-
-
 TRANSFORMER = "sentence_bert_config.json"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PACKAGE = "sentence_transformers."
@@ -70,7 +65,6 @@ VECTOR = "sentence_embedding"  # the only feature that modules of a text's vecto
 PYLATE = "pylate.models.Dense.Dense"  # class of the modules after the transformer of a ColBERT
 TOKEN_VECTORS = "token_embeddings"  # that of modules of tokens' vectors
 NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which the module does not change
-MIN_TOKENS = 3  # of a text: [CLS], a token, [SEP]
 WAY_OUT = "--without-modules exports the vectors before it"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packbert.model_export.artifact.manifest import SENTENCE_SETTINGS, TOKEN_WEIGHTS, Side
-from packbert.model_export.checkpoint import Checkpoint, read_modules
+from packbert.model_export.checkpoint import Checkpoint, optional_json, read_modules
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import Architecture
 from packbert.model_export.sentence import (
@@ -16,7 +16,6 @@ from packbert.model_export.sentence import (
     Layer,
     SentenceModel,
     UnitLength,
-    optional_json,
     read_dense,
     read_linear,
     sentence_model,

@@ -19,7 +19,7 @@ from tokenizers import (
 )
 
 from packbert.model_export.artifact.manifest import MAX_DESCRIPTION_BYTES, open_file
-from packbert.model_export.checkpoint import read_json
+from packbert.model_export.checkpoint import optional_json
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import BERT_TOKENS, Family
 
@@ -89,7 +89,7 @@ def read_tokenizer(
 def _settings(folder: Path) -> dict[str, Any]:
     """The values of tokenizer_config.json that are not null. Raises ExportError where one is not valid."""
     path = folder / "tokenizer_config.json"
-    settings = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
+    settings = {key: value for key, value in optional_json(path).items() if value is not None}
     for key in FLAGS:
         if not isinstance(settings.get(key, True), bool):
             raise ExportError(f"{path} sets {key} to {settings[key]!r}; it must be true or false")
@@ -144,13 +144,13 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
 
 def _refuse_added_tokens(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
     """Raises ExportError for tokens added to the vocabulary later: only tokenizer.json defines them completely."""
-    path, stated = folder / "added_tokens.json", settings.get("added_tokens_decoder")
-    added = list(read_json(path)) if path.is_file() else []
-    for one in stated.values() if isinstance(stated, Mapping) else ():
-        if isinstance(one, Mapping) and not (
-            one.get("special") and tokenizer.token_to_id(str(one.get("content"))) is not None
-        ):
-            added.append(str(one.get("content")))
+    stated = settings.get("added_tokens_decoder")
+    fields = [one for one in (stated.values() if isinstance(stated, Mapping) else ()) if isinstance(one, Mapping)]
+    added = list(optional_json(folder / "added_tokens.json"))
+    for one in fields:
+        content = str(one.get("content"))
+        if not one.get("special") or tokenizer.token_to_id(content) is None:
+            added.append(content)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     if unknown := [content for content in added if content not in known]:
         raise ExportError(
@@ -254,7 +254,7 @@ def _special_tokens(tokenizer: Tokenizer, folder: Path, family: Family, settings
 
     Also bos and eos, where they are stated and are none of these.
     """
-    stated = read_json(folder / "special_tokens_map.json") if (folder / "special_tokens_map.json").is_file() else {}
+    stated = optional_json(folder / "special_tokens_map.json")
     found: dict[str, int] = {}
     for name in (*BERT_TOKENS, "bos", "eos"):
         token = settings.get(f"{name}_token") or stated.get(f"{name}_token")

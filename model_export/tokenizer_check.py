@@ -121,7 +121,7 @@ def _faults(tokenizer: Tokenizer, bounds: ModelBounds, patterns: str) -> Iterato
     for name, text in texts.items():
         _report(name)
         yield from _faults_of_text(tokenizer, text, name)
-        encoding = tokenizer.encode(*text)
+        encoding = tokenizer.encode(*text)  # type: ignore[arg-type]  # one text or two
         if text == (ORDINARY,) and all(encoding.special_tokens_mask):
             yield f"gives {name} no tokens of its own"
         yield from _faults_of(encoding, name, bounds)

@@ -23,7 +23,7 @@ from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
 from packbert.service.tasks.base import LongList, TaskResult, Tasks
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tasks.passes import check_cost, run_passes
+from packbert.service.tasks.passes import check_cost, log_probabilities, run_passes
 from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, too_long
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
@@ -179,7 +179,7 @@ def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], var
     details, spans = sentence.details, sentence.details.spans[sentence.details_at].tolist()
     scored: list[dict[str, Any]] = []
     for at, word, (start, stop), row in zip(sentence.details_at, sentence.words, spans, rows, strict=True):
-        piece, score = details.piece(at, tokenizer), log_probability(row)
+        piece, ((score,),) = details.piece(at, tokenizer), log_probabilities(row)
         scored.append({"piece": piece, "start": start, "stop": stop, "word": word, "log_probability": score})
     total = sum(one["log_probability"] for one in scored)
     per_token = total / len(scored)
@@ -192,8 +192,3 @@ def _describe(tokenizer: Tokenizer, sentence: Sentence, rows: Sequence[Row], var
         "variant": variant,
         "cost_tokens": sentence.cost,
     }
-
-
-def log_probability(row: Row, target: int = 0) -> float:
-    """Of the target of this index at the row's only mask, over the whole vocabulary."""
-    return min(0.0, float(row["target_logits"][target]) - float(row["log_sum_exp"][0, 0]))

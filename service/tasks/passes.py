@@ -164,12 +164,12 @@ async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
     remaining, scores = iter(rows), Scores()
     if plan.single:
         row = next(remaining)
-        for mask, logs in enumerate(_log_probabilities(row)):
+        for mask, logs in enumerate(log_probabilities(row)):
             scores |= {(mask, (token_id,)): log for token_id, log in zip(plan.single, logs, strict=True)}
     async for mask in in_turns(range(masks)):
         steps: dict[tuple[Step, int], float] = {}
         for (step, targets), row in zip(plan.steps.items(), remaining, strict=False):
-            (logs,) = _log_probabilities(row)
+            (logs,) = log_probabilities(row)
             steps |= {(step, token_id): log for token_id, log in zip(targets, logs, strict=True)}
         for ids in plan.targets:
             if len(ids) > 1:
@@ -177,8 +177,8 @@ async def _scores(plan: Plan, masks: int, rows: Sequence[Row]) -> Scores:
     return scores
 
 
-def _log_probabilities(row: Row) -> list[list[float]]:
-    """[masks, targets]"""
+def log_probabilities(row: Row) -> list[list[float]]:
+    """[masks, targets] over the whole vocabulary."""
     sums = row["log_sum_exp"].astype(np.float64)  # [masks, 1]
     logits = row["target_logits"].astype(np.float64).reshape(len(sums), -1)
     found: list[list[float]] = np.minimum(logits - sums, 0.0).tolist()

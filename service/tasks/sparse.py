@@ -66,8 +66,7 @@ def _require(tasks: Tasks, force: bool) -> None:
     manifest = tasks.manifest
     if "sparse" in manifest.heads:
         return
-    if "fill_mask" not in manifest.heads:
-        tasks.require_head("fill_mask")
+    tasks.require_head("fill_mask")
     if not force:
         why = manifest.missing["sparse"]
         raise NoSuchHead(f'{why} (SPLADE); send "force": true to make them of its masked-language-model head')
