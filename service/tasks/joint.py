@@ -1,10 +1,7 @@
 """/fill-mask with `joint`: all masks of a text filled together, by a beam search.
 
-A beam holds the best partly filled texts. In each round every text of it fills one more mask: the one whose best
-candidate is the most probable, given what is filled already. Each candidate of that mask makes a new text, and the
-`beam` texts with the highest joint log-probability, the sum over their pieces, are kept. Texts that two orders filled
-with the same pieces are one, with the higher sum. All rounds of all inputs are one request to the queue, to which each
-round is appended.
+In each round every text of the beam fills the mask whose best candidate is the most probable, and the texts with the
+highest sums of log-probabilities are kept. All rounds of all inputs are one request to the queue.
 """
 
 import math
@@ -77,7 +74,7 @@ class Search:
             number, rank = divmod(candidate, self.beam)
             mask, ids, logs = choices[number]
             filled = self.states[number].fill(mask, ids[rank], logs[rank])
-            found.setdefault(filled.pieces, filled)
+            found.setdefault(filled.pieces, filled)  # of texts that two orders filled alike the one with the higher sum
             if len(found) == self.beam:
                 break
         self.states = list(found.values())

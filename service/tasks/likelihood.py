@@ -1,9 +1,7 @@
 """/score with `inputs`: how likely sentences are to a masked language model, as pseudo-log-likelihoods.
 
-A token's log-probability is that of the token at its place, which is masked, given the rest of the text; their sum is
-the pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring"). That overrates words of several
-pieces, whose other pieces give the masked one away. So by default the later tokens of the same word are masked too
-(Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring"). Every token is a pass of the model.
+The sum of each token's log-probability where it alone is masked (Salazar et al. 2020), or, by default, it and the later
+tokens of its word (Kauf and Ivanova 2023). Every token is a pass of the model.
 """
 
 import math

@@ -1,11 +1,4 @@
-"""`long: "windows"`: a text that is too long as windows that overlap, and one answer made of theirs.
-
-The answer of a text is the mean of its windows' answers, each weighted by the tokens that it adds to the window before
-it, so that every token counts once: sum(added * answer) / sum(added). For vectors that is what OpenAI's cookbook
-("Embedding texts that are longer than the model's maximum context length") and vLLM's chunked processing do with
-windows that share nothing; for labels the sum rule of Kittler et al. (1998, On Combining Classifiers), whose max rule
-is the alternative. A text that fits is one window, and its answer is untouched.
-"""
+"""`long: "windows"`: a text that is too long as windows that overlap, and one answer made of theirs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

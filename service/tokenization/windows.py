@@ -1,6 +1,4 @@
-"""Texts that are longer than the model's limit as windows that overlap, as the tokenizers library's truncation makes
-them for transformers' pipelines (`return_overflowing_tokens`, `stride`). The library copies every token of a window as
-a string and holds the GIL meanwhile: a second for a million tokens. So windows are slices of the text's arrays."""
+"""Texts that are longer than the model's limit as windows that overlap, as transformers' pipelines make them."""
 
 import sys
 from collections.abc import Sequence
