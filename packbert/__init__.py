@@ -8,25 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from packbert.service.artifact import ManifestError
-    from packbert.service.errors import DeviceError, ServiceError
-    from packbert.service.library.app import make_app
-    from packbert.service.library.client import Client
-    from packbert.service.library.engine import Engine
-    from packbert.service.library.job import RequestFailed
-    from packbert.service.settings import Settings, SettingsError
+    from packbert.service.artifact import ManifestError as ManifestError
+    from packbert.service.errors import DeviceError as DeviceError
+    from packbert.service.errors import ServiceError as ServiceError
+    from packbert.service.library.app import make_app as make_app
+    from packbert.service.library.client import Client as Client
+    from packbert.service.library.engine import Engine as Engine
+    from packbert.service.library.job import RequestFailed as RequestFailed
+    from packbert.service.settings import Settings as Settings
+    from packbert.service.settings import SettingsError as SettingsError
 
-__all__ = [
-    "Client",
-    "DeviceError",
-    "Engine",
-    "ManifestError",
-    "RequestFailed",
-    "ServiceError",
-    "Settings",
-    "SettingsError",
-    "make_app",
-]
 MODULES = {
     "Client": "packbert.service.library.client",
     "DeviceError": "packbert.service.errors",
@@ -38,6 +29,7 @@ MODULES = {
     "SettingsError": "packbert.service.settings",
     "make_app": "packbert.service.library.app",
 }
+__all__ = [*MODULES]
 
 
 def __getattr__(name: str) -> object:
