@@ -133,9 +133,9 @@ TARGETS = (
         "service/tokenization/windows.py",
         "tests/service/tokenization/test_windows.py",
         (
-            M("if chosen >= room:", "if chosen > room:"),
-            M("(size - shape.stride for size in own[1:])", "(size for size in own[1:])"),
-            M("int(own[0]) + shape.prompt, int(own[-1]) + 1", "int(own[0]), int(own[-1]) + 1"),
+            M("if self.stride >= room:", "if self.stride > room:"),
+            M("(size - self.stride for size in own[1:])", "(size for size in own[1:])"),
+            M("int(own[0]) + self.prompt, int(own[-1]) + 1", "int(own[0]), int(own[-1]) + 1"),
             M("if count > self.most:", "if count > self.most + 1:"),
             M("len(encoding) > self.limit:", "len(encoding) >= self.limit:"),
             M("if (count := self.expected_sequences) > COUNT_MARGIN * self.most:", "if (count := 0):"),

@@ -114,7 +114,7 @@ class QuestionsJob(SplittingJob):
             is_cut = np.cumsum(pair.sides[:first] == QUESTION) > self.asked.question_limit
             is_cut &= pair.sides[:first] == QUESTION
         after = np.arange(end, len(pair.ids))
-        spans = self.splitter.first_spans(self.texts[index][CONTEXT], starts)
+        spans = self._first_spans(self.texts[index][CONTEXT], starts)
         for start, span in zip(starts, spans, strict=True):
             window = np.arange(first + start, min(first + start + room, end))
             offsets = pair.offsets[window]

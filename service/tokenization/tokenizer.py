@@ -32,7 +32,7 @@ from packbert.service.tokenization.jobs import EncodingJob, Turns, chunk_end, fi
 from packbert.service.tokenization.known_words import KnownWords
 from packbert.service.tokenization.pairs import HypothesesJob, PairFrame, QuestionsJob, WindowOptions
 from packbert.service.tokenization.special_tokens import reading_only
-from packbert.service.tokenization.windows import WindowsJob, WindowSplitter
+from packbert.service.tokenization.windows import WindowsJob
 
 T = TypeVar("T")
 J = TypeVar("J", bound=EncodingJob)
@@ -133,9 +133,8 @@ class Tokenizer:
         Every window begins with the first `prompt` tokens of its text. Raises Invalid for too many characters or too
         large a stride, TooLarge for far more than `most` windows in all.
         """
-        sizes, splitter = self.measure(texts), self._splitter(options)
-        shape = splitter.shape(stride, prompt)
-        return self._job(WindowsJob, texts, sizes, options, splitter.limit, splitter=splitter, shape=shape, most=most)
+        sizes, limit = self.measure(texts), self.artifact.manifest.max_tokens
+        return self._job(WindowsJob, texts, sizes, options, limit, asked_stride=stride, prompt=prompt, most=most)
 
     def start_hypotheses(
         self, texts: Texts, hypotheses: Sequence[Ints], options: EncodeOptions, truncate: Direction | None
@@ -156,12 +155,7 @@ class Tokenizer:
 
         Raises Invalid for too many characters, TooLarge for more than `most` windows in all.
         """
-        sizes, splitter = self.measure(pairs), self._splitter(options)
-        return self._job(QuestionsJob, pairs, sizes, options, asked.limit, splitter=splitter, asked=asked, most=most)
-
-    def _splitter(self, options: EncodeOptions) -> WindowSplitter:
-        reader = self._reader(masks=options.masks, special_tokens=options.special_tokens)
-        return WindowSplitter(tokenizer=reader, limit=self.artifact.manifest.max_tokens)
+        return self._job(QuestionsJob, pairs, self.measure(pairs), options, asked.limit, asked=asked, most=most)
 
     def _job(
         self, kind: type[J], texts: Texts, sizes: Sequence[int], options: EncodeOptions, limit: int, **more: Any
