@@ -14,8 +14,8 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]  # validation stops at 
 StringOrList = str | FailFastList[str]
 
 
-class PairsElsewhere:
-    """What an element of a list of token ids is, in the error of a client that sends a pair of texts."""
+class TokenIdError:
+    """In place of pydantic's error for an element that is no integer: it names the routes that take pairs of texts."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         expected = "Input should be a token id: this route takes single texts, or lists of token ids"
@@ -23,7 +23,7 @@ class PairsElsewhere:
         return core_schema.custom_error_schema(handler(source), "token_id", custom_error_message=message)
 
 
-TokenId = Annotated[int, PairsElsewhere()]
+TokenId = Annotated[int, TokenIdError()]
 TextsOrIds = StringOrList | FailFastList[int] | FailFastList[FailFastList[TokenId]]
 Pooling = Literal["cls", "mean", "pooler", "sentence", "none", "multi"]
 Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # TEI writes "Right"
