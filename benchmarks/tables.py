@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.tables import accuracy, engine, engine_alone, engine_headline, engine_peak, engine_rates
+from benchmarks.engine.tables import (
+    accuracy,
+    engine,
+    engine_alone,
+    engine_headline,
+    engine_peak,
+    engine_rates,
+    families,
+)
 
 RESULTS = Path(__file__).parent / "results"
 PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
@@ -156,6 +164,7 @@ TABLES = {
         engine_headline,
         engine_peak,
         engine_rates,
+        families,
         likelihood,
         server_rates,
         server_cost,

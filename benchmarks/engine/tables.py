@@ -42,6 +42,17 @@ def engine() -> Rows:
             )
 
 
+def families() -> Rows:
+    yield "figure", "layers", "found", "must be"
+    for name, one in _read("families")["result"].items():
+        yield (
+            name,
+            str(one["layers"]),
+            f"{one['found']:.2g}" if one["found"] < 0.01 else f"{one['found']:.2f}",
+            one["must"],
+        )
+
+
 def engine_headline() -> Rows:
     about = _read("engine")["machine"]
     sets = ", ".join(name for name in about["instructions"] if name.startswith(("avx512_", "amx_")))

@@ -1,18 +1,9 @@
 """Attention with a bias that falls with the distance (ALiBi, Press et al. 2022) to both sides (JinaBERT v2)."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import (
-    Attention,
-    Bf16PackedRows,
-    CumulativeLengths,
-    FusedPackedRows,
-    PackedRows,
-    PlainRows,
-)
+from packbert.model_export.graph.attention import variants
 from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
 from packbert.model_export.graph.builder import TYPES, Value
 
@@ -53,22 +44,4 @@ class BlockedAlibiRows(AlibiRows, BlockedRows):
     """As BlockedRows."""
 
 
-class FusedAlibiRows(BlockedAlibiRows, FusedPackedRows):
-    """As FusedPackedRows."""
-
-
-class Bf16AlibiRows(BlockedAlibiRows, Bf16PackedRows):
-    """As Bf16PackedRows."""
-
-
-class PlainAlibiRows(AlibiRows, PlainRows):
-    """As PlainRows."""
-
-
-ALIBI: Mapping[type[Attention], type[Attention]] = {  # in place of the attention of a BERT
-    PackedRows: BlockedAlibiRows,
-    FusedPackedRows: FusedAlibiRows,
-    Bf16PackedRows: Bf16AlibiRows,
-    CumulativeLengths: PlainAlibiRows,
-    PlainRows: PlainAlibiRows,
-}
+ALIBI = variants(BlockedAlibiRows, AlibiRows)

@@ -323,3 +323,13 @@ class CumulativeLengths(_OfModel):
     def _value(self, linear: Linear, projections: Projections, states: Value) -> Value:
         with self.g.scope("value"):
             return linear.product(self.g, states, projections.value[0])
+
+
+def variants(rows: type[PackedRows], plain: type[PackedRows]) -> Mapping[type[Attention], type[Attention]]:
+    """A family's attention in place of each kind: `rows`, or `plain` on CUDA, with what distinguishes that kind.
+
+    On CUDA it is in rows, whatever the size of the heads: with a bias the packed kernels pad every text to the longest.
+    """
+    families = {PackedRows: rows, FusedPackedRows: rows, Bf16PackedRows: rows, PlainRows: plain}
+    found = {kind: type(f"{kind.__name__}Of{one.__name__}", (one, kind), {}) for kind, one in families.items()}
+    return found | {CumulativeLengths: found[PlainRows]}

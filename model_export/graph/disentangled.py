@@ -11,20 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.checkpoint import NamedWeights
-from packbert.model_export.graph.attention import (
-    Attention,
-    Bf16PackedRows,
-    CumulativeLengths,
-    FusedPackedRows,
-    PackedRows,
-    PlainRows,
-    Projections,
-    concat_rows,
-)
+from packbert.model_export.graph.attention import PackedRows, Projections, Slots, concat_rows, variants
 from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import Shift
 from packbert.model_export.graph.linear import Linear, Norm
-from packbert.model_export.graph.positions import positions_of
+from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
 from packbert.model_export.position_settings import CONVOLUTION_WIDTH, RelativePositions
 
@@ -95,7 +86,7 @@ def _project_distances(parts: NamedWeights, relative: RelativePositions, dense: 
 
 
 @dataclass(slots=True)
-class DisentangledRows(PackedRows):
+class DisentangledRows(PositionedRows):
     """As PackedRows, with the scores of the distances added to the bias in each layer.
 
     The tables are cut to the rows that the batch needs: 127 of 512 where its longest text has 64 tokens.
@@ -104,17 +95,14 @@ class DisentangledRows(PackedRows):
     _rows: Mapping[bool, Value] = field(init=False)  # by `last`, [rows, heads, queries, width]: each pair's table row
     _cut: tuple[Value, ...] = field(init=False, default=())  # inputs of Slice that cut the tables; none: they are whole
 
-    def declare(self, selected: Value) -> None:
-        PackedRows.declare(self, selected)
-        g = self.g
-        positions = g.input("positions", "int32", ["tokens"])
-        slot_tokens = g.input("slot_tokens", "int32", ["rows", "width"])
-        query_chosen = g.input("query_chosen", "int32", ["rows", "queries"])
-        with g.scope("distances"):
-            keys = g.op("Gather", positions, slot_tokens, axis=0)
-            chosen = g.op("Gather", g.op("Gather", positions, selected, axis=0), query_chosen, axis=0)
-            self._cut = self._find_cut(slot_tokens)
-            self._rows = {False: self._table_rows(keys, keys), True: self._table_rows(chosen, keys)}
+    def _place(self, slots: Slots) -> None:
+        PackedRows._place(self, slots)
+        with self.g.scope("distances"):
+            self._cut = self._find_cut(slots.tokens)
+            self._rows = {
+                last: self._table_rows(self._distances(tokens, selected=last))
+                for last, tokens in ((False, slots.tokens), (True, slots.queries))
+            }
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
@@ -144,8 +132,7 @@ class DisentangledRows(PackedRows):
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
         with g.scope("distances"):
             positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
-            one_row = g.op("Unsqueeze", positions, g.constant(np.array([0])))
-            rows = g.op("Squeeze", self._table_rows(one_row, one_row), g.constant(np.array([0], np.int64)))
+            rows = self._table_rows(differences(g, positions, positions))
         return g.op("Softmax", self._add_distances(scores, projections, query, key, rows), axis=-1)
 
     def _add_distances(
@@ -172,19 +159,19 @@ class DisentangledRows(PackedRows):
         found = (g.op("Gather", g.constant(one), farthest, axis=0) for one in (starts, ends))
         return *found, g.constant(np.array([1], np.int64))
 
-    def _table_rows(self, queries: Value, keys: Value) -> Value:
-        """[rows, heads, queries, keys] from the positions [rows, queries] and [rows, keys]: each pair's table row.
+    def _table_rows(self, distances: Value) -> Value:
+        """[..., heads, queries, keys] from `distances` [..., queries, keys]: each pair's table row.
 
         Pairs of different texts also have one; separating_bias masks them.
         """
         g, positions = self.g, self.parts.architecture.positions
-        query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
-        distance = g.op("Sub", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
-        at = g.op("Add", distance, g.constant(np.int32(positions - 1)))
-        rows = g.op("Gather", g.constant(bucket_rows(self._relative, positions)), at, axis=0)
+        stored = bucket_rows(self._relative, positions)[::-1]  # of keys - queries
+        at = g.op("Add", distances, g.constant(np.int32(positions - 1)))
+        rows = g.op("Gather", g.constant(stored), at, axis=0)
         if self._cut:
             rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
-        return g.op("Expand", rows, g.constant(np.array([1, self.heads, 1, 1], np.int64)))
+        every_head = g.constant(np.array([self.heads, 1, 1], np.int64))
+        return g.op("Expand", g.op("Unsqueeze", rows, g.constant(np.array([-3]))), every_head)
 
     @property
     def _relative(self) -> RelativePositions:
@@ -193,31 +180,14 @@ class DisentangledRows(PackedRows):
         return relative
 
 
-@dataclass(slots=True)
-class FusedDisentangledRows(DisentangledRows, FusedPackedRows):
-    """As FusedPackedRows, for int8."""
-
-
-@dataclass(slots=True)
-class Bf16DisentangledRows(DisentangledRows, Bf16PackedRows):
-    """As Bf16PackedRows."""
-
-
-@dataclass(slots=True)
-class PlainDisentangledRows(DisentangledRows, PlainRows):
-    """As PlainRows, with whole tables: where to cut them would need a Shape."""
+class WholeTableRows(DisentangledRows):
+    """As DisentangledRows, for CUDA: where to cut the tables would need a Shape."""
 
     def _find_cut(self, slot_tokens: Value) -> tuple[Value, ...]:  # noqa: ARG002
         return ()
 
 
-DISENTANGLED: Mapping[type[Attention], type[DisentangledRows]] = {
-    PackedRows: DisentangledRows,
-    FusedPackedRows: FusedDisentangledRows,
-    Bf16PackedRows: Bf16DisentangledRows,
-    CumulativeLengths: PlainDisentangledRows,  # whose kernels have no bias that depends on the query
-    PlainRows: PlainDisentangledRows,
-}
+DISENTANGLED = variants(DisentangledRows, WholeTableRows)
 
 
 def add_convolution(

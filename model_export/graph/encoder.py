@@ -91,7 +91,7 @@ class Encoder:
             position = g.weight("position", table)
             segment = g.weight("segment", parts.weight("segment", (a.segments, a.embedding))) if types else None
             index = None if parts.has_projection else 0
-            gamma, beta = self._norm_weights("embedding_norm", a.embedding, 0, index)
+            gamma, beta = norm_weights(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
             inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
             return self._project(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
@@ -106,7 +106,8 @@ class Encoder:
                 table = g.weight("segment", parts.weight("segment", (a.segments, a.embedding)))
                 types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
                 total = g.op("Add", total, g.op("Gather", table, types))
-            norm = self._norm_weights("embedding_norm", a.embedding, 0, None if parts.has_projection else 0)
+            index = None if parts.has_projection else 0
+            norm = norm_weights(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
             return self._project(g.op("LayerNormalization", total, *norm, axis=-1, epsilon=a.norm_epsilon))
 
     def _indices(self, name: str) -> Value | None:
@@ -196,8 +197,5 @@ class Encoder:
 
     def _norm(self, part: str, layer: int, index: int | None) -> Norm:
         a = self.parts.architecture
-        gamma, beta = self._norm_weights(part, a.hidden, layer, index)
+        gamma, beta = norm_weights(self.g, self.parts, self.shift, part, a.hidden, layer, index)
         return Norm(gamma=gamma, beta=beta, epsilon=a.norm_epsilon)
-
-    def _norm_weights(self, part: str, size: int, layer: int, index: int | None) -> tuple[Value, Value]:
-        return norm_weights(self.g, self.parts, self.shift, part, size, layer, index)

@@ -1,20 +1,11 @@
 """Attention with a bias by the distance between query and key, the same in all layers (MPNet, Song et al. 2020)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import (
-    MASKED_SCORES,
-    Attention,
-    Bf16PackedRows,
-    CumulativeLengths,
-    FusedPackedRows,
-    PackedRows,
-    PlainRows,
-)
+from packbert.model_export.graph.attention import MASKED_SCORES, variants
 from packbert.model_export.graph.builder import TYPES, Value
 from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
 
@@ -59,22 +50,4 @@ def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.where(size < EXACT, size, far) + np.where(distances > 0, BUCKETS // 2, 0))
 
 
-class FusedRelativeRows(RelativeRows, FusedPackedRows):
-    """As FusedPackedRows."""
-
-
-class Bf16RelativeRows(RelativeRows, Bf16PackedRows):
-    """As Bf16PackedRows."""
-
-
-class PlainRelativeRows(RelativeRows, PlainRows):
-    """As PlainRows; the kernels of PackedMultiHeadAttention that take a bias pad every text to the longest."""
-
-
-RELATIVE: Mapping[type[Attention], type[Attention]] = {  # in place of the attention of a BERT
-    PackedRows: RelativeRows,
-    FusedPackedRows: FusedRelativeRows,
-    Bf16PackedRows: Bf16RelativeRows,
-    CumulativeLengths: PlainRelativeRows,
-    PlainRows: PlainRelativeRows,
-}
+RELATIVE = variants(RelativeRows, RelativeRows)

@@ -1,18 +1,11 @@
 """Attention whose queries and keys are turned by their positions (Su et al. 2021)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.model_export.graph.attention import (
-    Attention,
-    CumulativeLengths,
-    FusedPackedRows,
-    PackedRows,
-    PlainRows,
-    Projections,
-)
+from packbert.model_export.graph.attention import Bf16PackedRows, Projections, variants
 from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
 from packbert.model_export.graph.builder import TYPES, Value
 from packbert.model_export.graph.linear import Linear
@@ -61,17 +54,6 @@ class BlockedRotaryRows(RotaryRows, BlockedRows):
     """As BlockedRows."""
 
 
-class FusedRotaryRows(BlockedRotaryRows, FusedPackedRows):
-    """As FusedPackedRows."""
-
-
-class PlainRotaryRows(RotaryRows, PlainRows):
-    """As PlainRows."""
-
-
-ROTARY: Mapping[type[Attention], type[Attention]] = {  # in place of the attention of a BERT
-    PackedRows: BlockedRotaryRows,
-    FusedPackedRows: FusedRotaryRows,
-    CumulativeLengths: PlainRotaryRows,
-    PlainRows: PlainRotaryRows,
+ROTARY = {  # OpenVINO 2025.4 does not read the operator
+    kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
 }

@@ -13,8 +13,10 @@ from tokenizers import Tokenizer
 from docs.tools import families
 from docs.tools.marks import fill
 from packbert.model_export.artifact.manifest import MODEL
+from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
+from packbert.model_export.verification.reference import Reference
 from tests.export.goldens import NAMES, Artifact, answers, distance, expected, hidden_states, request
 from tests.paths import GOLDEN, ROOT
 
@@ -31,6 +33,7 @@ HEADS = {
     "choices": "choices",
 }  # in expected.npz -> in the manifest
 PER_TOKEN = ("tags", "spans")
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129)  # and the limit
 
 
 def compute(artifact: Artifact, sequences: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -70,6 +73,18 @@ def test_hidden_states_of_every_token_equal_transformers(name: str, exported: Ca
     sequences = expected(name)
     for got, want in zip(hidden_states(exported(name), sequences), sequences, strict=True):
         assert np.abs(got - want["hidden"]).max() <= FP32_TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])
+def test_hidden_states_from_one_token_to_the_limit_in_one_batch_equal_the_reference(
+    name: str, exported: Callable
+) -> None:
+    reference, random = Reference(NamedWeights(Checkpoint(GOLDEN / name))), np.random.default_rng(3)
+    sizes = reference.architecture
+    ids = [random.integers(10, sizes.vocabulary, n, dtype=np.int32) for n in (*LENGTHS, sizes.positions)]
+    sequences = [{"ids": one, "types": np.zeros_like(one)} for one in ids]
+    for got, want in zip(hidden_states(exported(name), sequences), reference.hidden_states(ids), strict=True):
+        assert np.abs(got - want).max() <= FP32_TOLERANCE, len(got)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "hidden" in expected(name)[0]])

@@ -106,7 +106,11 @@ def test_changing_one_number_of_the_config_changes_the_answer_or_is_refused(
         ("hidden_act", "mish", "hidden_act to 'mish'"),
         ("position_embedding_type", "relative_key", "position_embedding_type to 'relative_key'"),
         ("is_decoder", True, "is_decoder to True"),
-        ("model_type", "convbert", "model_type 'convbert'"),
+        (
+            "model_type",
+            "convbert",
+            "model_type 'convbert'; supported are albert, .*mpnet.*: choose a checkpoint of these",
+        ),
         ("num_attention_heads", 5, "hidden size 32, which is not divisible by 5 heads"),
         ("hidden_size", None, "has no hidden_size"),
         ("quantization_config", {"bits": 4}, "quantization_config"),
