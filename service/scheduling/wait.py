@@ -1,7 +1,9 @@
 """Whether a new request would wait too long: its estimated wait, and the time after which a refused one may return."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
 from packbert.service.scheduling.order import FairOrder
@@ -42,8 +44,7 @@ class RecentLoad:
         return sorted([one for one in means if one[0] < cost], reverse=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLoad:
+class QueueLoad(NamedTuple):
     """What the queue holds when a request arrives."""
 
     now: float  # seconds of the queue's clock
@@ -62,7 +63,9 @@ class WaitLimit:
     _returns_until: float = -math.inf  # seconds of the clock: by then all that were refused may have returned
     _refused: int = 0
 
-    def check(self, size: int, patience: float, capacity: int, latest: float, load: QueueLoad) -> None:
+    def check(
+        self, size: int, patience: float, capacity: int, latest: Callable[[], float], load: QueueLoad
+    ) -> None:
         """Raises as RequestQueue.check_admission for the size and the wait.
 
         No request is refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an
@@ -88,7 +91,7 @@ class WaitLimit:
         limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
             limit = f"the queue holds {load.queued} of at most {capacity} tokens (BERT_MAX_WAITING_TOKENS)"
-        message = f"the request would wait about {min(wait, latest):.1f} s, {limit}; retry in {retry} s"
+        message = f"the request would wait about {min(wait, latest()):.1f} s, {limit}; retry in {retry} s"
         raise Overloaded(message, retry_after=retry)
 
     def _drain_seconds(self, ahead: int, arriving: Arrivals, load: QueueLoad) -> float:
