@@ -49,6 +49,7 @@ class QueueLoad(NamedTuple):
 
     now: float  # seconds of the queue's clock
     queued: int  # tokens, with those that are expected
+    capacity: int  # the most that may be queued with the request
     budget: int  # tokens of a batch
     rate: float  # tokens a second, measured
 
@@ -63,19 +64,17 @@ class WaitLimit:
     _returns_until: float = -math.inf  # seconds of the clock: by then all that were refused may have returned
     _refused: int = 0
 
-    def check(
-        self, size: int, patience: float, capacity: int, latest: Callable[[], float], load: QueueLoad
-    ) -> None:
+    def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
         """Raises as RequestQueue.check_admission for the size and the wait.
 
         No request is refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an
         estimate counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue
         serves late ones first: no error names a longer one.
         """
-        if size > capacity:
-            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
+        if size > load.capacity:
+            limit = f"the queue takes at most {load.capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        over, longest = load.queued + size - capacity, min(patience, self.max_wait_seconds)
+        over, longest = load.queued + size - load.capacity, min(patience, self.max_wait_seconds)
         if over <= 0 and (not load.queued or load.queued + size <= SURE_SHARE * longest * load.rate):
             return
         ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
@@ -90,7 +89,7 @@ class WaitLimit:
         retry = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
         limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
-            limit = f"the queue holds {load.queued} of at most {capacity} tokens (BERT_MAX_WAITING_TOKENS)"
+            limit = f"the queue holds {load.queued} of at most {load.capacity} tokens (BERT_MAX_WAITING_TOKENS)"
         message = f"the request would wait about {min(wait, latest()):.1f} s, {limit}; retry in {retry} s"
         raise Overloaded(message, retry_after=retry)
 
