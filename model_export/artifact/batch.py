@@ -110,7 +110,7 @@ def kinds_of(outputs: frozenset[str]) -> frozenset[str]:
     return frozenset(OUTPUTS[name] for name in outputs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # frozen, each text would take 1 us more to make
 class Tokens:
     """One tokenized sequence and the outputs requested for it."""
 

@@ -93,7 +93,7 @@ class TaskRequest:
             text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
             raise TooLarge(text, code="body_too_large")
         self.received = time.perf_counter()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def hold_body(self, size: int) -> None:
         """Counts the body with `size` bytes until the request ends. Raises BuffersFull."""

@@ -125,28 +125,23 @@ def split_url(url: bytes) -> tuple[bytes, bytes]:
 class Exchange:
     """A request and its response: `scope`, `receive` and `send` of ASGI."""
 
-    __slots__ = (
-        *("scope", "connection", "keep_alive", "started", "complete", "disconnected", "whole", "rejected"),
-        *("_parts", "_unread", "_read_all", "_continues", "_news", "_head", "_has_body", "_left", "_chunked"),
-        *("_began", "_status", "_id", "_sent"),
-    )
+    started = complete = False  # the response
+    disconnected = rejected = False
+    whole = False  # all of the body has arrived
+    _unread = 0  # bytes of the body's parts that are not read
+    _read_all = False
+    _news: asyncio.Event | None = None  # for `receive`, where it has to wait
+    _head: Message | None = None  # of the response, which is written with the first part of its body
+    _has_body = True
+    _left: int | None = None  # bytes of the response's body; None where it has no stated length
+    _chunked = False
+    _status, _id, _sent = 0, b"", 0  # for the access log
 
     def __init__(self, connection: Carrier, scope: dict[str, Any], *, keep_alive: bool, continues: bool) -> None:
         self.connection, self.scope, self.keep_alive = connection, scope, keep_alive
-        self.started = self.complete = False  # the response
-        self.disconnected = self.rejected = False
-        self.whole = False  # all of the body has arrived
-        self._parts: list[bytes] = []  # of the body, that are not read
-        self._unread = 0  # their bytes
-        self._read_all = False
         self._continues = continues  # the client waits for 100 Continue
-        self._news: asyncio.Event | None = None  # for `receive`, where it has to wait
-        self._head: Message | None = None  # of the response, which is written with the first part of its body
-        self._has_body = True
-        self._left: int | None = None  # bytes of the response's body; None where it has no stated length
-        self._chunked = False
+        self._parts: list[bytes] = []
         self._began = time.perf_counter()
-        self._status, self._id, self._sent = 0, b"", 0  # for the access log
 
     async def run(self, app: ASGIApp) -> None:
         try:
@@ -175,8 +170,7 @@ class Exchange:
         if self.complete or self.disconnected:
             return {"type": "http.disconnect"}
         parts, self._parts, self._unread, self._read_all = self._parts, [], 0, self.whole
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return {"type": "http.request", "body": body, "more_body": not self.whole}
+        return {"type": "http.request", "body": b"".join(parts), "more_body": not self.whole}
 
     async def send(self, message: Message) -> None:
         """Raises RuntimeError for messages out of order, a header with control characters, and a body that does not

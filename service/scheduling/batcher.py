@@ -139,7 +139,7 @@ class Batcher:
         except (InferenceFailed, TooLarge) as error:
             self._fail(request, error)
         else:
-            self.dispatcher.wake_up.set()
+            self.dispatcher.wake()
 
     def withdraw(self, request: Request) -> None:
         """Counts how the request has ended; one that has not is cancelled. Does nothing where it has been counted."""
@@ -174,7 +174,7 @@ class Batcher:
         """Answers every queued request with 503 and rejects new ones; a run in progress still answers its requests."""
         for request in self.queue.close(reason):
             request.end(Unavailable(reason))
-        self.dispatcher.wake_up.set()
+        self.dispatcher.wake()
 
     def fail_all(self, reason: str) -> None:
         """As `close`, and the requests of the runs in progress are answered with 503 too: the runs will not end."""
@@ -206,7 +206,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         request.queue, request.ended = self, loop.create_future()
         request.timer = loop.call_later(request.deadline - request.arrived, self.expire, request)
-        self.dispatcher.wake_up.set()
+        self.dispatcher.wake()
         return request
 
     def _check_suspended(self) -> None:
@@ -363,7 +363,7 @@ class Dispatcher:
     queue: RequestQueue
     clock: Clock
     concurrency: Concurrency
-    wake_up: asyncio.Event = field(default_factory=asyncio.Event)  # something may be ready for dispatch
+    _idle: "list[asyncio.Future[None]]" = field(default_factory=list)  # of the loops that wait
     _sharing: CoreSharing = field(init=False)  # among cores
     _in_flight: int = 0  # batches
     _uses_all_cores: bool = False  # the batch in flight is alone
@@ -377,24 +377,29 @@ class Dispatcher:
 
     async def _dispatch_loop(self) -> None:
         while not self.queue.closed:
-            await self.wake_up.wait()
-            selection = self._next_selection()
-            if selection is None:
-                self.wake_up.clear()
-            else:
+            if (selection := self._next_selection()) is not None:
                 await self._step(selection)
+            else:
+                self._idle.append(asyncio.get_running_loop().create_future())
+                await self._idle[-1]
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may be ready for dispatch: one idle loop looks, and wakes the next where it leaves some of it."""
+        if self._idle and not (idle := self._idle.pop()).done():
+            idle.set_result(None)
 
     async def _step(self, selection: Selection) -> None:
         """Decides on a batch and runs it."""
         jobs = self._next_batch(selection)
         if jobs:
             self._in_flight += 1
+            if self.queue.tokens:
+                self.wake()
             await _batcher_of(jobs[0][0]).run_jobs(jobs, all_cores=self._uses_all_cores)
             self._in_flight -= 1
         else:  # all that was taken had expired: others get the event loop before the next try
             await asyncio.sleep(0)
-        if self.queue.tokens:
-            self.wake_up.set()
 
     def _next_selection(self) -> Selection | None:
         """What the next batch may take: if the device is idle, a core is free, or a full batch can be prepared ahead.

@@ -84,10 +84,8 @@ class RequestQueue:
         """
         if self.closed:
             raise Unavailable(self.closed)
-        self._limit.check(size, patience, self.capacity(size), self._latest(size, now), self._load(now))
-
-    def _load(self, now: float) -> QueueLoad:
-        return QueueLoad(now=now, queued=self.expected, budget=self.token_budget, rate=self.tokens_per_second)
+        load = QueueLoad(now, self.expected, self.capacity(size), self.token_budget, self.tokens_per_second)
+        self._limit.check(size, patience, lambda: self._latest(size, now), load)
 
     def capacity(self, size: int) -> int:
         """The most tokens that may be queued when a request of `size` tokens has been admitted."""

@@ -1,7 +1,9 @@
 """Whether a new request would wait too long: its estimated wait, and the time after which a refused one may return."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from packbert.service.errors import DeadlineTooShort, Overloaded, TooLarge
 from packbert.service.scheduling.order import FairOrder
@@ -42,12 +44,12 @@ class RecentLoad:
         return sorted([one for one in means if one[0] < cost], reverse=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLoad:
+class QueueLoad(NamedTuple):
     """What the queue holds when a request arrives."""
 
     now: float  # seconds of the queue's clock
     queued: int  # tokens, with those that are expected
+    capacity: int  # the most that may be queued with the request
     budget: int  # tokens of a batch
     rate: float  # tokens a second, measured
 
@@ -62,17 +64,17 @@ class WaitLimit:
     _returns_until: float = -math.inf  # seconds of the clock: by then all that were refused may have returned
     _refused: int = 0
 
-    def check(self, size: int, patience: float, capacity: int, latest: float, load: QueueLoad) -> None:
+    def check(self, size: int, patience: float, latest: Callable[[], float], load: QueueLoad) -> None:
         """Raises as RequestQueue.check_admission for the size and the wait.
 
         No request is refused for its wait while all that is queued, with it, drains within SURE_SHARE of the limit: an
         estimate counts what may arrive later. `latest` is the longest wait of a request of this size, as the queue
         serves late ones first: no error names a longer one.
         """
-        if size > capacity:
-            limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
+        if size > load.capacity:
+            limit = f"the queue takes at most {load.capacity} at once (BERT_MAX_WAITING_TOKENS)"
             raise TooLarge(f"the request has {size} tokens; {limit}: send it in parts")
-        over, longest = load.queued + size - capacity, min(patience, self.max_wait_seconds)
+        over, longest = load.queued + size - load.capacity, min(patience, self.max_wait_seconds)
         if over <= 0 and (not load.queued or load.queued + size <= SURE_SHARE * longest * load.rate):
             return
         ahead, arriving = self.fair.ahead(size), self._arriving(size, load)
@@ -87,8 +89,8 @@ class WaitLimit:
         retry = self._seconds_until(size, self.max_wait_seconds, least, ahead, arriving, load)
         limit = f"the longest wait is {self.max_wait_seconds:g} s (BERT_MAX_WAIT_SECONDS)"
         if over > 0:
-            limit = f"the queue holds {load.queued} of at most {capacity} tokens (BERT_MAX_WAITING_TOKENS)"
-        message = f"the request would wait about {min(wait, latest):.1f} s, {limit}; retry in {retry} s"
+            limit = f"the queue holds {load.queued} of at most {load.capacity} tokens (BERT_MAX_WAITING_TOKENS)"
+        message = f"the request would wait about {min(wait, latest()):.1f} s, {limit}; retry in {retry} s"
         raise Overloaded(message, retry_after=retry)
 
     def _drain_seconds(self, ahead: int, arriving: Arrivals, load: QueueLoad) -> float:

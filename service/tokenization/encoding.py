@@ -41,7 +41,7 @@ class EncodeOptions:
     side: Side | None = None  # of a model with vectors of tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class EncodedText(Tokens):
     """One text or pair for the encoder, with what the tasks need to know of its text."""
 

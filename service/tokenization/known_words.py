@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from tokenizers import Tokenizer as HFTokenizer
@@ -84,15 +85,12 @@ class KnownWords:
         """With special tokens; `index` is that of the text in its request."""
         words, known = WORDS.findall(text.lower() if self.lowercase else text), self._pieces
         try:
-            pieces = [known[word] for word in words]
+            pieces = list(map(known.__getitem__, words))
         except KeyError:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
             self._keep(new)
-        ids = self.before.copy()
-        for one in pieces:
-            ids += one
-        return ids + self.after
+        return [*self.before, *chain.from_iterable(pieces), *self.after]
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
         """All of them as one text: a text for each would take threads."""

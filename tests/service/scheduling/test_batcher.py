@@ -525,6 +525,21 @@ def test_a_batch_that_runs_alone_uses_all_cores() -> None:
     play(story)
 
 
+def test_an_arrival_wakes_one_of_the_loops_that_wait() -> None:
+    async def story(time: FakeTime) -> None:
+        runner = FakeRunner(held=True, per_core=8)
+        async with serving(runner, time, concurrency=Concurrency(8, per_core=True)) as batcher:
+            await settle()
+            waiting = list(batcher.dispatcher._idle)
+            first = ask(batcher, 1)
+            await settle()
+            assert [loop.done() for loop in waiting].count(True) == 1
+            runner.release()
+            assert await outcomes(first) == [[1]]
+
+    play(story)
+
+
 def test_a_hanging_core_times_out_while_the_other_goes_on() -> None:
     class Hanging(FakeRunner):
         async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
