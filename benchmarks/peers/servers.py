@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.harness.checkpoints import BUILD
-from benchmarks.harness.client import ask_once, post
+from benchmarks.harness.client import ANSWER_SECONDS, ask_once, post
 from benchmarks.harness.process import free_port, memory_mib
 from benchmarks.peers.environments import FUSED, OFFLINE, programs
 
@@ -44,7 +44,11 @@ def ours(precision: str) -> Peer:
         command=lambda model, port: [sys.executable, "-m", "packbert", "serve"],
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
-        variables=lambda port: {"BERT_ARTIFACT": str(BUILD / f"base-{precision}"), "BERT_PORT": str(port)},
+        variables=lambda port: {
+            "BERT_ARTIFACT": str(BUILD / f"base-{precision}"),
+            "BERT_PORT": str(port),
+            "BERT_MAX_WAIT_SECONDS": f"{ANSWER_SECONDS:.0f}",  # the others refuse no request
+        },
     )
 
 
