@@ -77,7 +77,8 @@ def measure(missing: Sequence[tuple[str, str, int]], progress: Progress, argumen
     """Measures the cells that are `missing`, the first and as many more as end in time."""
     if not missing:
         return
-    started, ours = time.monotonic(), artifact("base", "fp32")
+    started = time.monotonic()
+    ours, _ = (artifact("base", precision) for precision in ("fp32", "int8"))
     folder = model("base", ours / "cpu" / "tokenizer.json")
     with ExitStack() as servers:
         running: dict[str, Running] = {}
