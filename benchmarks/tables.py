@@ -23,7 +23,8 @@ from benchmarks.engine.tables import (
 RESULTS = Path(__file__).parent / "results"
 PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
 MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
-MIXES = {"STS-B": "STS-B", "32 of 5..60": "mixed", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
+MIXES = {"STS-B": "STS-B", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
+PEER_CONNECTIONS = "32"  # at which servers are compared
 SERVED = {  # shown name -> file server-*.json, mix
     "BERT-base fp32": ("base-fp32", "STS-B"),
     "BERT-base int8": ("base-int8", "STS-B"),
@@ -110,23 +111,35 @@ def versions() -> Rows:
 
 
 def peers_rates() -> Rows:
-    yield "texts/s", *_contenders()
-    for name, one in _compared():
-        yield name, *(f"{rate:.3g}" for rate in one["texts_per_second"].values())
+    yield "texts/s", "connections", *_contenders()
+    for mix, connections, one in _compared():
+        yield mix, connections, *(f"{rate:.3g}" for rate in one["texts_per_second"].values())
 
 
 def peers_latency() -> Rows:
-    yield "p50, s", *_contenders()
-    for name, one in _compared():
-        yield name, *(f"{milliseconds / 1000:.2g}" for milliseconds in one["p50_ms"].values())
+    yield "p99, ms", "connections", *_contenders()
+    for mix, connections, one in _compared():
+        yield mix, connections, *(_three_digits(milliseconds) for milliseconds in one["p99_ms"].values())
+
+
+def peers_cost() -> Rows:
+    """Processor time a text by mix at PEER_CONNECTIONS, and the most memory of all turns."""
+    cells = list(_compared())
+    alike = {mix: one for mix, connections, one in cells if connections == PEER_CONNECTIONS}
+    yield "server", *(f"{mix}, processor ms a text" for mix in alike), "memory, MiB"
+    for name in _contenders():
+        memory = max(one["memory_mib"][name] for *_, one in cells)
+        yield name, *(f"{one['processor_ms'][name]:.3g}" for one in alike.values()), f"{memory:,.0f}"
 
 
 def peers_ratios() -> Rows:
-    """How many times as many texts a second as each other server."""
+    """How many times as many texts a second as each other server, at PEER_CONNECTIONS."""
     yield "ours / peer", "ours", *_contenders()[2:]
     for precision in ("fp32", "int8"):
-        for name, one in _compared():
-            yield name, precision, *(f"{ratio:.2g}" for ratio in list(one[f"ours {precision} / peer"].values())[2:])
+        for mix, connections, one in _compared():
+            if connections == PEER_CONNECTIONS:
+                ratios = list(one[f"ours {precision} / peer"].values())[2:]
+                yield mix, precision, *(f"{ratio:.2g}" for ratio in ratios)
 
 
 def overload() -> Rows:
@@ -175,6 +188,7 @@ TABLES = {
         versions,
         peers_rates,
         peers_latency,
+        peers_cost,
         peers_ratios,
         overload,
         start,
@@ -209,14 +223,15 @@ def _served() -> Iterator[tuple[str, Any]]:
         yield name, _find_mix(_read(f"server-{artifact}"), mix)
 
 
-def _compared() -> Iterator[tuple[str, Any]]:
-    """What `benchmarks.peers` measured, by shown name of the mix."""
+def _compared() -> Iterator[tuple[str, str, Any]]:
+    """What `benchmarks.peers` measured, by shown name of the mix and by connections."""
     for name, mix in MIXES.items():
-        yield name, _find_mix(_read("peers"), mix)
+        for connections, one in _find_mix(_read("peers"), mix).items():
+            yield name, connections, one
 
 
 def _contenders() -> list[str]:
-    return list(next(_compared())[1]["texts_per_second"])
+    return list(next(_compared())[2]["texts_per_second"])
 
 
 def _read(name: str) -> Any:

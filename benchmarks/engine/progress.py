@@ -31,8 +31,8 @@ class Arrangements:
 class Progress:
     """Measured mixes of one run, in a file that another version of the sources or other options do not continue."""
 
-    def __init__(self, *options: object, folder: Path = BUILD) -> None:
-        self._path = folder / "engine-progress.json"
+    def __init__(self, name: str, *options: object, folder: Path = BUILD) -> None:
+        self._path = folder / f"{name}-progress.json"
         self._run = [*map(str, options), exporter_digest(), digest_of(Path(str(packbert.service.__file__)).parent)]
         content = json.loads(self._path.read_text()) if self._path.is_file() else {}
         same = content if content.get("run") == self._run else {}

@@ -1,7 +1,7 @@
 """`python -m benchmarks.harness.charts`: draws results/*.json as results/*.svg; each names its machine.
 
 engine    tokens a second by length mix          (engine.json)
-peers     texts a second by server and mix       (peers.json)
+peers     texts a second and p99 by connections  (peers.json)
 server    waiting times by offered rate          (server-*.json)
 
 The same JSON gives the same bytes.
@@ -22,11 +22,20 @@ STYLE: Any = {
     "svg.hashsalt": "packbert",
     "svg.fonttype": "none",
     "font.size": 9,
+    "lines.markersize": 3,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 OURS, OTHERS, BOUND = "#1f5fa8", "#b8b8b8", "#e3d3a4"
 WAITS = {"p50 ms": "#1f5fa8", "p90 ms": "#7a6bb5", "p99 ms": "#c2643f"}
+FAMILIES = {
+    "ours": OURS,
+    "infinity torch": "#c2643f",
+    "infinity onnx": "#7a6bb5",
+    "litserve": "#4a9a6a",
+    "sentence": "#8a8a8a",
+    "candle": "#c9a227",
+}
 Bars = Mapping[str, float]
 
 
@@ -48,11 +57,23 @@ def engine(content: Mapping[str, Any]) -> Figure:
 
 
 def peers(content: Mapping[str, Any]) -> Figure:
-    mixes = {name: one["texts_per_second"] for name, one in content["result"].items()}
-    return bars(
-        mixes,
-        f"Same weights, {content['connections']} connections, one text a request: texts a second\n{machine(content)}",
-    )
+    """Texts a second over p99, by connections; a column for each mix, a line for each server."""
+    mixes, figures = content["result"], {"texts_per_second": "texts a second", "p99_ms": "p99, ms"}
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure.suptitle(f"Same weights, one text a request, by connections\n{machine(content)}", fontsize=9)
+    panels = figure.subplots(len(figures), len(mixes), sharex=True)
+    for row, (name, label) in zip(panels, figures.items(), strict=True):
+        for axes, (mix, by_connections) in zip(row, mixes.items(), strict=True):
+            for contender in next(iter(by_connections.values()))[name]:
+                values = [one[name][contender] for one in by_connections.values()]
+                line = "--" if contender.endswith("int8") else "-"
+                axes.plot(list(by_connections), values, f"o{line}", color=family(contender), label=contender)
+            axes.set_yscale("log")
+            axes.set_title(mix)
+        row[0].set_ylabel(label)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure
 
 
 def server(content: Mapping[str, Any]) -> Figure:
@@ -69,7 +90,6 @@ def server(content: Mapping[str, Any]) -> Figure:
                 [row["offered"] for row in rows],
                 [row[wait] for row in rows],
                 marker="o",
-                markersize=3,
                 color=colour,
                 label=wait,
             )
@@ -108,6 +128,11 @@ def colour(name: str) -> str:
     if name.startswith("ceiling"):
         return BOUND
     return OURS if name.startswith(("ours", "ragged")) else OTHERS
+
+
+def family(contender: str) -> str:
+    """The colour of a server in all its precisions."""
+    return next(colour for name, colour in FAMILIES.items() if contender.startswith(name))
 
 
 def machine(content: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,12 @@ def reserve_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server's: two such sockets share a port
     reserved.bind(("127.0.0.1", 0))
     return reserved
+
+
+def memory_mib(process: int) -> dict[str, float]:
+    """MiB of a process by the names of Linux: Rss, Pss, Pss_Anon and others."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text("utf-8").splitlines()[1:]
+    return {name: int(size.split()[0]) / 1024 for name, size in (line.split(":") for line in lines)}
 
 
 class ServiceProcess:

@@ -1,85 +1,100 @@
 """`python -m benchmarks.peers`: our server beside others, with the same weights, texts and cores, one text a request.
 
-First all vectors are compared (cosine to our fp32), then the servers take turns, some seconds each. The median of the
-rounds counts; ratios are medians of each round's own ratio. A server is stopped while others have their turn.
-Environments are made under build/peers, at the first run.
+First all vectors are compared (cosine to our fp32). Then, for each mix and number of connections, the servers take
+turns; a server is stopped while others have theirs. Medians of the rounds count; ratios are medians of each round's
+own. Environments are made under build/peers at the first run. With --seconds the command ends with status 75 when no
+further turns fit; the same command then goes on where it ended.
 """
 
 import argparse
 import itertools
 import os
+import sys
+import time
 from asyncio import run
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
+from benchmarks.engine.__main__ import UNFINISHED
+from benchmarks.engine.progress import Progress
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import artifact
-from benchmarks.harness.client import startup_measurements
-from benchmarks.harness.machine import table, update
+from benchmarks.harness.client import percentile
+from benchmarks.harness.machine import table, write
 from benchmarks.harness.streams import closed_loop
-from benchmarks.peers.environments import model
+from benchmarks.peers.environments import BUILD, model
 from benchmarks.peers.servers import PEERS, Running, start
 from benchmarks.server.__main__ import random_texts
 
-MIXES = ("STS-B", "mixed", "passages", "long tail")
-MIN_COSINE = {"ours int8": 0.99}  # 0.999 for the others, which compute in fp32
+MIXES = [name for name in mixes.MIXES if name.startswith(("STS-B", "passages", "long tail"))]
+REQUESTS = {1: 32, 8: 64, 32: 64, 128: 128}  # connections -> requests of a turn, at least
+MIN_COSINE = {"fp32": 0.999, "int8": 0.99}
 COMPARED_LENGTHS = [3, 17, 60, 200, 510]  # tokens of the texts that are compared
-NOT_BY_DEFAULT = ("infinity torch padded",)  # the slower of two settings
 OURS = ("ours fp32", "ours int8")
+Figures = Mapping[str, float]  # of one turn
+Cell = Mapping[str, Figures]  # contender -> figures
 
 
-def main() -> None:
+def main() -> int:
+    arguments = parse_arguments()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    progress = Progress(arguments.output, arguments.rounds, arguments.turn, arguments.peer, folder=BUILD)
+    wanted = [
+        (f"{mix}, {connections} connections, round {number}", mix, connections)
+        for number, mix, connections in itertools.product(range(arguments.rounds), MIXES, REQUESTS)
+    ]
+    measure([one for one in wanted if one[0] not in progress.measured], progress, arguments)
+    if missing := [name for name, *_ in wanted if name not in progress.measured]:
+        print(f"unfinished, {len(missing)} of {len(wanted)} are left: run the command again")
+        return UNFINISHED
+    result: dict[str, dict[str, Any]] = {mix: {} for mix in MIXES}
+    for mix, connections in itertools.product(MIXES, REQUESTS):
+        rounds = [progress.measured[name] for name, *cell in wanted if cell == [mix, connections]]
+        result[mix][str(connections)] = summary(rounds)
+        print("\n" + report(f"{mix}, {connections} connections", result[mix][str(connections)]))
+    details = {name: getattr(arguments, name) for name in ("rounds", "turn", "cores")}
+    write(arguments.output, result, details=details | {"cosines": progress.measured["cosines"]})
+    progress.remove()
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--mix", default="", help="only the mixes whose name contains this; the JSON keeps what it has of the others"
-    )
-    parser.add_argument(
-        "--peer",
-        nargs="*",
-        default=[name for name in PEERS if name not in NOT_BY_DEFAULT],
-        help=f"of {', '.join(PEERS)}",
-    )
-    parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn, at least")
-    parser.add_argument("--least", type=int, default=64, help="requests in each turn, at least")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", nargs="*", default=list(PEERS), help="beside ours")
+    parser.add_argument("--turn", type=float, default=2.0, help="seconds of each turn, at least")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="starts no turns that may not end in time")
     parser.add_argument("--cores", type=int, default=2, help="that the servers and this client share")
     parser.add_argument("--output", default="peers", help="name of the JSON file in benchmarks/results")
-    arguments = parser.parse_args()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
-    wanted = [name for name in PEERS if name in {*OURS, *arguments.peer}]
-    ours = artifact("base", "fp32")
-    folder, results = model("base", ours / "cpu" / "tokenizer.json"), {}
+    return parser.parse_args()
+
+
+def measure(missing: Sequence[tuple[str, str, int]], progress: Progress, arguments: argparse.Namespace) -> None:
+    """Measures the cells that are `missing`, the first and as many more as end in time."""
+    if not missing:
+        return
+    started = time.monotonic()
+    ours, _ = (artifact("base", precision) for precision in ("fp32", "int8"))
+    folder = model("base", ours / "cpu" / "tokenizer.json")
     with ExitStack() as servers:
         running: dict[str, Running] = {}
-        for name in wanted:
+        for name in dict.fromkeys([*OURS, *arguments.peer]):
             print(f"starting {name}", flush=True)
             running[name] = start(name, folder)
             servers.callback(running[name].end)
-        budgets = {name: token_budget(running[name]) for name in OURS}
-        cosines = agreement(running, random_texts(ours, COMPARED_LENGTHS, count=len(COMPARED_LENGTHS)))
-        for name, lengths in mixes.MIXES.items():
-            if name.startswith(MIXES) and arguments.mix in name:
-                results[name] = measure(running, random_texts(ours, lengths, count=512), arguments)
-    print(table(["cosine to ours fp32", "smallest"], list(cosines.items())))
-    for part in ("texts_per_second", "p50_ms", "ours fp32 / peer", "ours int8 / peer"):
-        print(
-            "\n"
-            + table(
-                [part, *wanted], [[name, *(result[part][peer] for peer in wanted)] for name, result in results.items()]
-            )
-        )
-    details = {key: getattr(arguments, key) for key in ("connections", "seconds", "least", "rounds", "cores")}
-    update(arguments.output, results, details=details | {"cosines": cosines, "token_budgets": budgets})
-
-
-def token_budget(server: Running) -> float:
-    with server.awake() as port:
-        return run(startup_measurements(port))["token_budget"]
+        texts = random_texts(ours, COMPARED_LENGTHS, count=len(COMPARED_LENGTHS))
+        progress.add("cosines", agreement(running, texts), {}, 0.0)
+        for name, mix, connections in missing:
+            if name != missing[0][0] and time.monotonic() - started + progress.longest_seconds > arguments.seconds:
+                return
+            texts, began = random_texts(ours, mixes.MIXES[mix], count=512), time.monotonic()
+            cell = {peer: turn(server, texts, connections, arguments.turn) for peer, server in running.items()}
+            progress.add(name, cell, {}, time.monotonic() - began)
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def agreement(running: Mapping[str, Running], texts: Sequence[str]) -> dict[str, float]:
@@ -90,49 +105,48 @@ def agreement(running: Mapping[str, Running], texts: Sequence[str]) -> dict[str,
         for name, server in running.items()
     }
     for name, cosine in found.items():
-        if cosine < MIN_COSINE.get(name, 0.999):
+        if cosine < MIN_COSINE["int8" if name.endswith("int8") else "fp32"]:
             raise SystemExit(
                 f"{name} gives other vectors than ours: cosine {cosine:.5f}; a comparison would be meaningless"
             )
     return found
 
 
-def measure(running: Mapping[str, Running], texts: Sequence[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Medians of the rounds: texts a second, p50 in ms, and our rate as a multiple of each server's."""
-    requests = {name: itertools.cycle([server.peer.ask(text) for text in texts]) for name, server in running.items()}
-    rounds: list[dict[str, float]] = []
-    waits: list[dict[str, float]] = []
-    for name, server in running.items():
-        with server.awake() as port:  # warms up
-            run(
-                closed_loop(
-                    port, requests[name], connections=arguments.connections, seconds=0.0, least=arguments.connections
-                )
-            ).must_be()
-    for _ in range(arguments.rounds):
-        rates, p50 = {}, {}
-        for name, server in running.items():
-            with server.awake() as port:
-                turn = closed_loop(
-                    port,
-                    requests[name],
-                    connections=arguments.connections,
-                    seconds=arguments.seconds,
-                    least=arguments.least,
-                )
-                stream = run(turn).must_be()
-            rates[name], p50[name] = stream.rate, 1000 * median(stream.answered)
-        rounds.append(rates)
-        waits.append(p50)
-    ratios = {
-        f"{own} / peer": {name: median(one[own] / one[name] for one in rounds) for name in running} for own in OURS
-    }
-    medians = {name: median(one[name] for one in rounds) for name in running}
+def turn(server: Running, texts: Iterable[str], connections: int, seconds: float) -> Figures:
+    """What one server does in its turn, which begins with the first of the texts."""
+    requests = itertools.cycle([server.peer.ask(text) for text in texts])
+    with server.awake() as port:
+        before = sum(server.spent().values())
+        loop = closed_loop(port, requests, connections=connections, seconds=seconds, least=REQUESTS[connections])
+        stream = run(loop).must_be()
+        spent = sum(server.spent().values()) - before
     return {
-        "texts_per_second": medians,
-        "p50_ms": {name: median(one[name] for one in waits) for name in running},
-    } | ratios
+        "texts_per_second": stream.rate,
+        "p50_ms": percentile(stream.answered, 0.5),
+        "p99_ms": percentile(stream.answered, 0.99),
+        "processor_ms": 1000 * spent / stream.asked,
+        "memory_mib": server.memory_mib(),
+    }
+
+
+def summary(rounds: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Medians of the rounds by figure and contender, and our rate as a multiple of each contender's."""
+    figures = {
+        figure: {name: median(one[name][figure] for one in rounds) for name in rounds[0]}
+        for figure in rounds[0][OURS[0]]
+    }
+    rate = "texts_per_second"
+    ratios = {
+        f"{own} / peer": {name: median(one[own][rate] / one[name][rate] for one in rounds) for name in rounds[0]}
+        for own in OURS
+    }
+    return figures | ratios
+
+
+def report(title: str, figures: Mapping[str, Figures]) -> str:
+    names = list(figures["texts_per_second"])
+    return table([title, *figures], [[name, *(one[name] for one in figures.values())] for name in names])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

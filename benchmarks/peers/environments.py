@@ -1,15 +1,15 @@
 """Makes, once, an environment for each peer and one model folder for all, under build/peers."""
 
 import json
-import os
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
-from benchmarks.engine.contenders.convert import export_padded, write_fused
 from benchmarks.harness import environments
 from benchmarks.harness.checkpoints import checkpoint
 
-BUILD = Path("build/peers").absolute()
+BUILD = Path("build/peers").resolve()
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -19,7 +19,7 @@ OFFLINE = {
 }
 MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 POOLING = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
-FUSED = "fused.graph"  # not .onnx: infinity loads any file with that suffix
+FUSED = "fused.graph"  # written by graphs.py
 
 
 def programs(name: str) -> Path:
@@ -35,22 +35,22 @@ def model(size: str, tokenizer: Path) -> Path:
     if not (folder / FUSED).is_file():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for name in ("config.json", "model.safetensors", "vocab.txt"):
-            os.link(source / name, folder / name)
-        shutil.copy(tokenizer, folder)
-        _describe(folder, json.loads((folder / "config.json").read_text()))
-        export_padded(source, folder / "model.onnx")
-        write_fused(folder / "model.onnx", folder / FUSED, json.loads((folder / "config.json").read_text()))
+        for file in (source / "model.safetensors", source / "vocab.txt", tokenizer):
+            shutil.copy(file, folder)
+        _describe(folder, json.loads((source / "config.json").read_text()))
+        python = programs("infinity") / "python"
+        subprocess.run([python, "-m", "benchmarks.peers.graphs", source, folder], check=True)
     return folder
 
 
-def _describe(folder: Path, config: dict[str, int]) -> None:
+def _describe(folder: Path, config: dict[str, Any]) -> None:
     longest, hidden = config["max_position_embeddings"], config["hidden_size"]
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(MODULES.items())
     ]
     files = {
+        "config.json": config | {"architectures": ["BertModel"]},  # what the candle wheel accepts
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
         "1_Pooling/config.json": POOLING | {"word_embedding_dimension": hidden},

@@ -19,12 +19,14 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.harness.checkpoints import BUILD
-from benchmarks.harness.client import ask_once, post
-from benchmarks.harness.process import free_port
+from benchmarks.harness.client import ANSWER_SECONDS, ask_once, post
+from benchmarks.harness.process import free_port, memory_mib
 from benchmarks.peers.environments import FUSED, OFFLINE, programs
 
 HERE = Path(__file__).parent
 START_SECONDS, END_SECONDS = 180, 10
+SESSION, USER, SYSTEM = 3, 11, 12  # fields of /proc/PID/stat after the name
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,11 @@ def ours(precision: str) -> Peer:
         command=lambda model, port: [sys.executable, "-m", "packbert", "serve"],
         ask=lambda text: post("/embed", {"inputs": text, "pooling": "mean", "normalize": True}),
         vector=lambda body: orjson.loads(body)[0],
-        variables=lambda port: {"BERT_ARTIFACT": str(BUILD / f"base-{precision}"), "BERT_PORT": str(port)},
+        variables=lambda port: {
+            "BERT_ARTIFACT": str(BUILD / f"base-{precision}"),
+            "BERT_PORT": str(port),
+            "BERT_MAX_WAIT_SECONDS": f"{ANSWER_SECONDS:.0f}",  # the others refuse no request
+        },
     )
 
 
@@ -54,10 +60,10 @@ def infinity(*options: str) -> Peer:
         "model",
         "--device",
         "cpu",
-        "--dtype",
-        "float32",
         "--log-level",
         "error",
+        "--batch-size",
+        "8",
     )
     return Peer(
         command=lambda model, port: [
@@ -74,42 +80,32 @@ def infinity(*options: str) -> Peer:
     )
 
 
-def own_application(ask: str, command: Callable[[Path, int], Sequence[str]]) -> Peer:
-    """A small server that this package puts around a library."""
+def own_application(name: str, ask: str, *graph: str, **variables: str) -> Peer:
+    """A small server that this package puts around a library: `NAME_app.py`."""
     return Peer(
-        command=command,
+        command=lambda model, port: [
+            f"{programs(name)}/python",
+            f"{HERE}/{name}_app.py",
+            *([f"{model}/{file}" for file in graph] or [str(model)]),
+            str(port),
+        ],
         ask=lambda text: post(ask, {"input": text}, **{"content-type": "application/json"}),
         vector=lambda body: orjson.loads(body)["embedding"],
+        variables=lambda port: OFFLINE | variables,
     )
 
 
-def _litserve(model: Path, port: int) -> Sequence[str]:
-    return [
-        f"{programs('litserve')}/python",
-        f"{HERE}/litserve_padded.py",
-        f"{model}/{FUSED}",
-        f"{model}/tokenizer.json",
-        str(port),
-    ]
-
-
-def _sentence_transformers(model: Path, port: int) -> Sequence[str]:
-    return [
-        f"{programs('sentence_transformers')}/python",
-        f"{HERE}/sentence_transformers_app.py",
-        str(model),
-        str(port),
-    ]
-
-
-PEERS: dict[str, Peer] = {
+PEERS: dict[str, Peer] = {  # each as it is fastest at 32 connections, of the settings that were tried
     "ours fp32": ours("fp32"),
     "ours int8": ours("int8"),
-    "infinity torch": infinity("--engine", "torch"),
-    "infinity torch padded": infinity("--engine", "torch", "--no-bettertransformer"),
-    "infinity onnx": infinity("--engine", "optimum", "--pooling-method", "mean", "--onnx-do-not-prefer-quantized"),
-    "litserve padded onnx": own_application("/predict", _litserve),
-    "sentence-transformers": own_application("/embed", _sentence_transformers),
+    "infinity torch": infinity("--engine", "torch", "--dtype", "float32"),
+    "infinity torch int8": infinity("--engine", "torch", "--no-bettertransformer", "--dtype", "int8"),
+    "infinity onnx": infinity(
+        "--engine", "optimum", "--pooling-method", "mean", "--dtype", "float32", "--onnx-do-not-prefer-quantized"
+    ),
+    "litserve padded onnx": own_application("litserve", "/predict", FUSED, "tokenizer.json"),
+    "sentence-transformers": own_application("sentence_transformers", "/embed"),
+    "candle": own_application("candle", "/embed", OMP_NUM_THREADS="1"),  # each of its threads computes another text
 }
 
 
@@ -135,6 +131,20 @@ class Running:
         with self.awake() as port:
             outcome = asyncio.run(ask_once(port, self.peer.ask(text)))
         return np.array(self.peer.vector(outcome.body), np.float32)
+
+    def spent(self) -> dict[int, float]:
+        """Seconds of processor time so far of each of its processes, by process id."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended since it was listed
+                fields = path.read_text().rpartition(") ")[2].split()
+                if int(fields[SESSION]) == self.process.pid:
+                    found[int(path.parent.name)] = (int(fields[USER]) + int(fields[SYSTEM])) / TICKS
+        return found
+
+    def memory_mib(self) -> float:
+        """Of all its processes; pages that several of them map count once."""
+        return sum(memory_mib(process)["Pss"] for process in self.spent())
 
     def wait_until_ready(self) -> None:
         """Raises SystemExit if the server ends or is not ready in time."""

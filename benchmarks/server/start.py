@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks.harness.checkpoints import SAMPLE, checkpoint
 from benchmarks.harness.client import ask_once, post
 from benchmarks.harness.machine import table, update
-from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.process import ServiceProcess, memory_mib
 from packbert.model_export.export import export
 
 SOURCES = {
@@ -99,22 +99,17 @@ def measure(artifact: Path, found: Measurements) -> None:
             found.ready_seconds.append(time.perf_counter() - started)
             send_requests(service)
             if service is services[0]:
-                memory = memory_mib(service)
+                memory = memory_mib(service.process.pid)
                 found.resident.append(memory["Rss"])
                 found.alone.append(memory["Pss"])
                 found.own.append(memory["Pss_Anon"])
-        found.both.append(sum(memory_mib(service)["Pss"] for service in services))
+        found.both.append(sum(memory_mib(service.process.pid)["Pss"] for service in services))
 
 
 def send_requests(service: ServiceProcess) -> None:
     for path, body in REQUESTS * 3:
         outcome = asyncio.run(ask_once(service.port, post(path, body)))
         assert outcome.status == 200, outcome
-
-
-def memory_mib(service: ServiceProcess) -> dict[str, float]:
-    lines = Path(f"/proc/{service.process.pid}/smaps_rollup").read_text("utf-8").splitlines()[1:]
-    return {name: int(size.split()[0]) / 1024 for name, size in (line.split(":") for line in lines)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python litserve_padded.py GRAPH TOKENIZER PORT`: LitServe with the usual handler, a padded ONNX graph.
+"""`python litserve_app.py GRAPH TOKENIZER PORT`: LitServe with the usual handler, a padded ONNX graph.
 
 Runs in the environment of litserve.txt, so it imports nothing of this project.
 """
@@ -47,5 +47,5 @@ class Embed(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Embed(max_batch_size=32, batch_timeout=0.005), accelerator="cpu", timeout=False)
+    server = litserve.LitServer(Embed(max_batch_size=8, batch_timeout=0.005), accelerator="cpu", timeout=False)
     server.run(host="127.0.0.1", port=int(sys.argv[3]), log_level="warning", generate_client_file=False)
