@@ -42,7 +42,8 @@ def main(words: Sequence[str] = ()) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
-        one_each = [settings.of_model(*named) for named in named_models(settings).items()] or [settings]
+        named = named_models(settings)
+        one_each = [settings.of_model(name, one.model) for name, one in named.items()] or [settings]
         choices = [find_artifact(one, _prepare) for one in one_each]
         if len({one.artifact.manifest.device for one in choices}) > 1:
             raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")

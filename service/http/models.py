@@ -15,7 +15,8 @@ from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.endpoint import TaskRequest
 from packbert.service.http.headers import REFUSAL, find_key
 from packbert.service.http.responses import json_response
-from packbert.service.models import ServedModel
+from packbert.service.http.shares import SharedRequest
+from packbert.service.models import ServedModel, Unchosen
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.inputs import Body
 
@@ -27,15 +28,20 @@ MAX_ADMIN_BYTES = 2**12
 def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
     """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
 
-    async def run(unchosen: Any, request: Any, *, timeout_seconds: float) -> TaskResult:
-        name = getattr(request, "model", None) if by_body else None
-        model = served.find(name) if isinstance(name, str) else served
+    async def answer(model: ServedModel, unchosen: Unchosen, request: Any, *, timeout_seconds: float) -> TaskResult:
         with model.answering() as (backend, tasks):
             spec.check_head(tasks)
             tasks = tasks.keeping_deadline() if unchosen.keeps_deadline else tasks
             result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)
         result.model = backend.artifact.digest
         return result
+
+    def run(unchosen: Unchosen, request: Any, *, timeout_seconds: float) -> Awaitable[TaskResult]:
+        name = getattr(request, "model", None) if by_body else None
+        model = served.find(name) if isinstance(name, str) else served
+        if model.shares:
+            return SharedRequest(spec, model, unchosen, request, answer).run(timeout_seconds)
+        return answer(model, unchosen, request, timeout_seconds=timeout_seconds)
 
     return replace(spec, run=run, head="")
 
