@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class ServedModel(Backend):
         self.leaving = self.draining = False
         self.name, self.group, self._make = current.artifact.manifest.name, group, make
         named = named_models(settings).get(self.name)
-        self.source = named.model if named else settings.model or str(settings.artifact)
+        self.source = named.model if named else settings.model or str(current.artifact.folder.parent)
         group[self.name] = self
         self._point_to(current)
         self._swapping = asyncio.Lock()
@@ -71,18 +71,9 @@ class ServedModel(Backend):
                 raise
         return Unchosen()
 
-    @contextmanager
-    def answering(self) -> Iterator[tuple[Backend, Tasks]]:
-        """What a request has until its end, whatever is swapped meanwhile. Raises as Backend.admit."""
-        backend = self.current
-        tasks = backend.admit(0)
-        backend.users += 1
-        try:
-            yield backend, tasks
-        finally:
-            backend.users -= 1
-            if not backend.users:
-                backend.unused.set()
+    def answering(self) -> AbstractContextManager[tuple[Backend, Tasks]]:
+        """As Backend.answering, of the backend that answers now."""
+        return self.current.answering()
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
