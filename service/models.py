@@ -4,14 +4,12 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from packbert.service.backend import Backend
 from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
 from packbert.service.settings import NamedModel, SettingsError, named_models
-from packbert.service.tasks.base import Tasks
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
@@ -61,7 +59,7 @@ class ServedModel(Backend):
         return self.group.get(name, self)
 
     def admit(self, body_bytes: int) -> Any:
-        """Only refuses: the body may name another model than this one, so `answering` admits. As Backend.admit."""
+        """Only refuses: the body may name another model than this one, so `current` admits. As Backend.admit."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
         try:
@@ -70,10 +68,6 @@ class ServedModel(Backend):
             if len(self.group) == 1:
                 raise
         return Unchosen()
-
-    def answering(self) -> AbstractContextManager[tuple[Backend, Tasks]]:
-        """As Backend.answering, of the backend that answers now."""
-        return self.current.answering()
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.

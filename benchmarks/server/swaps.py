@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -21,18 +22,22 @@ from benchmarks.harness.process import ServiceProcess
 KEY = {"authorization": "Bearer benchmark"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 REPLY_SECONDS = 120
-LAST_LINES = 40  # of a service that has ended
+END_SECONDS = 5  # for a process that ends to be gone
+LAST_LINES = 40  # of the output of a service that gives no answer
 
 
 def post(service: ServiceProcess, path: str, body: object) -> httpx.Response:
-    """Over a new connection, so that any of the API processes answers. Ends with the last lines of a service that has
-    ended."""
+    """Over a new connection, so that any of the API processes answers. Ends with the last lines of a service that gives
+    no answer."""
     try:
         return httpx.post(service.url + path, json=body, headers=KEY, timeout=REPLY_SECONDS)
     except httpx.TransportError as error:
-        code = service.process.wait(REPLY_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            service.process.wait(END_SECONDS)
+        code = service.process.returncode
+        state = "still runs" if code is None else f"has ended with exit code {code}"
         lines = "\n".join(service.output().splitlines()[-LAST_LINES:])
-        raise SystemExit(f"{error}: the service has ended with exit code {code}, its last lines:\n{lines}") from error
+        raise SystemExit(f"{path}: {type(error).__name__}: the service {state}; its last lines:\n{lines}") from error
 
 
 def known_answers(folders: list[str]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from packbert.service.models import ServedModel, Unchosen
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.embed import unit_length
 
-BY_HEADS = ("root", "infer")  # tasks that do what the model's heads are for: only a model with the same heads shares them
+BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
 PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not
 DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
 FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a ranked text is known by
