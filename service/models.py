@@ -36,7 +36,7 @@ class ServedModel(Backend):
 
     group: "dict[str, ServedModel]"
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
-    repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison
+    repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
 
     def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
         """Without that of Backend: it has no tokenizer and no tasks of its own."""

@@ -44,14 +44,14 @@ class SettingsError(Exception):
 
 
 class NamedModel(BaseModel):
-    """A model of BERT_MODELS, and the shares of another one's requests that it answers or repeats."""
+    """A model of BERT_MODELS, and its shares of another one's requests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str = Field(min_length=1)
     of: str = ""  # the name of that other model
-    weight: float = Field(0.0, ge=0, le=1)  # of its requests: this one answers them
-    shadow: float = Field(0.0, ge=0, le=1)  # of its requests: this one repeats them, and the answers are compared
+    weight: float = Field(0.0, ge=0, le=1)  # that this one answers
+    shadow: float = Field(0.0, ge=0, le=1)  # that this one repeats after the answer, for a comparison
 
 
 class Settings(BaseModel):
@@ -295,9 +295,10 @@ class Settings(BaseModel):
 
 def named_models(settings: Settings) -> dict[str, NamedModel]:
     """The model of each name in BERT_MODELS; a file is read again. Raises SettingsError."""
-    stated = settings.models or ""
-    where, models = f"BERT_MODELS: {stated[:MAX_SHOWN]}", dict[str, NamedModel]()
-    words = (word.partition("=") for word in stated.split())
+    stated, models = settings.models, dict[str, NamedModel]()
+    if stated is None:
+        return models
+    words, where = (word.partition("=") for word in stated.split()), f"BERT_MODELS: {stated[:MAX_SHOWN]}"
     pairs = [(name, model) for name, _, model in words] if "=" in stated else _read_model_file(stated)
     for name, model in pairs:
         if not MODEL_NAME.fullmatch(name):
@@ -317,8 +318,6 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
 
 def _read_model_file(stated: str) -> list[tuple[str, Any]]:
     """The names of a file of BERT_MODELS, each with a MODEL or the fields of a NamedModel. Raises SettingsError."""
-    if not stated:
-        return []
     import yaml  # takes 15 ms, which a start without such a file does not need
 
     try:
@@ -331,10 +330,12 @@ def _read_model_file(stated: str) -> list[tuple[str, Any]]:
         raise SettingsError(f"BERT_MODELS: {stated} names no model; write {FORMS}")
     pairs = []
     for name, model in root.value:
-        fields = [(str(key.value), one.value) for key, one in model.value] if model.id == "mapping" else []
-        if len(dict(fields)) < len(fields):
-            raise SettingsError(f"BERT_MODELS: {stated}: {name.value} has a key twice; write {FORMS}")
-        pairs.append((str(name.value), dict(fields) if model.id == "mapping" else model.value))
+        value = model.value
+        if isinstance(model, yaml.MappingNode):
+            value = {str(key.value): one.value for key, one in model.value}
+            if len(value) < len(model.value):
+                raise SettingsError(f"BERT_MODELS: {stated}: {name.value} has a key twice; write {FORMS}")
+        pairs.append((str(name.value), value))
     return pairs
 
 
@@ -342,13 +343,13 @@ def _fault_of_shares(name: str, models: Mapping[str, NamedModel]) -> str:
     """Why a model cannot have what it states of another one's requests; empty where it can."""
     stated = models[name]
     if not stated.of:
-        shares = "weight and shadow are shares of the requests of another model: name it in of"
-        return shares if stated.weight or stated.shadow else ""
+        fault = "weight and shadow are shares of the requests of another model: name it in of"
+        return fault if stated.weight + stated.shadow else ""
     if stated.of not in models or models[stated.of].of:
         others = ", ".join(one for one, its in models.items() if not its.of)
         return f"of is {stated.of!r}, which is not one of the models without of: {others}"
-    together = math.fsum(one.weight for one in models.values() if one.of == stated.of)
-    return f"the weights of the models of {stated.of} are {together:g} together: at most 1" if together > 1 else ""
+    total = math.fsum(one.weight + one.shadow for one in models.values() if one.of == stated.of)
+    return f"the shares of the requests for {stated.of} are {total:g} together: at most 1" if total > 1 else ""
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:

@@ -94,10 +94,8 @@ class Engine(TaskMethods):
     def from_artifacts(cls, paths: Mapping[str, Path | str], **options: object) -> Self:
         """An engine of several models by name, as `from_artifact`. Each call may name one, as in
         `engine.embed(texts, model="zh")`; without a name it is for the first."""
-        if wrong := [name for name in paths if not MODEL_NAME.fullmatch(name)]:
-            raise SettingsError(f"{wrong[0]!r} is no name of a model: write letters, digits and . _ : @ - /")
-        if not paths:
-            raise SettingsError("an engine has at least one model: name its artifact")
+        if not paths or not all(map(MODEL_NAME.fullmatch, paths)):
+            raise SettingsError("name one artifact or more, with letters, digits and . _ : @ - / in the names")
         engine = cls.from_artifact(next(iter(paths.values())), **options)
         engine._artifacts = {name: Path(path) for name, path in paths.items()}
         return engine

@@ -96,15 +96,14 @@ class Metrics:
         """A request of another model that `model` shares."""
         self.cells[self._cells.at(series.SHARED, model, outcome)] += 1.0
 
-    def compared(
-        self, model: str, cosines: Sequence[float], agreements: Sequence[bool], seconds: Mapping[str, float]
-    ) -> None:
-        """Two answers to a request. `seconds` of the model that answered and of the shadow, which is `model`."""
-        at, histogram = self._cells.at, self._cells.histogram
+    def compared(self, model: str, cosines: Sequence[float], agree: Sequence[bool], seconds: Sequence[float]) -> None:
+        """Two answers to a request; `seconds` of the model that answered and of the shadow, which is `model`."""
+        self.shared(model, "compared")
+        histogram = self._cells.histogram
         observe(self.cells, [histogram(series.COSINE, model)] * len(cosines), [max(0.0, one) for one in cosines])
-        observe(self.cells, [histogram(series.SHADOW_SECONDS, model, by) for by in seconds], [*seconds.values()])
-        for agrees in agreements:
-            self.cells[at(series.FIRST, model, str(agrees).lower())] += 1.0
+        observe(self.cells, [histogram(series.SHADOW_SECONDS, model, by) for by in ("model", "shadow")], seconds)
+        for one in agree:
+            self.cells[self._cells.at(series.FIRST, model, str(one).lower())] += 1.0
 
     def rejected_by_protocol(self, status: int, code: str) -> None:
         self.refused(UNKNOWN, status, code)
