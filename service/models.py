@@ -114,10 +114,7 @@ class ServedModel(Backend):
             model.shares = [(other, one) for other, one in found if one.weight or one.shadow]
 
     async def reload(self) -> None:
-        """Takes the shares in the file of BERT_MODELS, and swaps each model whose artifact or entry has changed.
-
-        Of several processes one swaps, and the others follow.
-        """
+        """Takes the shares in the file of BERT_MODELS; of several processes the first swaps the models that changed."""
         try:
             named = named_models(self.settings)
         except SettingsError as error:
