@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.artifact import open_artifact
+from packbert.service.http.shares import compare
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.polling import sum_of, until
@@ -100,6 +102,16 @@ def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(
     ids = post(service, "/embed", inputs=[[200, 300]], tokenizer="old")  # of the other one they would be other words
     assert digest_of(ids) == mine
     assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
+
+
+def test_answers_are_compared_by_vectors_of_one_size_and_by_first_candidates() -> None:
+    first, second = (np.array(rows, np.float32) for rows in ([[1, 0], [0, 2]], [[3, 0], [1, 1]]))
+    assert compare(first, second) == (pytest.approx([1.0, 0.5**0.5]), [])
+    assert compare(first, np.ones((2, 3), np.float32)) == ([], [])
+    masks = [[{"score": 0.5, "token_str": word}, {"score": 0.4, "token_str": "b"}] for word in ("a", "c")]
+    assert compare(masks, [masks[0], masks[0]]) == ([], [True, False])
+    labels = [[{"label": label, "score": 0.5}] for label in ("x", "y")]
+    assert compare(labels, labels) == ([], [True, True])
 
 
 @PROCESSES
