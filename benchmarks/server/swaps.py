@@ -2,8 +2,8 @@
 
 python -m benchmarks.server.swaps FIRST SECOND [--swaps 200] [--api-processes 0] [--clients 4]
 
-FIRST and SECOND are artifacts. After each swap the clients have the service to themselves for as long as the swap took:
-the rates of both times are compared. The memory shows whether a model that has left is let go.
+FIRST and SECOND are artifacts. The rate during a swap is compared with that of the seconds before it, in which the same
+model answers. The memory shows whether a model that has left is let go.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from benchmarks.harness.process import ServiceProcess
 KEY = {"authorization": "Bearer benchmark"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 REPLY_SECONDS = 120
+QUIET_SECONDS = 2  # before each swap
 END_SECONDS = 5  # for a process that ends to be gone
 LAST_LINES = 40  # of the output of a service that gives no answer
 
@@ -86,24 +87,26 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
         threads = [threading.Thread(target=ask, args=arguments, daemon=True) for _ in range(clients)]
         for thread in threads:
             thread.start()
-        memory, refused, swapping, seconds, quiet = [], 0, 0, 0.0, 0
+        memory, refused, seconds, answered, expected = [], 0, 0.0, 0, 0.0
         for number in range(swaps):
             began, before = time.monotonic(), counts["right"]
+            stop.wait(QUIET_SECONDS)
+            middle, between = time.monotonic(), counts["right"]
             answer = post(service, "/admin/models", {"model": "one", "source": folders[(number + 1) % 2]})
+            lasted, answered = time.monotonic() - middle, answered + counts["right"] - between
+            seconds, expected = seconds + lasted, expected + lasted * (between - before) / (middle - began)
             refused += answer.status_code != 200 or not answer.json()["swapped"]
-            lasted, between = time.monotonic() - began, counts["right"]
-            stop.wait(lasted)
-            seconds, swapping, quiet = seconds + lasted, swapping + between - before, quiet + counts["right"] - between
             memory.append(resident_mib(service.process.pid))
         stop.set()
         for thread in threads:
             thread.join()
     kept = {"MiB after 10 swaps": memory[min(9, swaps - 1)], "MiB at the end": memory[-1]}
     ends = {name: counts[name] for name in ("right", "failed", "mixed")}
-    rates = {"answers a second during swaps": swapping / seconds, "and without": quiet / seconds}
-    share = {"share of the rate during swaps": swapping / quiet}
-    found = ends | kept | {name: round(value, 2) for name, value in (rates | share).items()}
-    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | found
+    rates = {
+        "answers a second during swaps": round(answered / seconds, 2),
+        "share of the rate without": round(answered / expected, 2),
+    }
+    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | ends | kept | rates
 
 
 def main() -> None:
