@@ -106,7 +106,9 @@ def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(
 
 def test_answers_are_compared_by_vectors_of_one_size_and_by_first_candidates() -> None:
     first, second = (np.array(rows, np.float32) for rows in ([[1, 0], [0, 2]], [[3, 0], [1, 1]]))
-    assert compare(first, second) == (pytest.approx([1.0, 0.5**0.5]), [])
+    cosines, agreements = compare(first, second)
+    assert cosines == pytest.approx([1.0, 0.5**0.5])
+    assert agreements == []
     assert compare(first, np.ones((2, 3), np.float32)) == ([], [])
     masks = [[{"score": 0.5, "token_str": word}, {"score": 0.4, "token_str": "b"}] for word in ("a", "c")]
     assert compare(masks, [masks[0], masks[0]]) == ([], [True, False])
