@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from packbert.service.address import ListenError, bind_address, check_address
 from packbert.service.artifact import ManifestError
-from packbert.service.engine.device import ArtifactChoice, find_artifact
+from packbert.service.engine.device import ArtifactChoice, check_one_device, find_artifact
 from packbert.service.errors import DeviceError
 from packbert.service.flags import in_flags, variables_of
 from packbert.service.logs import configure_logging
@@ -41,10 +41,10 @@ def main(words: Sequence[str] = ()) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
-        one_each = [settings.of_model(*named) for named in named_models(settings).items()] or [settings]
+        named = named_models(settings)
+        one_each = [settings.of_model(name, one.model) for name, one in named.items()] or [settings]
         choices = [find_artifact(one, _prepare) for one in one_each]
-        if len({one.artifact.manifest.device for one in choices}) > 1:
-            raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
+        check_one_device(choices)
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)
         return 2

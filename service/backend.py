@@ -6,7 +6,8 @@ A backend owns the tokenizer and the tasks. Its queue is the batcher of an engin
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
@@ -52,7 +53,7 @@ class Backend(ABC):
         self.draining = False  # new requests are refused
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
-        self.users, self.unused = 0, asyncio.Event()  # requests that a ServedModel counts; set when the last has ended
+        self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
         self._tokenizes = False
         self._tasks: Tasks | None = None
 
@@ -67,6 +68,18 @@ class Backend(ABC):
             raise Unavailable(LOADING, code="loading", retry_after=2)
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
+
+    @contextmanager
+    def answering(self) -> "Iterator[tuple[Backend, Tasks]]":
+        """What a request has until its end, whatever is swapped meanwhile. Raises as `admit`."""
+        tasks = self.admit(0)
+        self.users += 1
+        try:
+            yield self, tasks
+        finally:
+            self.users -= 1
+            if not self.users:
+                self.unused.set()
 
     @property
     def artifacts(self) -> list[Artifact]:

@@ -3,15 +3,13 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from packbert.service.backend import Backend
 from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailable
-from packbert.service.settings import SettingsError, named_models
-from packbert.service.tasks.base import Tasks
+from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
@@ -37,6 +35,8 @@ class ServedModel(Backend):
     """
 
     group: "dict[str, ServedModel]"
+    shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
+    repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
 
     def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
         """Without that of Backend: it has no tokenizer and no tasks of its own."""
@@ -45,7 +45,8 @@ class ServedModel(Backend):
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
         self.name, self.group, self._make = current.artifact.manifest.name, group, make
-        self.source = named_models(settings).get(self.name) or settings.model or str(settings.artifact)
+        named = named_models(settings).get(self.name)
+        self.source = named.model if named else settings.model or str(current.artifact.folder.parent)
         group[self.name] = self
         self._point_to(current)
         self._swapping = asyncio.Lock()
@@ -58,7 +59,7 @@ class ServedModel(Backend):
         return self.group.get(name, self)
 
     def admit(self, body_bytes: int) -> Any:
-        """Only refuses: the body may name another model than this one, so `answering` admits. As Backend.admit."""
+        """Only refuses: the body may name another model than this one, so `current` admits. As Backend.admit."""
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
         try:
@@ -67,19 +68,6 @@ class ServedModel(Backend):
             if len(self.group) == 1:
                 raise
         return Unchosen()
-
-    @contextmanager
-    def answering(self) -> Iterator[tuple[Backend, Tasks]]:
-        """What a request has until its end, whatever is swapped meanwhile. Raises as Backend.admit."""
-        backend = self.current
-        tasks = backend.admit(0)
-        backend.users += 1
-        try:
-            yield backend, tasks
-        finally:
-            backend.users -= 1
-            if not backend.users:
-                backend.unused.set()
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
@@ -119,18 +107,28 @@ class ServedModel(Backend):
         backend.on_fatal = lambda: next(iter(self.group.values())).on_fatal()
         backend.group = self.group
 
+    def share_requests(self, named: Mapping[str, NamedModel]) -> None:
+        """From now on each model shares its requests as `named` says."""
+        for name, model in self.group.items():
+            found = [(self.group[other], one) for other, one in named.items() if one.of == name and other in self.group]
+            model.shares = [(other, one) for other, one in found if one.weight or one.shadow]
+
     async def reload(self) -> None:
-        """Swaps each model whose artifact has changed, or whose line in the file of BERT_MODELS has."""
+        """Takes the shares in the file of BERT_MODELS; of several processes the first swaps the models that changed."""
         try:
-            sources = named_models(self.settings)
+            named = named_models(self.settings)
         except SettingsError as error:
             log.error("nothing is swapped: %s", error)
             return
-        if sources and sources.keys() != self.group.keys():
+        self.share_requests(named)
+        if not self.announces:
+            return
+        if named and named.keys() != self.group.keys():
             log.warning("models are added and removed by a restart: this service has %s", ", ".join(self.group))
         for name, model in self.group.items():
+            source = named[name].model if name in named else ""
             try:
-                log.info("%s: %s", name, "swapped" if await model.swap(sources.get(name, "")) else "unchanged")
+                log.info("%s: %s", name, "swapped" if await model.swap(source) else "unchanged")
             except Invalid:
                 continue  # it is in the log
 
@@ -173,4 +171,5 @@ def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
     """The default, which is the first."""
     group: dict[str, ServedModel] = {}
     served = [ServedModel(one, group, make) for one in backends]
+    served[0].share_requests(named_models(served[0].settings))
     return served[0]

@@ -1,6 +1,7 @@
 """The settings: BERT_* environment variables, read and checked once."""
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ MAX_KEY_FILE_BYTES = 2**20
 MAX_SHOWN = 80  # characters of a wrong value
 LINK = re.compile(r"SERVICE_(HOST|PORT)|PORT_\d+_[A-Z]+")  # in variable names that Kubernetes derives from a Service
 
+FORMS = "NAME: MODEL or NAME: {model: MODEL, of: NAME, weight: 0 to 1, shadow: 0 to 1}"  # of BERT_MODELS' file
 MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.:@-]*(/[\w.:@-]+)*", re.ASCII)  # as a part of a path
 ORIGIN = re.compile(r"https?://[^/\s,?#]+")
 RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "rerank", "similarity", "tag"]
@@ -39,6 +41,17 @@ RootTask = Literal["answer", "choose", "embed", "fill-mask", "nsp", "predict", "
 
 class SettingsError(Exception):
     """A setting is unknown, unreadable or cannot work; the message names the variable."""
+
+
+class NamedModel(BaseModel):
+    """A model of BERT_MODELS, and its shares of another one's requests."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str = Field(min_length=1)
+    of: str = ""  # the name of that other model
+    weight: float = Field(0.0, ge=0, le=1)  # that this one answers
+    shadow: float = Field(0.0, ge=0, le=1)  # that this one repeats after the answer, for a comparison
 
 
 class Settings(BaseModel):
@@ -52,8 +65,7 @@ class Settings(BaseModel):
     )
     models: str | None = Field(
         None,
-        description="several models, as NAME=MODEL NAME2=MODEL2, or a file with one NAME=MODEL a line; the first is "
-        "the default",
+        description="several models, as NAME=MODEL NAME2=MODEL2, or a YAML file of them; the first is the default",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
         "fp32",
@@ -281,31 +293,63 @@ class Settings(BaseModel):
         return self.model_copy(update={"models": None, "artifact": None, "model": source, "served_model_name": name})
 
 
-def named_models(settings: Settings) -> dict[str, str]:
+def named_models(settings: Settings) -> dict[str, NamedModel]:
     """The model of each name in BERT_MODELS; a file is read again. Raises SettingsError."""
-    stated = settings.models or ""
-    lines = stated.split()
-    if lines and "=" not in stated:
-        try:
-            content = read_file(Path(stated), MAX_KEY_FILE_BYTES).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                f"BERT_MODELS: {stated} is neither NAME=MODEL nor a file of such lines: {error}"
-            ) from None
-        lines = [line.strip() for line in content.splitlines() if line.strip() and not line.startswith("#")]
-    models: dict[str, str] = {}
-    for line in lines:
-        name, _, model = line.partition("=")
-        if not MODEL_NAME.fullmatch(name) or not model:
-            raise SettingsError(
-                f"BERT_MODELS: {line[:MAX_SHOWN]!r} is not NAME=MODEL with a name that fits into a path"
-            )
+    stated, models = settings.models, dict[str, NamedModel]()
+    if stated is None:
+        return models
+    words, where = (word.partition("=") for word in stated.split()), f"BERT_MODELS: {stated[:MAX_SHOWN]}"
+    pairs = [(name, model) for name, _, model in words] if "=" in stated else _read_model_file(stated)
+    for name, model in pairs:
+        if not MODEL_NAME.fullmatch(name):
+            raise SettingsError(f"{where}: {name[:MAX_SHOWN]!r} is no name that fits into a path; write {FORMS}")
         if name in models:
-            raise SettingsError(f"BERT_MODELS: {name} is named twice")
-        models[name] = model
-    if stated and not models:
-        raise SettingsError(f"BERT_MODELS: {stated[:MAX_SHOWN]} names no model: write NAME=MODEL, one a line")
+            raise SettingsError(f"{where}: {name} is named twice")
+        try:
+            models[name] = NamedModel.model_validate(model if isinstance(model, dict) else {"model": model})
+        except ValidationError as error:
+            faults = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
+            raise SettingsError(f"{where}: {name}: {'; '.join(faults)}; write {FORMS}") from None
+    for name in models:
+        if fault := _fault_of_shares(name, models):
+            raise SettingsError(f"{where}: {name}: {fault}")
     return models
+
+
+def _read_model_file(stated: str) -> list[tuple[str, Any]]:
+    """The names of a file of BERT_MODELS, each with a MODEL or the fields of a NamedModel. Raises SettingsError."""
+    import yaml  # takes 15 ms, which a start without such a file does not need
+
+    try:
+        text = read_file(Path(stated), MAX_KEY_FILE_BYTES).decode()
+        root = yaml.compose(text, yaml.BaseLoader)  # whose scalars are all texts: `no` is a name, too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        fault = " ".join(str(error).split())
+        raise SettingsError(f"BERT_MODELS: {stated} is neither NAME=MODEL nor a YAML file: {fault}") from None
+    if not isinstance(root, yaml.MappingNode) or not root.value:
+        raise SettingsError(f"BERT_MODELS: {stated} names no model; write {FORMS}")
+    pairs = []
+    for name, model in root.value:
+        value = model.value
+        if isinstance(model, yaml.MappingNode):
+            value = {str(key.value): one.value for key, one in model.value}
+            if len(value) < len(model.value):
+                raise SettingsError(f"BERT_MODELS: {stated}: {name.value} has a key twice; write {FORMS}")
+        pairs.append((str(name.value), value))
+    return pairs
+
+
+def _fault_of_shares(name: str, models: Mapping[str, NamedModel]) -> str:
+    """Why a model cannot have what it states of another one's requests; empty where it can."""
+    stated = models[name]
+    if not stated.of:
+        fault = "weight and shadow are shares of the requests of another model: name it in of"
+        return fault if stated.weight + stated.shadow else ""
+    if stated.of not in models or models[stated.of].of:
+        others = ", ".join(one for one, its in models.items() if not its.of)
+        return f"of is {stated.of!r}, which is not one of the models without of: {others}"
+    total = math.fsum(one.weight + one.shadow for one in models.values() if one.of == stated.of)
+    return f"the shares of the requests for {stated.of} are {total:g} together: at most 1" if total > 1 else ""
 
 
 def _asks_for_traces(variables: Mapping[str, str]) -> bool:

@@ -2,14 +2,17 @@
 
 python -m benchmarks.server.swaps FIRST SECOND [--swaps 200] [--api-processes 0] [--clients 4]
 
-FIRST and SECOND are artifacts. Counted, not timed; the memory shows whether a model that has left is let go.
+FIRST and SECOND are artifacts. The rate during a swap is compared with that of the seconds before it, in which the same
+model answers. The memory shows whether a model that has left is let go.
 """
 
 import argparse
 import json
 import subprocess
 import threading
+import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -19,6 +22,23 @@ from benchmarks.harness.process import ServiceProcess
 KEY = {"authorization": "Bearer benchmark"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 REPLY_SECONDS = 120
+QUIET_SECONDS = 2  # before each swap
+END_SECONDS = 5  # for a process that ends to be gone
+LAST_LINES = 40  # of the output of a service that gives no answer
+
+
+def post(service: ServiceProcess, path: str, body: object) -> httpx.Response:
+    """Over a new connection, so that any of the API processes answers. Ends with the last lines of a service that gives
+    no answer."""
+    try:
+        return httpx.post(service.url + path, json=body, headers=KEY, timeout=REPLY_SECONDS)
+    except httpx.TransportError as error:
+        with suppress(subprocess.TimeoutExpired):
+            service.process.wait(END_SECONDS)
+        code = service.process.returncode
+        state = "still runs" if code is None else f"has ended with exit code {code}"
+        lines = "\n".join(service.output().splitlines()[-LAST_LINES:])
+        raise SystemExit(f"{path}: {type(error).__name__}: the service {state}; its last lines:\n{lines}") from error
 
 
 def known_answers(folders: list[str]) -> dict[str, object]:
@@ -26,7 +46,7 @@ def known_answers(folders: list[str]) -> dict[str, object]:
     answers: dict[str, object] = {}
     for folder in folders:
         with ServiceProcess({"BERT_MODELS": f"one={folder}"}) as service:
-            answer = httpx.post(f"{service.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
+            answer = post(service, "/embed", {"inputs": TEXTS})
             answers[answer.headers["x-model-digest"]] = answer.json()
     return answers
 
@@ -34,7 +54,11 @@ def known_answers(folders: list[str]) -> dict[str, object]:
 def ask(url: str, known: dict[str, object], counts: Counter[str], stop: threading.Event) -> None:
     with httpx.Client(base_url=url, timeout=REPLY_SECONDS) as client:
         while not stop.is_set():
-            answer = client.post("/models/one/embed", json={"inputs": TEXTS})
+            try:
+                answer = client.post("/models/one/embed", json={"inputs": TEXTS})
+            except httpx.TransportError:
+                counts["failed"] += 1
+                continue
             if answer.status_code != 200:
                 counts["failed"] += 1
             elif answer.json() != known.get(answer.headers["x-model-digest"]):
@@ -50,7 +74,7 @@ def resident_mib(process: int) -> int:
     return sum(size for size, pid, parent in rows if process in (pid, parent)) // 1024
 
 
-def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, int]:
+def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, float]:
     known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
     settings = {
         "BERT_MODELS": f"one={folders[0]}",
@@ -59,14 +83,18 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
         "BERT_TOKEN_BUDGET": "256",
     }
     with ServiceProcess(settings) as service:
-        threads = [threading.Thread(target=ask, args=(service.url, known, counts, stop)) for _ in range(clients)]
+        arguments = (service.url, known, counts, stop)
+        threads = [threading.Thread(target=ask, args=arguments, daemon=True) for _ in range(clients)]
         for thread in threads:
             thread.start()
-        memory, refused = [], 0
+        memory, refused, seconds, answered, expected = [], 0, 0.0, 0, 0.0
         for number in range(swaps):
-            body = {"model": "one", "source": folders[(number + 1) % 2]}
-            # a new connection each: any of the API processes may swap
-            answer = httpx.post(f"{service.url}/admin/models", json=body, headers=KEY, timeout=REPLY_SECONDS)
+            began, before = time.monotonic(), counts["right"]
+            stop.wait(QUIET_SECONDS)
+            middle, between = time.monotonic(), counts["right"]
+            answer = post(service, "/admin/models", {"model": "one", "source": folders[(number + 1) % 2]})
+            lasted, answered = time.monotonic() - middle, answered + counts["right"] - between
+            seconds, expected = seconds + lasted, expected + lasted * (between - before) / (middle - began)
             refused += answer.status_code != 200 or not answer.json()["swapped"]
             memory.append(resident_mib(service.process.pid))
         stop.set()
@@ -74,7 +102,11 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
             thread.join()
     kept = {"MiB after 10 swaps": memory[min(9, swaps - 1)], "MiB at the end": memory[-1]}
     ends = {name: counts[name] for name in ("right", "failed", "mixed")}
-    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | ends | kept
+    rates = {
+        "answers a second during swaps": round(answered / seconds, 2),
+        "share of the rate without": round(answered / expected, 2),
+    }
+    return {"api_processes": api_processes, "swaps": swaps, "swaps refused": refused} | ends | kept | rates
 
 
 def main() -> None:

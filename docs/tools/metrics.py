@@ -23,6 +23,8 @@ UNITS = {  # by the end of the name without _total: the first that fits
     "texts": "texts",
     "characters": "characters",
     "sequences": "sequences",
+    "cosine": "0 to 1",
+    "first_candidates": "answers",
     "slots": "slots",
     "inputs": "inputs",
     "errors": "requests",
@@ -42,6 +44,7 @@ def scrape() -> str:
     batcher = Batcher(run=FakeRunner().run, queue=make_queue(token_budget=8, max_tokens=20))
     metrics.observe_queue(batcher, "CPU", degraded=False, device_memory=lambda: (0, 0))
     metrics.operational("/health", 200)
+    metrics.compared("", [1.0], [True], [0.0, 0.0])
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")

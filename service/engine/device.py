@@ -6,7 +6,7 @@ Does not import ONNX Runtime: the supervisor of several processes selects an art
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +46,12 @@ def find_artifact(settings: Settings, prepare: Callable[..., tuple[Path, Cache]]
     choice = replace(choice, artifact=choice.artifact.served_as(settings.served_model_name))
     logging.getLogger("service").info(describe_defaults(choice.artifact.manifest, settings))
     return choice
+
+
+def check_one_device(choices: Sequence[ArtifactChoice]) -> None:
+    """Raises DeviceError where the models of a service would run on different devices."""
+    if len({one.artifact.manifest.device for one in choices}) > 1:
+        raise DeviceError("one model would run on the GPU and another on the CPU: set BERT_DEVICE to cpu")
 
 
 def select_artifact(folder: Path, device: str) -> ArtifactChoice:

@@ -81,7 +81,8 @@ class LocalBackend(Backend):
 
 
 def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backend:
-    """That of a service of these models, the default first; a ServedModel where they can be swapped."""
+    """That of a service of these models, the default first; a ServedModel where there are several, or they can be
+    swapped."""
     metrics = Metrics()
 
     def make(choice: ArtifactChoice, beside: Backend | None) -> LocalBackend:
@@ -92,7 +93,7 @@ def make_backend(settings: Settings, choices: Sequence[ArtifactChoice]) -> Backe
         return make(find_artifact(settings.of_model(name, source)), beside)
 
     first = make(choices[0], None)
-    if not settings.can_swap:
+    if len(choices) == 1 and not settings.can_swap:
         return first
     threads = settings.threads or available_cores()
     first.engine.device.concurrency = common_concurrency([one.artifact for one in choices], threads)

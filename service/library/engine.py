@@ -2,19 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from packbert.service.engine.device import ArtifactChoice, find_artifact
-from packbert.service.engine.local_backend import LocalBackend
+from packbert.service.backend import Backend
+from packbert.service.engine.device import ArtifactChoice, check_one_device, find_artifact
+from packbert.service.engine.local_backend import LocalBackend, make_backend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
 from packbert.service.http.dialects import native, rerank
 from packbert.service.http.validation import validate
 from packbert.service.library.methods import TaskMethods
-from packbert.service.observability import Metrics
-from packbert.service.settings import PREFIX, Settings, SettingsError
+from packbert.service.models import ServedModel
+from packbert.service.settings import MODEL_NAME, PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import made
 
 T = TypeVar("T")
@@ -65,14 +66,15 @@ class LoadReport(NamedTuple):
 
 
 class Engine(TaskMethods):
-    """One model. `async with` opens it on the running event loop, `with` on a thread of its own, for the bulk methods
-    and for `wait`. After it is closed it cannot be opened again.
+    """One model, or several that share the cores and one queue. `async with` opens it on the running event loop, `with`
+    on a thread of its own, for the bulk methods and for `wait`. After it is closed it cannot be opened again.
     """
 
     def __init__(self, settings: Settings) -> None:
         """`from_artifact` makes the settings; those of the service are `Settings.from_environment()`."""
         self.settings = settings
-        self._backend: LocalBackend | None = None  # None until it is open
+        self._artifacts: dict[str, Path] = {}  # by name, where there are several
+        self._backend: Backend | None = None  # None until it is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._status = LOADING
@@ -88,8 +90,18 @@ class Engine(TaskMethods):
             )
         )
 
+    @classmethod
+    def from_artifacts(cls, paths: Mapping[str, Path | str], **options: object) -> Self:
+        """An engine of several models by name, as `from_artifact`. Each call may name one, as in
+        `engine.embed(texts, model="zh")`; without a name it is for the first."""
+        if not paths or not all(map(MODEL_NAME.fullmatch, paths)):
+            raise SettingsError("name one artifact or more, with letters, digits and . _ : @ - / in the names")
+        engine = cls.from_artifact(next(iter(paths.values())), **options)
+        engine._artifacts = {name: Path(path) for name, path in paths.items()}
+        return engine
+
     async def open(self) -> None:
-        """Loads the model on this event loop and runs its self-test.
+        """Loads each model on this event loop and runs its self-test.
 
         Raises ManifestError for an artifact that cannot be used, DeviceError, SettingsError, and what loading raises.
         """
@@ -103,9 +115,8 @@ class Engine(TaskMethods):
             raise
         self._backend = backend
 
-    async def _load(self) -> LocalBackend:
-        choice = await asyncio.to_thread(_check_artifact, self.settings)
-        backend = LocalBackend(choice.artifact, self.settings, Metrics(), degraded=choice.degraded)
+    async def _load(self) -> Backend:
+        backend = make_backend(self.settings, await asyncio.to_thread(_check_artifacts, self.settings, self._artifacts))
         try:
             await backend.open()
         except BaseException:
@@ -114,7 +125,7 @@ class Engine(TaskMethods):
         return backend
 
     async def close(self) -> None:
-        """Ends the model's threads. Calls that still wait raise Unavailable."""
+        """Ends the models' threads. Calls that still wait raise Unavailable."""
         self._status = SHUTTING_DOWN
         backend, self._backend = self._backend, None
         if backend is not None:
@@ -153,24 +164,24 @@ class Engine(TaskMethods):
         return self._loop
 
     @property
-    def backend(self) -> LocalBackend:
+    def backend(self) -> Backend:
         """What HTTP would talk to. Raises Unavailable while the engine is not open."""
         if self._backend is None:
             raise Unavailable(self._status, code="loading" if self._status is LOADING else None)
         return self._backend
 
-    def health(self) -> HealthReport:
+    def health(self, model: str | None = None) -> HealthReport:
         """Whether a call would be answered now, as /ready says it. May be asked from any thread."""
         if self._backend is None:
             return HealthReport(ready=False, status=self._status)
-        reason = self._backend.engine.readiness()
+        reason = self._find(model).engine.readiness()
         return HealthReport(ready=not reason, status=reason or "ready")
 
     def load(self) -> LoadReport:
         """What a fleet scales on; zeros until the engine is open. May be asked from any thread."""
         if self._backend is None:
             return LoadReport(waiting_tokens=0, tokens_per_second=0.0, busy=0.0)
-        batcher = self._backend.engine.batcher
+        batcher = self._find().engine.batcher
         return LoadReport(
             waiting_tokens=batcher.queue.expected,
             tokens_per_second=batcher.queue.tokens_per_second,
@@ -182,26 +193,31 @@ class Engine(TaskMethods):
         admitted = self.load().tokens_per_second * self.settings.max_wait_seconds
         return min(TOKENS_AHEAD, self.settings.max_waiting_tokens // 2, int(admitted) // 2)
 
-    def info(self) -> dict[str, Any]:
+    def info(self, model: str | None = None) -> dict[str, Any]:
         """The content of /info without the keys of text-embeddings-inference. Raises Unavailable until it is open."""
-        return self.backend.describe()
+        return self._find(model).describe()
 
-    async def run(self, route: str, *, timeout_seconds: float | None = None, **fields: Any) -> Any:
+    async def run(
+        self, route: str, *, timeout_seconds: float | None = None, model: str | None = None, **fields: Any
+    ) -> Any:
         """The response of a route, such as "/embed", to a body of these fields; those that are None are left out.
 
         Vectors are NumPy arrays, all else is as in its JSON. Raises ServiceError as the route does.
         """
-        backend = self._backend_of_this_loop()
+        backend = self._find(model)
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the engine is open on another event loop: await it there, or use Engine.wait")
         if route not in ROUTES:
             raise NotFound(f"the engine has no route {route}; it has {', '.join(ROUTES)}")
-        spec, tasks = ROUTES[route], backend.admit(0)
-        spec.check_head(tasks)
-        request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
-        if timeout_seconds is None:
-            timeout_seconds = self.settings.timeout_ms / 1000
-        else:
-            tasks = tasks.keeping_deadline()
-        return made((await spec.run(tasks, request, timeout_seconds=timeout_seconds)).value)
+        spec = ROUTES[route]
+        with backend.answering() as (_, tasks):
+            spec.check_head(tasks)
+            request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
+            if timeout_seconds is None:
+                timeout_seconds = self.settings.timeout_ms / 1000
+            else:
+                tasks = tasks.keeping_deadline()
+            return made((await spec.run(tasks, request, timeout_seconds=timeout_seconds)).value)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.
@@ -210,15 +226,20 @@ class Engine(TaskMethods):
         """
         return self.submit(coroutine).result()
 
-    def _backend_of_this_loop(self) -> LocalBackend:
+    def _find(self, model: str | None = None) -> LocalBackend:
+        """Raises NotFound for a model that is not there, and Unavailable while the engine is not open."""
         backend = self.backend
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("the engine is open on another event loop: await it there, or use Engine.wait")
+        if isinstance(backend, ServedModel):
+            backend = (backend if model is None else backend.find(model)).current
+        assert isinstance(backend, LocalBackend)
         return backend
 
 
-def _check_artifact(settings: Settings) -> ArtifactChoice:
+def _check_artifacts(settings: Settings, named: Mapping[str, Path]) -> list[ArtifactChoice]:
     """Reads and checks the files, as a start of the service does."""
     if settings.artifact is None:
         raise SettingsError("an engine opens an artifact: BERT_MODEL is for packbert serve")
-    return find_artifact(settings)
+    of_each = [{"artifact": path, "served_model_name": name} for name, path in named.items()]
+    choices = [find_artifact(settings.model_copy(update=one)) for one in of_each or [{}]]
+    check_one_device(choices)
+    return choices

@@ -92,6 +92,19 @@ class Metrics:
             outcome = OUTCOMES.get(reason, "refused")
             observe(self.cells, [self._cells.histogram(series.ERROR_SECONDS, outcome)], [seconds])
 
+    def shared(self, model: str, outcome: str) -> None:
+        """A request of another model that `model` shares."""
+        self.cells[self._cells.at(series.SHARED, model, outcome)] += 1.0
+
+    def compared(self, model: str, cosines: Sequence[float], agree: Sequence[bool], seconds: Sequence[float]) -> None:
+        """Two answers to a request; `seconds` of the model that answered and of the shadow, which is `model`."""
+        self.shared(model, "compared")
+        histogram = self._cells.histogram
+        observe(self.cells, [histogram(series.COSINE, model)] * len(cosines), [max(0.0, one) for one in cosines])
+        observe(self.cells, [histogram(series.SHADOW_SECONDS, model, by) for by in ("model", "shadow")], seconds)
+        for one in agree:
+            self.cells[self._cells.at(series.FIRST, model, str(one).lower())] += 1.0
+
     def rejected_by_protocol(self, status: int, code: str) -> None:
         self.refused(UNKNOWN, status, code)
 

@@ -42,6 +42,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16
 REQUEST_TOKENS = (4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 32768, 131072)
 REQUEST_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 REQUEST_BYTES = (64, 256, 1024, 4096, 16384, 65536, 2**18, 2**20, 2**22, 2**24, 2**26)
+COSINES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 
 COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -108,6 +109,14 @@ BATCH_SEQUENCES = _histogram(BATCH_SIZES, "bert_batch_sequences", "Sequences in 
 FORWARD = _histogram(RUN_SECONDS, "bert_forward_seconds", "Duration of one run of the model")
 WAIT = _histogram(RUN_SECONDS, "bert_queue_seconds", "Longest wait of a request in a batch")
 CANARY = _histogram(RUN_SECONDS, "bert_canary_seconds", "Duration of a self-check's run")
+about = "Shares of another model's requests: answered or left by `model`; repeated: compared, dropped, failed"
+SHARED = Series(COUNTER, "bert_shared_requests", about, ("model", "outcome"), ())
+about = "Cosine of each vector of a compared request to that of the answer; below 0 counts as 0"
+COSINE = _histogram(COSINES, "bert_shadow_cosine", about, "model")
+about = "First candidates and labels of compared requests; true: as in the answer"
+FIRST = Series(COUNTER, "bert_shadow_first_candidates", about, ("model", "agrees"), ())
+about = "Tokenizing, queue and runs of compared requests, by the model that answered and by its shadow"
+SHADOW_SECONDS = Series(HISTOGRAM, "bert_shadow_seconds", about, ("model", "by"), (), REQUEST_SECONDS)
 PROVIDER = Series(GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), ())
 about = "1 where the CPU is used although there is an artifact for CUDA"
 DEGRADED = Series(GAUGE, "bert_degraded", about)
@@ -121,6 +130,7 @@ TABLE = {  # by name, in the order of a scrape
         *(IN_FLIGHT, SECONDS, ERROR_SECONDS, STAGE, TOKENS, TEXTS, BODY_BYTES, RESPONSE_BYTES),
         *(REQUESTS, OPERATIONAL, ERRORS, TRUNCATED, RUN_TOKENS, SLOTS),
         *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
+        *(SHARED, COSINE, FIRST, SHADOW_SECONDS),
         *(PROVIDER, DEGRADED, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
     )
 }

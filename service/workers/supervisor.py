@@ -106,8 +106,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        if self.can_swap:  # one API worker reads the file of models, and the engine tells the others
-            loop.add_signal_handler(signal.SIGHUP, self.apis[0].send_signal, signal.SIGHUP)
+        if self.can_swap:
+            loop.add_signal_handler(signal.SIGHUP, self._signal_apis, signal.SIGHUP)
         tasks = {child: asyncio.create_task(self._restart_loop(child)) for child in (self.engine, *self.apis)}
         await self._stopping.wait()
         for listener in self.listeners:
@@ -119,9 +119,12 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         """The first signal stops everything in order; a further one is passed on, and the API workers end at once."""
         if self._stopping.is_set():
-            for child in self.apis:
-                child.send_signal(number)
+            self._signal_apis(number)
         self._stopping.set()
+
+    def _signal_apis(self, number: int) -> None:
+        for child in self.apis:
+            child.send_signal(number)
 
     async def _restart_loop(self, child: Child) -> None:
         """Keeps a process of `child` running until the supervisor stops."""

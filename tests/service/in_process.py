@@ -11,6 +11,7 @@ import httpx
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.backend import Backend
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
@@ -91,6 +92,7 @@ class InProcessBackend:
     degraded = ""
     startup_grace_seconds, announces, users = 0.0, True, 0
     unused: Any = SimpleNamespace(set=lambda: None)
+    answering = Backend.answering
 
     def __init__(self, artifact: Artifact, settings: Settings, tasks: Tasks) -> None:
         self.artifact, self.settings, self.tasks = artifact, settings, tasks

@@ -252,12 +252,12 @@ def is_ready(url: str) -> bool:
 def test_a_signal_swaps_what_has_changed_in_the_file_of_models(
     folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
 ) -> None:
-    (file := tmp_path / "models").write_text(f"# by name\none={folders['first']}\ntwo={folders['first']}\n")
+    (file := tmp_path / "models").write_text(f"# by name\none: {folders['first']}\ntwo: {folders['first']}\n")
     settings = OWN | {"BERT_MODELS": str(file), "BERT_API_PROCESSES": processes}
     with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
         assert embed(client, "/embed", model="two") == alone["first"]
         assert client.post("/admin/models", json={"model": "two"}).status_code == 404
-        file.write_text(f"one={folders['first']}\ntwo={folders['second']}\n")
+        file.write_text(f"one: {folders['first']}\ntwo: {folders['second']}\n")
         process.process.send_signal(signal.SIGHUP)
         while "two: swapped" not in process.output():
             client.get("/health")

@@ -221,3 +221,47 @@ def test_the_application_has_the_routes_over_an_open_engine(server: httpx.Client
             make_app(engine)
 
     asyncio.run(story())
+
+
+def test_several_models_share_an_engine_and_a_call_names_one(
+    bert_artifact: Path, exported: Callable[..., Artifact], engine: Engine
+) -> None:
+    paths = {"first": bert_artifact, "second": exported("distilbert-labels").root}
+    with (
+        Engine.from_artifacts(paths, token_budget=256) as several,
+        Engine.from_artifact(paths["second"], token_budget=256) as alone,
+    ):
+        of_first = engine.wait(engine.embed(TEXTS))
+        assert np.array_equal(several.wait(several.embed(TEXTS)), of_first)
+        assert np.array_equal(several.wait(several.embed(TEXTS, model="first")), of_first)
+        vectors = list(several.embed_all(TEXTS, model="second"))
+        assert np.array_equal(vectors, list(alone.embed_all(TEXTS)))
+        assert several.wait(several.predict("a", model="second")) == alone.wait(alone.predict("a"))
+        with pytest.raises(ServiceError, match="labels head"):
+            several.wait(several.predict("a"))
+        with pytest.raises(ServiceError, match="no model 'third': this server has first, second"):
+            several.wait(several.nsp([("a", "b")], model="third"))
+        for name in paths:
+            assert several.info(name)["model"] == name
+            assert several.health(name) == (True, "ready")
+        assert several.load().waiting_tokens == 0
+
+
+def test_the_application_of_several_models_has_the_paths_of_each(
+    bert_artifact: Path, exported: Callable[..., Artifact]
+) -> None:
+    async def story() -> None:
+        async with Engine.from_artifacts({"first": bert_artifact, "second": exported("distilbert-labels").root}) as own:
+            transport = httpx.ASGITransport(make_app(own))
+            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+                for name in ("first", "second"):
+                    answer = await client.post(f"/models/{name}/embed", json={"inputs": TEXTS})
+                    assert answer.json() == as_json(await own.embed(TEXTS, model=name))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("paths", [{}, {"a name": "x"}])
+def test_models_without_a_name_that_fits_into_a_path_are_refused(paths: dict[str, str]) -> None:
+    with pytest.raises(SettingsError):
+        Engine.from_artifacts(paths)

@@ -1,0 +1,111 @@
+"""A share of a model's requests for another model, which answers them, or repeats them for a comparison."""
+
+import asyncio
+import base64
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from packbert.service.errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
+from packbert.service.http.dialects.spec import TaskSpec
+from packbert.service.models import ServedModel, Unchosen
+from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.embed import unit_length
+
+BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
+PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not
+DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
+FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a ranked text is known by
+Answer = Callable[..., Awaitable[TaskResult]]  # of a request: (ServedModel, Unchosen, *, timeout_seconds)
+log = logging.getLogger("service")
+
+
+async def answer_shared(
+    spec: TaskSpec, model: ServedModel, unchosen: Unchosen, answer: Answer, timeout_seconds: float
+) -> TaskResult:
+    """The answer of the model that is drawn; what another one than `model` refuses or fails, `model` answers."""
+    (answering, repeating), started = _draw(spec, model), time.perf_counter()
+    if answering is not None:
+        try:
+            result = await answer(answering, unchosen, timeout_seconds=timeout_seconds)
+            answering.metrics.shared(answering.name, "answered")
+            return result
+        except DeadlineExceeded:
+            raise
+        except ServiceError:
+            timeout_seconds -= time.perf_counter() - started
+    result = await answer(model, unchosen, timeout_seconds=timeout_seconds)
+    if answering is not None:
+        answering.metrics.shared(answering.name, "left")
+    if repeating is not None and (task := asyncio.current_task()):  # which ends when the response is sent
+        task.add_done_callback(lambda _: _begin_repeat(repeating, result, answer))
+    return result
+
+
+def _draw(spec: TaskSpec, model: ServedModel) -> tuple[ServedModel | None, ServedModel | None]:
+    """The other model that answers this request, and the one that repeats it: one of them at most."""
+    number = random.random()
+    for other, share in model.shares:
+        number -= share.weight + share.shadow
+        if number < 0:
+            mine, its = model.artifact.manifest.heads, other.artifact.manifest.heads
+            if spec.name in BY_HEADS and set(mine) != set(its):
+                break
+            return (None, other) if number < -share.weight else (other, None)
+    return None, None
+
+
+def _begin_repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None:
+    """Only where this process answers no request and repeats none."""
+    if any(one.current.users for one in other.group.values()):
+        other.metrics.shared(other.name, "dropped")
+    else:
+        other.repeating = asyncio.create_task(_repeat(other, first, answer))
+
+
+async def _repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None:
+    metrics = other.metrics
+    try:
+        second = await answer(other, Unchosen(keeps_deadline=True), timeout_seconds=PATIENCE_SECONDS)
+        cosines, agreements = compare(first.value, second.value)
+    except DROPPED:
+        metrics.shared(other.name, "dropped")
+    except Exception as error:
+        metrics.shared(other.name, "failed")
+        if not isinstance(error, ServiceError):
+            log.exception("a request could not be repeated on %s", other.name)
+    else:
+        metrics.compared(other.name, cosines, agreements, [sum(one.stage_seconds[:3]) for one in (first, second)])
+
+
+def compare(first: Any, second: Any) -> tuple[list[float], list[bool]]:
+    """Of two answers to a request the cosines of the vectors that have one size, and whether the first candidates or
+    labels agree."""
+    cosines, agreements = list[float](), list[bool]()
+    for one, other in zip(_find_comparable(first), _find_comparable(second), strict=False):
+        if not isinstance(one, np.ndarray):
+            agreements.append(one == other)
+        elif one.shape == other.shape:
+            cosines += (unit_length(one) * unit_length(other)).sum(axis=-1).reshape(-1).tolist()
+    return cosines, agreements
+
+
+def _find_comparable(value: Any) -> Iterator[Any]:
+    """The arrays of an answer, and what the first of each list of candidates or labels is known by."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Mapping) and "score" in value:
+        yield next((value[name] for name in FIRST_BY if name in value), None)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _find_comparable(one)
+        if isinstance(encoded := value.get("embedding"), str):
+            yield np.frombuffer(base64.b64decode(encoded), "<f4")
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        is_ranked = len(value) and isinstance(value[0], Mapping) and "score" in value[0]
+        for one in value[:1] if is_ranked else value:
+            yield from _find_comparable(one)

@@ -1,0 +1,227 @@
+"""A share of a model's requests for another one, which answers them (weight) or repeats them (shadow)."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import numpy as np
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from packbert.service.artifact import open_artifact
+from packbert.service.http.shares import compare
+from tests.conftest import REPLY_SECONDS
+from tests.export.goldens import Artifact
+from tests.service.polling import sum_of, until
+from tests.serving import fail_to_serve
+
+TEXTS = ["my dog is hairy", "it rains"]
+MASKS = "the [MASK] is [MASK]"
+PROCESSES = pytest.mark.parametrize("processes", ["0", "2"], ids=["one process", "two API processes"])
+OWN = {"BERT_TOKEN_BUDGET": "256"}  # nothing to measure at a start
+CLIENT = httpx.Client(headers={"connection": "close"}, timeout=REPLY_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def old(exported: Callable[..., Artifact]) -> Path:
+    """Has fill_mask, and no labels."""
+    return exported("sample").root
+
+
+@pytest.fixture(scope="module")
+def new(exported: Callable[..., Artifact]) -> Path:
+    """Has labels, and no fill_mask; other tokens and sizes."""
+    return exported("distilbert-labels").root
+
+
+class Start(Protocol):
+    def __call__(self, content: str, processes: str) -> tuple[ServiceProcess, Path]: ...
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a service of this file of models."""
+    with ExitStack() as stack:
+
+        def started(content: str, processes: str) -> tuple[ServiceProcess, Path]:
+            (file := tmp_path / "models.yaml").write_text(content)
+            settings = OWN | {"BERT_MODELS": str(file), "BERT_API_PROCESSES": processes}
+            return stack.enter_context(ServiceProcess(settings)), file
+
+        yield started
+
+
+def post(service: ServiceProcess, path: str, **body: Any) -> httpx.Response:
+    """Over a new connection, so that any API process answers."""
+    answer = CLIENT.post(service.url + path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def digest_of(answer: httpx.Response) -> str:
+    return answer.headers["x-model-digest"]
+
+
+def scrape(service: ServiceProcess, series: str) -> float:
+    return sum_of(CLIENT.get(f"{service.url}/metrics").text, series)
+
+
+def outcome(name: str) -> str:
+    return f'bert_shared_requests_total{{model="new",outcome="{name}"}}'
+
+
+@PROCESSES
+def test_a_weight_is_the_share_of_requests_that_the_other_model_answers(
+    start: Start, old: Path, new: Path, processes: str
+) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 0.5}}\n", processes)
+    answers = [post(service, "/embed", inputs=TEXTS) for _ in range(256)]
+    counts = Counter(map(digest_of, answers))
+    assert counts.keys() == {open_artifact(old).digest, open_artifact(new).digest}
+    assert min(counts.values()) > 64  # 8 standard deviations
+    assert scrape(service, outcome("answered")) == counts[open_artifact(new).digest]
+    assert len({(digest_of(one), len(one.json()[0])) for one in answers}) == 2
+    for name, folder in {"old": old, "new": new}.items():  # a request that names a model by path or body, too
+        named = [digest_of(post(service, f"/models/{name}/embed", inputs=TEXTS)) for _ in range(64)]
+        assert set(named) == ({open_artifact(folder).digest} if name == "new" else counts.keys())
+
+
+@PROCESSES
+def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(
+    start: Start, old: Path, new: Path, processes: str
+) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n", processes)
+    answered = {path: digest_of(post(service, path, inputs=MASKS)) for path in ("/embed", "/fill-mask", "/")}
+    mine, its = open_artifact(old).digest, open_artifact(new).digest
+    assert answered == {"/embed": its, "/fill-mask": mine, "/": mine}  # what / does depends on the heads
+    ids = post(service, "/embed", inputs=[[200, 300]], tokenizer="old")  # of the other one they would be other words
+    assert digest_of(ids) == mine
+    assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
+
+
+def test_answers_are_compared_by_vectors_of_one_size_and_by_first_candidates() -> None:
+    first, second = (np.array(rows, np.float32) for rows in ([[1, 0], [0, 2]], [[3, 0], [1, 1]]))
+    cosines, agreements = compare(first, second)
+    assert cosines == pytest.approx([1.0, 0.5**0.5])
+    assert agreements == []
+    assert compare(first, np.ones((2, 3), np.float32)) == ([], [])
+    masks = [[{"score": 0.5, "token_str": word}, {"score": 0.4, "token_str": "b"}] for word in ("a", "c")]
+    assert compare(masks, [masks[0], masks[0]]) == ([], [True, False])
+    labels = [[{"label": label, "score": 0.5}] for label in ("x", "y")]
+    assert compare(labels, labels) == ([], [True, True])
+
+
+@PROCESSES
+def test_an_equal_shadow_agrees_and_answers_nothing(start: Start, old: Path, processes: str) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n", processes)
+    bodies: dict[str, dict[str, Any]] = {
+        "/embed": {"inputs": TEXTS},
+        "/v1/embeddings": {"input": TEXTS, "encoding_format": "base64"},
+        "/fill-mask": {"inputs": MASKS},
+    }
+    for path, body in bodies.items():
+        before = scrape(service, outcome("compared"))
+
+        def is_compared(path: str = path, body: dict[str, Any] = body, before: float = before) -> bool:
+            assert digest_of(post(service, path, **body)) == open_artifact(old).digest
+            return scrape(service, outcome("compared")) > before
+
+        until(is_compared)  # one that another request hinders is dropped
+    cosines = scrape(service, 'bert_shadow_cosine_count{model="new"}')
+    assert cosines >= 4
+    assert scrape(service, 'bert_shadow_cosine_sum{model="new"}') == pytest.approx(cosines, abs=1e-4)
+    assert scrape(service, 'bert_shadow_first_candidates_total{agrees="true",model="new"}') >= 2
+    assert scrape(service, 'bert_shadow_first_candidates_total{agrees="false",model="new"}') == 0
+    for by in ("model", "shadow"):
+        assert scrape(service, f'bert_shadow_seconds_count{{by="{by}",model="new"}}') >= 3
+        assert scrape(service, f'bert_shadow_seconds_sum{{by="{by}",model="new"}}') > 0
+
+
+@PROCESSES
+def test_a_shadow_that_fails_is_counted_and_changes_no_answer(
+    start: Start, old: Path, new: Path, processes: str
+) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {new}, of: old, shadow: 1}}\n", processes)
+    answers = []
+
+    def has_failed() -> bool:
+        answers.append(post(service, "/fill-mask", inputs=MASKS).content)
+        return scrape(service, outcome("failed")) > 0
+
+    until(has_failed)
+    assert len(set(answers)) == 1
+    assert scrape(service, "bert_shadow_first_candidates_total") == 0
+
+
+def test_a_shadow_is_dropped_while_another_request_is_answered(start: Start, old: Path) -> None:
+    service, _ = start(f"old: {old}\nnew: {{model: {old}, of: old, shadow: 1}}\n", "0")
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            post(service, "/embed", inputs=TEXTS * 20)
+
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        until(lambda: scrape(service, outcome("dropped")) > 0)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+
+
+@PROCESSES
+def test_a_signal_changes_the_shares_and_the_model_of_every_process(
+    start: Start, old: Path, new: Path, processes: str
+) -> None:
+    service, file = start(f"old: {old}\nnew: {{model: {new}, of: old}}\n", processes)
+
+    def digests() -> set[str]:
+        return {digest_of(post(service, "/embed", inputs=TEXTS)) for _ in range(16)}
+
+    mine, its = open_artifact(old).digest, open_artifact(new).digest
+    assert digests() == {mine}
+    file.write_text(f"old: {old}\nnew: {{model: {new}, of: old, weight: 1}}\n")
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: digests() == {its})
+    assert digest_of(post(service, "/fill-mask", inputs=MASKS)) == mine
+    file.write_text(f"old: {new}\nnew: {new}\n")  # it is the model from now on
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: "old: swapped" in service.output())
+    until(lambda: CLIENT.post(f"{service.url}/fill-mask", json={"inputs": MASKS}).status_code == 501)
+    assert digests() == {its}
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("a: {model: x, wieght: 0.1}", "a: wieght: Extra inputs are not permitted; write NAME: MODEL or NAME: {model"),
+        ("a: {model: x, weight: 2}", "a: weight: Input should be less than or equal to 1; write NAME: MODEL or"),
+        ("a: {model: [x]}", "a: model: Input should be a valid string; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: x\na: y", "a is named twice"),
+        ("a: {model: x, model: y}", "a has a key twice; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: {model: x, weight: 0.1}", "a: weight and shadow are shares of the requests of another model: name it in"),
+        ("a: x\nb: {model: x, of: c}", "b: of is 'c', which is not one of the models without of: a"),
+        ("a: x\nb: {model: x, of: b}", "b: of is 'b', which is not one of the models without of: a"),
+        (
+            "a: x\nb: {model: x, of: a, weight: 0.6}\nc: {model: x, of: a, shadow: 0.6}",
+            "b: the shares of the requests for a are 1.2 together: at most 1",
+        ),
+        ("a b: x", "'a b' is no name that fits into a path; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a=x\n", " names no model; write NAME: MODEL or NAME: {model: MODEL"),
+        ("a: {x", " is neither NAME=MODEL nor a YAML file: "),
+    ],
+)
+def test_a_wrong_file_of_models_stops_the_start(tmp_path: Path, content: str, fault: str) -> None:
+    (file := tmp_path / "models.yaml").write_text(content)
+    ended = fail_to_serve({"BERT_MODELS": str(file)})
+    assert ended.returncode == 2
+    assert f"BERT_MODELS: {file}" in ended.stderr
+    assert fault in ended.stderr
