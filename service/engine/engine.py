@@ -128,7 +128,8 @@ class ModelEngine:
         """Raises what loading raises: a graph that does not load, a self-test that fails."""
         threads, device = self.settings.threads or available_cores(), self.device
         device.concurrency = device.concurrency or concurrency_for(self.artifact, threads)
-        device.memory_limit = self.settings.memory_limit or math.inf
+        limit = self.settings.memory_limit
+        device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
         await device.enter(self, False)
@@ -157,9 +158,8 @@ class ModelEngine:
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""
-        if not self.opened:
-            return self.health.reason(since_answer=0.0)
-        since_answer = self.batcher.clock() - self.batcher.last_answer if self in self.device.loaded else 0.0
+        answers = self.opened and self in self.device.loaded
+        since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
         return self.health.reason(since_answer=since_answer) or self.batcher.unloadable
 
     def info(self) -> dict[str, Any]:

@@ -287,15 +287,16 @@ class Batcher:
 
     async def _entered(self, jobs: Sequence[SequenceJob], enter: Callable[[bool], Awaitable[None]]) -> bool:
         """Whether the model is in memory now; otherwise the requests of the batch have got 503."""
-        self.unloadable, is_use = "", not jobs[0][0].exclusive
         try:
-            await enter(is_use)
+            await enter(not jobs[0][0].exclusive)
         except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
             self.unloadable = f"the model cannot be loaded: {error}"
             log.error("%s", self.unloadable)
             for request, _ in jobs:
                 self._fail(request, Unavailable(self.unloadable))
-        return not self.unloadable
+            return False
+        self.unloadable = ""
+        return True
 
     async def _run_batch(
         self, jobs: Sequence[SequenceJob], all_cores: bool
