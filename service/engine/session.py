@@ -5,7 +5,6 @@ import ctypes
 import io
 import platform
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,9 +47,6 @@ class CpuSession:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         # two cores pack BERT-base's fp32 weights in 0.35 s, one in 0.6
         options.add_session_config_entry("session.prepack.enable_parallel", "1")
-        _make_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
-        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         self._session = _open(model, options, "CPUExecutionProvider")
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.prepacked_for = str(self._session.get_modelmeta().custom_metadata_map.get(PREPACKED_FOR, ""))
@@ -150,13 +146,6 @@ def _options(threads: int) -> Any:
     # bridges the gaps between operators; longer spinning starves the event loop
     options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
     return options
-
-
-@cache
-def _make_arena() -> None:
-    """One arena for the runs of all sessions on the CPU: three BERT-base in int8 take 815 MiB, with one each 918."""
-    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, -1, -1, -1))  # as a session's own
 
 
 def _open(model: Path, options: Any, provider: Any) -> Any:
