@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
 
 from packbert.model_export.artifact.manifest import read_file
@@ -102,6 +102,11 @@ class Settings(BaseModel):
         False,
         description="map the weights' file instead of a copy in memory: services on one machine share it, and a change "
         "of the file in place changes or ends them",
+    )
+    memory_limit: ByteSize | None = Field(
+        None,
+        description="of the models in memory together, such as 4GiB: one is loaded when a request needs it, and the "
+        "least recently used are put out; unset: all are loaded at the start and stay",
     )
     threads: int = Field(0, ge=0, le=1024, description="threads of one run; 0: one per available core")
     token_budget: int = Field(0, ge=0, le=2**20, description="tokens in one batch; 0: measured at start")
@@ -396,6 +401,8 @@ def _fault(name: str, value: object) -> str:
         wanted = f"one of {', '.join(get_args(kind))}"
     elif kind is bool:
         wanted = "true or false"
+    elif kind is ByteSize:
+        wanted = "a size, such as 4GiB"
     else:
         wanted = "a whole number" if kind is int else "a number"
         if "le" in bounds:

@@ -55,6 +55,7 @@ ON_CPU = [
 ]
 SIZES = {"base": BASE, "large": LARGE, "small": SMALL, "tiny": TINY}
 POSITIONS, SEGMENTS = 512, 2
+SEED = 5  # of the weights
 REST = {  # what all sizes share
     "model_type": "bert",
     "architectures": ["BertForPreTraining"],
@@ -70,13 +71,13 @@ REST = {  # what all sizes share
 Arrays = dict[str, np.ndarray]
 
 
-def checkpoint(size: str) -> Path:
+def checkpoint(size: str, seed: int = SEED) -> Path:
     """The folder of the random checkpoint `size`, a key of SIZES; it has all heads."""
-    folder = BUILD / size
+    folder = BUILD / named(size, seed)
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         config = SIZES[size]
-        save_file(weights(config), folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         (folder / "vocab.txt").write_text(
             "\n".join(words + [f"w{i}" for i in range(len(words), config["vocab_size"])]) + "\n"
@@ -85,16 +86,21 @@ def checkpoint(size: str) -> Path:
     return folder
 
 
-def artifact(size: str, precision: str, device: str = "cpu") -> Path:
+def named(size: str, seed: int) -> str:
+    return size if seed == SEED else f"{size}-{seed}"
+
+
+def artifact(size: str, precision: str, device: str = "cpu", seed: int = SEED) -> Path:
     """The folder of an artifact; exports it again when the exporter's sources have changed.
 
     Raises ExportError where this machine cannot make or run `precision`.
     """
-    folder = artifact_folder(size, precision)
-    made = BUILD / f"{size}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
+    name = named(size, seed)
+    folder = artifact_folder(name, precision)
+    made = BUILD / f"{name}-{precision}-{device}.exporter"  # beside the folder, which the exporter wants to itself
     if not made.is_file() or made.read_text() != exporter_digest():
         shutil.rmtree(folder / device, ignore_errors=True)
-        export(checkpoint(size), folder, precision=precision, device=device)
+        export(checkpoint(size, seed), folder, precision=precision, device=device)
         made.write_text(exporter_digest())
     return folder
 
@@ -122,9 +128,9 @@ def artifact_to_serve(name: str) -> Path:
     return artifact("base", name) if name in ON_CPU else Path(name)
 
 
-def weights(config: dict[str, int]) -> Arrays:
+def weights(config: dict[str, int], seed: int = SEED) -> Arrays:
     """BERT's initialization, but with biases other than 0 and norms other than 1, so that a missing one shows."""
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(seed)
     hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
 
     def normal(*shape: int, mean: float = 0.0, deviation: float = 0.02) -> np.ndarray:

@@ -79,6 +79,7 @@ class Canary:
     interval_seconds: float
     timeout_seconds: float
     on_dead: Callable[[str], None]  # called with the reason when every run fails
+    is_wanted: Callable[[], bool] = lambda: True  # False: the model was put out of memory, and a check would load it
     _batches: int = 0
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -93,7 +94,8 @@ class Canary:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), self.interval_seconds)
             self._due.clear()
-            await self.check()
+            if self.is_wanted():
+                await self.check()
 
     async def check(self) -> None:
         """One canary, past the queue's limits and in a batch of its own."""

@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +18,8 @@ from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import detach_from
-from packbert.service.engine.runner import ModelRunner
-from packbert.service.engine.session import device_memory
+from packbert.service.engine.runner import ModelRunner, check_unchanged
+from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
 from packbert.service.observability import Metrics
 from packbert.service.scheduling.batcher import Batcher
@@ -37,7 +40,8 @@ log = logging.getLogger("service")
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """What the engines of a process share: a queue, and a loop that runs their batches; the first one makes both."""
+    """What the engines of a process share: a queue and a loop that runs their batches, which the first one makes, and
+    the memory for their sessions."""
 
     concurrency: Concurrency | None = None  # None: as it suits the first model
     engines: "list[ModelEngine]" = field(default_factory=list)  # with a batcher, and not closed
@@ -47,10 +51,49 @@ class Device:
     # by a model's sizes, which decide how fast it is: measured beside one that answers, both seem slower
     calibrations: dict[tuple[object, ...], Calibration] = field(default_factory=dict)
     serving: "asyncio.Task[None] | None" = None
+    memory_limit: float = math.inf  # bytes, of the models in memory together
+    loaded: "dict[ModelEngine, None]" = field(default_factory=dict)  # those in memory, the least recently used first
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # one model at a time, in the order of the batches
+    _left: asyncio.Event = field(default_factory=asyncio.Event)  # a batch has ended
 
     def fail(self, reason: str) -> None:
         for engine in self.engines:
             engine.fail(reason)
+
+    async def enter(self, engine: "ModelEngine", is_use: bool) -> None:
+        """Returns when the model is in memory, and keeps it there until `leave`. Raises what loading raises.
+
+        A model that is opened or checked, but never used, is the first to be put out.
+        """
+        while engine not in self.loaded:
+            async with self.loading:
+                if engine not in self.loaded:
+                    await self._load(engine)
+        engine.batches += 1
+        if is_use:
+            del self.loaded[engine]
+            self.loaded[engine] = None
+
+    def leave(self, engine: "ModelEngine") -> None:
+        engine.batches -= 1
+        self._left.set()
+
+    async def _load(self, engine: "ModelEngine") -> None:
+        await asyncio.to_thread(engine.check_files)  # before another model is put out for it
+        await self._make_room(engine)
+        await engine.load()
+        await self._make_room(engine)  # the first load has measured what it takes
+        self.loaded = {engine: None} | self.loaded
+
+    async def _make_room(self, engine: "ModelEngine") -> None:
+        """Puts out the least recently used models until `engine` fits, each when its batches in progress have ended."""
+        while self.loaded and engine.memory_bytes + sum(one.memory_bytes for one in self.loaded) > self.memory_limit:
+            oldest = next(iter(self.loaded))
+            del self.loaded[oldest]
+            while oldest.batches:
+                self._left.clear()
+                await self._left.wait()
+            await oldest.put_out()
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +111,8 @@ class ModelEngine:
     device: Device = field(default_factory=Device)
     calibration: Calibration | None = None
     opened: bool = False
+    memory_bytes: int = 0  # as measured by the first load; before that, the size of its weights
+    batches: int = 0  # that run, and the opening: it stays in memory meanwhile
     health: Health = field(init=False)
     runner: ModelRunner = field(init=False)
     batcher: Batcher = field(init=False)
@@ -77,18 +122,18 @@ class ModelEngine:
     def __post_init__(self) -> None:
         tolerance = self.artifact.manifest.canary.tolerance
         self.health = Health(stale_seconds=self.settings.run_timeout_seconds, tolerance=tolerance)
+        self.memory_bytes = self.artifact.weights.stat().st_size
 
     async def open(self) -> None:
         """Raises what loading raises: a graph that does not load, a self-test that fails."""
         threads, device = self.settings.threads or available_cores(), self.device
         device.concurrency = device.concurrency or concurrency_for(self.artifact, threads)
+        limit = self.settings.memory_limit
+        device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
-        try:
-            self.calibration = await asyncio.to_thread(self._load)
-        except BaseException:
-            self.runner.close()
-            raise
+        await device.enter(self, False)
+        assert self.calibration is not None
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
         device.engines.append(self)
@@ -99,6 +144,7 @@ class ModelEngine:
             self.metrics.observe_queue(self.batcher, provider, degraded=degraded, device_memory=memory, models=shared)
             device.serving = asyncio.create_task(self.batcher.serve())
             device.serving.add_done_callback(self._on_dispatch_loop_done)
+        device.leave(self)
         self._checking = asyncio.create_task(self._canary.run())
         await self._canary.check()
         self.opened = True
@@ -112,8 +158,9 @@ class ModelEngine:
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""
-        since_answer = self.batcher.clock() - self.batcher.last_answer if self.opened else 0.0
-        return self.health.reason(since_answer=since_answer)
+        answers = self.opened and self in self.device.loaded
+        since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
+        return self.health.reason(since_answer=since_answer) or self.batcher.unloadable
 
     def info(self) -> dict[str, Any]:
         return engine_info(
@@ -122,6 +169,8 @@ class ModelEngine:
             calibration=self.calibration,
             provider=self.runner.provider if self.opened else None,
             threads=self.runner.threads if self.opened else None,
+            in_memory=self in self.device.loaded,
+            memory_bytes=self.memory_bytes if self.opened else None,
             degraded=self.degraded,
             status=self.readiness(),
         )
@@ -152,6 +201,8 @@ class ModelEngine:
         self._checking.cancel()
         if device.engines:
             self.batcher.suspend(SHUTTING_DOWN)
+            async with device.loading:  # not while it is loaded
+                device.loaded.pop(self, None)
         else:
             self.batcher.close(SHUTTING_DOWN)
             background = (device.serving, self._checking)
@@ -159,10 +210,46 @@ class ModelEngine:
             self.batcher.fail_all(SHUTTING_DOWN)
         self.runner.close()
 
-    def _load(self) -> Calibration:
+    def check_files(self) -> None:
+        """Raises InferenceFailed where they have changed since the start, and Unavailable where it is closed."""
+        if self.calibration is not None:
+            if self not in self.device.engines:
+                raise Unavailable(SHUTTING_DOWN)
+            check_unchanged(self.artifact, self.artifact.model, "a model that was put out of memory")
+
+    async def load(self) -> None:
+        """Opens the sessions; the first time with what a start measures."""
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._load)
+        except BaseException:
+            self.runner.close()
+            raise
+        if self.opened:
+            self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
+        self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
+
+    async def put_out(self) -> None:
+        """Lets go of the sessions until the next `load`; all else stays."""
+        self._checking.cancel()  # a check that waits would load it again
+        self._checking = asyncio.create_task(self._canary.run())
+        await asyncio.to_thread(self.runner.close)
+        self.metrics.put_out(self.artifact.manifest.name)
+
+    def _load(self) -> None:
+        device, limit = self.artifact.manifest.device, self.device.memory_limit
+        before = memory_in_use(device)
         self.runner.open()
-        if not self.settings.share_weights:
-            self._detach_from_weights()
+        copied = 0 if self.settings.share_weights else self._detach_from_weights()
+        if self.calibration is None:
+            self.calibration = self._measure()
+            self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)
+            if self.memory_bytes > limit:
+                takes = f"{self.artifact.manifest.name} alone takes {self.memory_bytes >> 20} MiB of memory"
+                way_out = "raise it, export the model in int8, or set a smaller BERT_TOKEN_BUDGET"
+                raise DeviceError(f"{takes}, and BERT_MEMORY_LIMIT is {int(limit) >> 20} MiB: {way_out}")
+
+    def _measure(self) -> Calibration:
         calibrations, manifest = self.device.calibrations, self.artifact.manifest
         size = (*sorted(manifest.sizes.items()), manifest.precision)
         if (known := calibrations.get(size)) is None:
@@ -171,14 +258,15 @@ class ModelEngine:
         tested = self.runner.measure(token_budget=known.token_budget)
         return replace(tested, tokens_per_second=known.tokens_per_second)
 
-    def _detach_from_weights(self) -> None:
-        """Before the self-test, which then reads the copy. Raises DeviceError where there is no memory for it."""
+    def _detach_from_weights(self) -> int:
+        """The bytes copied. The self-test then reads the copy. Raises DeviceError where there is no memory for it."""
         try:
             copied = detach_from(self.artifact.weights)
         except OSError as error:
             way_out = "BERT_SHARE_WEIGHTS=true uses the file itself"
             raise DeviceError(f"{self.artifact.weights} cannot be copied to memory ({error}): {way_out}") from error
         log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
+        return copied
 
     def _make_batcher(self, calibration: Calibration) -> Batcher:
         device, name, first = self.device, self.artifact.manifest.name, self.device.first
@@ -192,6 +280,8 @@ class ModelEngine:
             concurrency=self.runner.concurrency,
             watchdog=first.watchdog if first else self._make_watchdog(),
             model=ModelCost(scale=scale, budget=scale * calibration.token_budget),
+            enter=partial(device.enter, self) if device.memory_limit < math.inf else None,
+            leave=partial(device.leave, self) if device.memory_limit < math.inf else lambda: None,
         )
         if first is None:
             device.first = batcher
@@ -230,6 +320,7 @@ class ModelEngine:
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
             on_dead=self._on_dead,
+            is_wanted=lambda: self in self.device.loaded or bool(self.batcher.unloadable),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

@@ -25,6 +25,8 @@ def engine_info(
     provider: str | None,
     threads: int | None,
     degraded: str,
+    in_memory: bool,
+    memory_bytes: int | None,
     status: str,
 ) -> dict[str, Any]:
     """`calibration`, `provider` and `threads` are None while the model loads; the backend fills in `mask_token`."""
@@ -51,6 +53,8 @@ def engine_info(
         "cuda_attention": CUDA_ATTENTION[manifest.layout] if manifest.device == "cuda" else None,
         "degraded": degraded or None,
         "threads": threads,
+        "in_memory": in_memory,
+        "memory_bytes": memory_bytes,
         "measured": asdict(calibration) if calibration else None,
         "verification": manifest.verification,
         "digest": artifact.digest,

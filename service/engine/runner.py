@@ -58,22 +58,30 @@ class FurtherGraph:
                 self._session = self._read()
         return self._session
 
+    def close(self) -> None:
+        """Lets go of the session; the next request that needs it opens it again."""
+        self._session = None
+
     def _read(self) -> Session:
-        """The files may have changed since the start."""
-        known, weights = self.artifact.manifest.files, self.artifact.weights
-        try:
-            changed = [path.name for path in (self.path, weights) if sha256(path) != known[path.name]]
-        except OSError as error:
-            changed = [str(error)]
-        if changed:
-            raise InferenceFailed(
-                f"the artifact's files have changed since the service started, so it cannot read them for "
-                f"{self.purpose}: restart it ({', '.join(changed)})"
-            )
+        check_unchanged(self.artifact, self.path, self.purpose)
         session = open_session(self.path, self.artifact.manifest, threads=self.threads)
         if not self.share_weights:
-            detach_from(weights)
+            detach_from(self.artifact.weights)
         return session
+
+
+def check_unchanged(artifact: Artifact, graph: Path, purpose: str) -> None:
+    """Raises InferenceFailed where `graph` or the weights are not those of the start: files may change after it."""
+    known = artifact.manifest.files
+    try:
+        changed = [path.name for path in (graph, artifact.weights) if sha256(path) != known[path.name]]
+    except OSError as error:
+        changed = [str(error)]
+    if changed:
+        raise InferenceFailed(
+            f"the artifact's files have changed since the service started, so it cannot read them for "
+            f"{purpose}: restart it ({', '.join(changed)})"
+        )
 
 
 OUT_OF_MEMORY_SIGNS = ("failed to allocate memory", "bad_alloc", "bfcarena", "out of memory")  # only in ORT's message
@@ -89,6 +97,7 @@ class ModelRunner:
     concurrency: Concurrency = SERIAL
     attention: FurtherGraph = field(init=False)  # the probabilities from the states that `layers` gives
     layers: FurtherGraph = field(init=False)  # the model with the states between its layers as outputs
+    provider: str = field(default="", init=False)  # what runs the model: CPU, CUDA or OpenVINO
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)  # on all cores, or on the GPU
     _per_core_session: Session = field(init=False, repr=False)  # on the core of the thread that calls it
@@ -109,6 +118,7 @@ class ModelRunner:
         counts = (self.threads, 1) if concurrency.per_core else (self.threads,)
         opening = [self._threads.submit(self._open_session, threads) for threads in counts]
         self._session, self._per_core_session = opening[0].result(), opening[-1].result()
+        self.provider = self._session.provider
         trim_heap()
         packed_for, this = self._session.prepacked_for, cpu_signature(onnxruntime_version())
         if packed_for and packed_for != this:
@@ -125,16 +135,14 @@ class ModelRunner:
         return open_session(self.artifact.model, manifest, threads=threads, side_by_side=side_by_side)
 
     def close(self) -> None:
-        """Lets go of the graphs. Does not wait for a hanging run."""
+        """Lets go of the graphs, until `open` is called again. Does not wait for a hanging run."""
         self._threads.shutdown(wait=False)
+        self.attention.close()
+        self.layers.close()
         for name in ("_session", "_per_core_session"):
             if hasattr(self, name):  # it was opened
                 delattr(self, name)
-
-    @property
-    def provider(self) -> str:
-        """What runs the model: CPU, CUDA or OpenVINO."""
-        return self._session.provider
+        trim_heap()
 
     async def run(self, sequences: Sequence[Tokens], *, all_cores: bool = True) -> tuple[list[Row | None], Batch]:
         """A row per sequence, None where it is not finite; computed on all cores or on one.

@@ -178,6 +178,17 @@ def why_cuda_unavailable() -> str:
     return runtime_fault(provider)
 
 
+def memory_in_use(device: str) -> int:
+    """Bytes of the GPU, by any process, or of this process's memory without files; 0 where the system does not say."""
+    if device == "cuda":
+        return (device_memory() or (0, 0))[0]
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+
 def device_memory() -> tuple[int, int] | None:
     """Bytes that are in use, by any process, and bytes in all, of the GPU on which ONNX Runtime runs; after its start.
 

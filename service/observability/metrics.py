@@ -56,6 +56,13 @@ class Metrics:
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 
+    def loaded(self, model: str, seconds: float) -> None:
+        self.cells[self._cells.at(series.IN_MEMORY, model)] = 1.0
+        observe(self.cells, [self._cells.histogram(series.LOAD, model)], [seconds])
+
+    def put_out(self, model: str) -> None:
+        self.cells[self._cells.at(series.IN_MEMORY, model)] = 0.0
+
     def batch(self, report: BatchReport) -> None:
         """A self-check's run counts apart from those for clients."""
         if report.canary:

@@ -120,6 +120,11 @@ SHADOW_SECONDS = Series(HISTOGRAM, "bert_shadow_seconds", about, ("model", "by")
 PROVIDER = Series(GAUGE, "bert_execution_provider", "1 for the execution provider in use", ("provider",), ())
 about = "1 where the CPU is used although there is an artifact for CUDA"
 DEGRADED = Series(GAUGE, "bert_degraded", about)
+IN_MEMORY = Series(
+    GAUGE, "bert_model_in_memory", "1 while the model is in memory, 0 after it was put out", ("model",), ()
+)
+about = "Loading a model: at the start with its self-test and measurements, later when it was put out of memory"
+LOAD = _histogram(RUN_SECONDS, "bert_load_seconds", about, "model")
 TOKENIZING_REQUESTS = Series(GAUGE, "bert_tokenizing_requests", "Requests that are tokenized or wait for it")
 about = "Characters of requests that are not tokenized yet"
 TOKENIZING_CHARACTERS = Series(GAUGE, "bert_tokenizing_characters", about)
@@ -131,6 +136,6 @@ TABLE = {  # by name, in the order of a scrape
         *(REQUESTS, OPERATIONAL, ERRORS, TRUNCATED, RUN_TOKENS, SLOTS),
         *(BATCH_TOKENS, BATCH_SEQUENCES, FORWARD, WAIT, CANARY),
         *(SHARED, COSINE, FIRST, SHADOW_SECONDS),
-        *(PROVIDER, DEGRADED, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
+        *(PROVIDER, DEGRADED, IN_MEMORY, LOAD, TOKENIZING_REQUESTS, TOKENIZING_CHARACTERS),
     )
 }

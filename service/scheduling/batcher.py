@@ -1,8 +1,9 @@
 """Admits requests, takes batches from the queue, runs them and gives each request its own rows."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
@@ -36,6 +37,7 @@ from packbert.service.scheduling.watchdog import BatchReport, Clock, RequestCoun
 SIZE_MARGIN = 1.25  # an expected size may be so much over the limit: only known sizes are held to it
 FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
+log = logging.getLogger("service")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,10 @@ class Batcher:
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
     model: ModelCost = FIRST_MODEL
+    # where models may be put out of memory: brings this one there until `leave`, for a batch that is a use of it or not
+    enter: Callable[[bool], Awaitable[None]] | None = None
+    leave: Callable[[], None] = lambda: None
+    unloadable: str = ""  # why `enter` has failed the last time
     suspended: str = ""  # why none but the exclusive requests is admitted at the moment
     dispatcher: "Dispatcher" = field(init=False)  # replaced by that of the first model, for the others
     _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
@@ -263,6 +269,8 @@ class Batcher:
 
     async def run_jobs(self, jobs: Sequence[SequenceJob], *, all_cores: bool) -> None:
         """Runs a batch of this model and delivers its rows. A failed run is halved down to the one that fails."""
+        if self.enter is not None and not await self._entered(jobs, self.enter):
+            return
         to_run = [jobs]
         while to_run:
             jobs = [job for job in to_run.pop() if not job[0].ended.done()]
@@ -275,6 +283,20 @@ class Batcher:
             else:
                 to_run += self._deliver(jobs, rows, began, ended)
                 self._record_batch(jobs, batch, began, ended, all_cores)
+        self.leave()
+
+    async def _entered(self, jobs: Sequence[SequenceJob], enter: Callable[[bool], Awaitable[None]]) -> bool:
+        """Whether the model is in memory now; otherwise the requests of the batch have got 503."""
+        try:
+            await enter(not jobs[0][0].exclusive)
+        except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
+            self.unloadable = f"the model cannot be loaded: {error}"
+            log.error("%s", self.unloadable)
+            for request, _ in jobs:
+                self._fail(request, Unavailable(self.unloadable))
+            return False
+        self.unloadable = ""
+        return True
 
     async def _run_batch(
         self, jobs: Sequence[SequenceJob], all_cores: bool

@@ -42,6 +42,11 @@ def test_one_model_is_named(variables: dict[str, str], sentence: str) -> None:
         Settings.from_environment(variables)
 
 
+def test_a_size_has_a_unit_or_is_in_bytes() -> None:
+    for value, size in {"4GiB": 4 * 2**30, "4GB": 4 * 10**9, "1000": 1000}.items():
+        assert Settings.from_environment(GOOD | {"BERT_MEMORY_LIMIT": value}).memory_limit == size
+
+
 def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     settings = Settings.from_environment(
         GOOD | {"PATH": "/bin", "BERT_PORT": "9", "BERT_TRUNCATE": "true", "BERT_DRAIN_SECONDS": "0.5"}
@@ -54,6 +59,7 @@ def test_variables_of_others_are_ignored_and_values_are_parsed() -> None:
     [
         ("BERT_PORTT", "1", r"unknown setting BERT_PORTT \(did you mean BERT_PORT\?\); known are BERT_ACCESS_LOG, "),
         ("BERT_API_KEY", ", ,", "it has commas and no key"),
+        ("BERT_MEMORY_LIMIT", "much", "BERT_MEMORY_LIMIT: much is not a size, such as 4GiB"),
         ("BERT_SERVED_MODEL_NAME", "{name}", "'{name}' is no name that fits into a path"),
         ("BERT_SERVED_MODEL_NAME", "a//b", "'a//b' is no name that fits into a path"),
         ("BERT_API_KEY_FILE", "/nowhere", "No such file"),

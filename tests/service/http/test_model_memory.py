@@ -1,0 +1,188 @@
+"""More models than BERT_MEMORY_LIMIT holds: they are loaded on demand, and the least recently used one is put out."""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.harness.process import ServiceProcess
+from packbert.model_export.artifact.manifest import WEIGHTS, Manifest, sha256
+from tests.conftest import REPLY_SECONDS
+from tests.export.goldens import Artifact
+
+ADMIN = {"authorization": "Bearer swap"}
+TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
+NAMES = ("first", "second", "third")
+MIB = 2**20
+WEIGHTS_BYTES = 128 * MIB  # far more than what these models take, which is measured and is never the same
+FOR_TWO = "300MiB"
+
+
+def copy_with_large_weights(source: Path, target: Path) -> None:
+    """The artifact with zeros after its weights, so that it counts as one of WEIGHTS_BYTES."""
+    (target / "cpu").mkdir(parents=True)
+    for path in (source / "cpu").iterdir():
+        (target / "cpu" / path.name).write_bytes(path.read_bytes())
+    weights = target / "cpu" / WEIGHTS
+    os.truncate(weights, WEIGHTS_BYTES)
+    manifest = Manifest.read(source / "cpu")
+    dataclasses.replace(manifest, files={**manifest.files, WEIGHTS: sha256(weights)}).write(target / "cpu")
+
+
+@pytest.fixture(scope="module")
+def folders(
+    exported: Callable[..., Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Path]]:
+    """Three models with other tokenizers and sizes."""
+    root = tmp_path_factory.mktemp("large")
+    for name, checkpoint in zip(NAMES, ("sample", "distilbert-labels", "bert"), strict=True):
+        copy_with_large_weights(exported(checkpoint).root, root / name)
+    yield {name: root / name for name in NAMES}
+    for name in NAMES:
+        (root / name / "cpu" / WEIGHTS).unlink()
+
+
+@pytest.fixture(scope="module")
+def alone(serve: Callable[..., httpx.Client], folders: Mapping[str, Path]) -> dict[str, Any]:
+    """What each model answers in a service of its own."""
+    return {name: serve(folder).post("/embed", json={"inputs": TEXTS}).json() for name, folder in folders.items()}
+
+
+def settings_for(folders: Mapping[str, Path], **more: str) -> dict[str, str]:
+    stated = " ".join(f"{name}={folder}" for name, folder in folders.items())
+    return {"BERT_MODELS": stated, "BERT_MEMORY_LIMIT": FOR_TWO, "BERT_TOKEN_BUDGET": "256"} | more
+
+
+@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two API processes"])
+def service(request: pytest.FixtureRequest, folders: Mapping[str, Path]) -> Iterator[httpx.Client]:
+    settings = settings_for(folders, BERT_ADMIN_KEY="swap", BERT_API_PROCESSES=request.param)
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        yield client
+
+
+def embed(client: httpx.Client, name: str) -> Any:
+    response = client.post("/embed", json={"inputs": TEXTS, "model": name})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def in_memory(client: httpx.Client) -> set[str]:
+    return {name for name in NAMES if client.get(f"/models/{name}/info").json()["in_memory"]}
+
+
+def metric(client: httpx.Client, series: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series + " "))
+
+
+def test_the_default_is_in_memory_after_the_start_and_each_model_is_ready(folders: Mapping[str, Path]) -> None:
+    with ServiceProcess(settings_for(folders)) as process, httpx.Client(base_url=process.url) as client:
+        assert in_memory(client) == {"first", "third"}
+        for name in NAMES:
+            assert client.get(f"/models/{name}/ready").status_code == 200
+            assert client.get(f"/models/{name}/info").json()["memory_bytes"] >= WEIGHTS_BYTES
+
+
+def test_the_least_recently_used_model_is_put_out_and_answers_are_those_of_the_models_alone(
+    service: httpx.Client, alone: dict[str, Any]
+) -> None:
+    for name in ("second", "third"):
+        assert embed(service, name) == alone[name]
+    assert in_memory(service) == {"second", "third"}
+    for name, expected in (
+        ("first", {"third", "first"}),
+        ("third", {"third", "first"}),
+        ("second", {"third", "second"}),
+    ):
+        assert embed(service, name) == alone[name]
+        assert in_memory(service) == expected
+        for other in NAMES:
+            assert metric(service, f'bert_model_in_memory{{model="{other}"}}') == (other in expected)
+    assert metric(service, 'bert_load_seconds_count{model="first"}') >= 2
+
+
+def test_a_request_that_runs_no_model_or_is_refused_loads_none(service: httpx.Client) -> None:
+    embed(service, "second"), embed(service, "third")
+    assert in_memory(service) == {"second", "third"}
+    assert service.get("/models/first/ready").status_code == 200
+    assert service.post("/models/first/tokenize", json={"inputs": "a"}).status_code == 200
+    assert service.post("/embed", json={"inputs": 1, "model": "first"}).status_code == 422
+    assert service.post("/models/second/fill-mask", json={"inputs": "a"}).status_code == 501
+    assert [one["id"] for one in service.get("/v1/models").json()["data"]] == [*NAMES]
+    assert in_memory(service) == {"second", "third"}
+
+
+def test_clients_of_all_models_at_once_all_get_the_right_answer(service: httpx.Client, alone: dict[str, Any]) -> None:
+    faults: list[tuple[str, int, str]] = []
+
+    def ask(first: int) -> None:
+        with httpx.Client(base_url=service.base_url, timeout=REPLY_SECONDS) as client:
+            for number in range(first, first + 40):
+                name = NAMES[number % 3]
+                answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
+                if answer.status_code != 200 or answer.json() != alone[name]:
+                    faults.append((name, answer.status_code, answer.text[:200]))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len(in_memory(service)) <= 2
+
+
+def test_a_model_that_is_not_in_memory_can_be_swapped(
+    service: httpx.Client, folders: Mapping[str, Path], alone: dict[str, Any]
+) -> None:
+    for source, answer in (("third", alone["third"]), ("first", alone["first"])):
+        embed(service, "second"), embed(service, "third")
+        assert "first" not in in_memory(service)
+        body = {"model": "first", "source": str(folders[source])}
+        assert service.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
+        for _ in range(8):  # over new connections, so that any API process answers: all have followed
+            got = httpx.post(
+                f"{service.base_url}/embed", json={"inputs": TEXTS, "model": "first"}, timeout=REPLY_SECONDS
+            )
+            assert got.json() == answer
+        assert len(in_memory(service)) == 2
+
+
+def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves_the_others_in_memory(
+    folders: Mapping[str, Path], alone: dict[str, Any]
+) -> None:
+    weights = folders["first"] / "cpu" / WEIGHTS
+    with (
+        ServiceProcess(settings_for(folders)) as process,
+        httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client,
+    ):
+        embed(client, "second"), embed(client, "third")
+        weights.rename(weights.with_suffix(".away"))
+        try:
+            answer = client.post("/embed", json={"inputs": TEXTS})
+            assert answer.status_code == 503
+            assert "the model cannot be loaded: the artifact's files have changed" in answer.json()["error"]
+            assert WEIGHTS in answer.json()["error"]
+            assert WEIGHTS in client.get("/ready").text
+            assert in_memory(client) == {"second", "third"}
+            assert embed(client, "third") == alone["third"]
+        finally:
+            weights.with_suffix(".away").rename(weights)
+        assert embed(client, "first") == alone["first"]
+        assert client.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(
+    folders: Mapping[str, Path], processes: str
+) -> None:
+    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="100MiB", BERT_API_PROCESSES=processes))
+    service.start()
+    assert service.process.wait(REPLY_SECONDS) == 1
+    assert "first alone takes 128 MiB of memory, and BERT_MEMORY_LIMIT is 100 MiB: raise it" in service.output()
+    service.close()
