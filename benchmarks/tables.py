@@ -6,7 +6,8 @@ marks does not change.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from benchmarks.engine.tables import (
 
 RESULTS = Path(__file__).parent / "results"
 PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
-MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
+MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
 MIXES = {"STS-B": "STS-B", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
 PEER_CONNECTIONS = "32"  # at which servers are compared
 SERVED = {  # shown name -> file server-*.json, mix
@@ -168,7 +169,7 @@ def layers() -> Rows:
     yield column_in_fp32, *(f"{cost:.1f}" for cost in costs["alone_in_fp32"])
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], Rows]] = {
     table.__name__.replace("_", "-"): table
     for table in (
         accuracy,
@@ -194,6 +195,10 @@ TABLES = {
         start,
         layers,
     )
+} | {
+    "accuracy-avx2": partial(accuracy, "avx2"),
+    "engine-avx2": partial(engine, "avx2", ("sorted batches", "best other")),
+    "engine-rates-avx2": partial(engine_rates, "avx2"),
 }
 
 

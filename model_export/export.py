@@ -190,7 +190,7 @@ def _why_slow(precision: str) -> str:
     if precision == BF16:
         return why_bf16_unavailable()
     slow = precision == "int8" and not has_fast_int8()
-    return "this processor has neither VNNI nor AMX, which int8 needs" if slow else ""
+    return "this processor has no AVX2, which int8 needs to be fast" if slow else ""
 
 
 def _export(

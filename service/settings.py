@@ -70,7 +70,7 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
         "fp32",
         description="of the export of BERT_MODEL; auto: the first that is fast here, its check within its bound: "
-        "on a CPU int8 (VNNI or AMX), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
+        "on a CPU int8 (AVX2), bf16 (AVX512-BF16 or AMX, and the extra openvino), fp32; on a GPU fp16, fp32",
     )
     cache: Path | None = Field(
         None,

@@ -3,7 +3,8 @@
 Each contender is a process of its own. They take turns within each round, stopped while it is not their turn, and the
 best run of each counts, because machines drift by more than the differences to be measured. In the first run of a mix
 every other engine tries arrangements of its texts and takes the fastest, which is kept in
-build/benchmarks/engine-arrangements-SIZE.json.
+build/benchmarks/engine-arrangements-SIZE-THREADS.json. On one core, `taskset -c 0`, processor time counts, which
+other load on the machine hardly changes.
 
     ceiling   the bare products of all linear layers, in ONNX Runtime, fp32 and int8
     ours      our artifact through the queue and the model runner of the service, one text a request
@@ -14,6 +15,7 @@ when no further mix fits; the same command then goes on where it ended.
 """
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,8 +42,8 @@ UNFINISHED = 75  # EX_TEMPFAIL: the same command goes on
 
 def main() -> int:
     arguments = parse_arguments()
-    progress = Progress(arguments.output, arguments.size, arguments.rounds, arguments.contender)
-    wanted = [name for name in mixes.MIXES if arguments.mix in name]
+    progress = Progress(arguments.output, arguments.size, arguments.rounds, arguments.contender, available_cores())
+    wanted = [name for name in mixes.MIXES if re.search(arguments.mix, name)]
     measure([name for name in wanted if name not in progress.measured], progress, arguments)
     results = {name: progress.measured[name] for name in wanted if name in progress.measured}
     print(report({name: one["tokens_per_second"] for name, one in results.items()}))
@@ -75,8 +77,8 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=sorted(SIZES), default="base")
-    parser.add_argument("--mix", default="", help="only the mixes whose name contains this")
-    parser.add_argument("--contender", default="", help="only the contenders whose name contains this")
+    parser.add_argument("--mix", default="", help="only the mixes whose name has this pattern")
+    parser.add_argument("--contender", default="", help="only the contenders whose name has this pattern")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="starts no mix that may not end in time")
     parser.add_argument("--output", default="engine", help="name of the JSON file in benchmarks/results; - for none")
@@ -90,14 +92,14 @@ class Bench:
         self.vocabulary, threads = SIZES[size]["vocab_size"], available_cores()
         self.processes: dict[str, ContenderProcess] = {}
         self.left_out: dict[str, str] = {}
-        self.arrangements = Arrangements(size)
+        self.arrangements = Arrangements(f"{size}-{threads}")
         ours, refused = our_artifacts(size)
         self.left_out |= {f"ours {precision}": reason for precision, reason in refused.items()}
         own = [sys.executable, "-m", "benchmarks.engine.contenders.ours"]
         commands = {f"ceiling {one}": [*own, "ceiling", one, size, str(threads)] for one in CEILINGS}
         commands |= {f"ours {one}": [*own, "ours", one, size, str(threads)] for one in ours}
         commands |= {name: worker_command(name, MODELS / size, threads, "cls") for name in CONTENDERS}
-        commands = {name: command for name, command in commands.items() if only in name}
+        commands = {name: command for name, command in commands.items() if re.search(only, name)}
         for some in _pairs(list(commands)):  # loading side by side is faster, all at once would need too much memory
             started = {name: ContenderProcess(commands[name]) for name in some}
             self.processes |= started

@@ -49,7 +49,7 @@ def main() -> None:
             [[name, *(f"{value:.4f}" for value in one.values())] for name, one in result.items()],
         )
     )
-    write("accuracy", result, details={"encoder": arguments.encoder.resolve().parent.name, "pairs": len(pairs)})
+    write(arguments.output, result, details={"encoder": arguments.encoder.resolve().parent.name, "pairs": len(pairs)})
 
 
 def compare(rows: Vectors, fp32: Vectors, scores: NDArray[np.float64]) -> dict[str, float]:
@@ -100,6 +100,7 @@ def parse_arguments(name: str, about: str | None) -> argparse.Namespace:
     )
     parser.add_argument("encoder", type=Path)
     parser.add_argument("pairs", type=Path)
+    parser.add_argument("--output", default=name, help="name of the JSON file in benchmarks/results")
     arguments = parser.parse_args()
     silence_warnings()
     return arguments

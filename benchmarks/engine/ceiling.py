@@ -1,7 +1,6 @@
 """The ceiling: how fast ONNX Runtime multiplies matrices of the model's shapes on this machine."""
 
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from benchmarks.engine.contenders.turns import clock_for
 from packbert.model_export.graph.builder import GraphBuilder
 from packbert.model_export.graph.linear import QMAX, ZERO_POINT
 from packbert.model_export.lazy_weight import LazyWeight
@@ -85,12 +85,12 @@ class Ceiling:
 
     def seconds(self, rows: int, *, repeats: int = 3) -> float:
         """Seconds of all the model's products on `rows` token rows, best of `repeats`."""
-        total = 0.0
+        total, clock = 0.0, clock_for(self.threads)
         for (width, out), count in self.products().items():
             x = np.ones((rows, width), np.float32 if self.precision == "fp32" else np.uint8)
             share = x[: -(-rows // self.threads)]
-            together = best(partial(self._together[width, out].run, None, {"x": x}), repeats)
-            side_by_side = best(partial(self._on_each_core, self._alone[width, out], share), repeats)
+            together = best(partial(self._together[width, out].run, None, {"x": x}), repeats, clock)
+            side_by_side = best(partial(self._on_each_core, self._alone[width, out], share), repeats, clock)
             total += count * min(together, side_by_side / IN_A_ROW)
         return total
 
@@ -103,11 +103,11 @@ class Ceiling:
             task.result()
 
 
-def best(call: Callable[[], object], repeats: int) -> float:
+def best(call: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
     """Seconds of the fastest of `repeats` calls."""
     taken = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = clock()
         call()
-        taken.append(time.perf_counter() - started)
+        taken.append(clock() - started)
     return min(taken)

@@ -86,7 +86,7 @@ def main() -> None:
     )
     result = {"all_in_int8": whole, "alone_in_int8": alone, "alone_in_fp32": without}
     write(
-        "layers",
+        arguments.output,
         result,
         details={"encoder": arguments.encoder.resolve().parent.name, "products": PRODUCTS, "texts": len(texts)},
     )

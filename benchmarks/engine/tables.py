@@ -1,4 +1,7 @@
-"""The tables of `benchmarks.engine` and `benchmarks.engine.accuracy`, from results/engine.json and accuracy.json."""
+"""The tables of `benchmarks.engine` and `benchmarks.engine.accuracy`, from results/engine.json and accuracy.json.
+
+`on` of a table names another machine, whose results are in engine-ON.json and accuracy-ON.json.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,18 +31,14 @@ OTHERS = ("one padded batch", "sorted batches", "best other")
 Rows = Iterator[Sequence[str]]  # the header first
 
 
-def engine() -> Rows:
+def engine(on: str = "", columns: Sequence[str] = ("ceiling", *OTHERS)) -> Rows:
     """Ours, compared within its precision; int8 only with engines of at least its accuracy."""
-    yield "mix", "precision", "tokens/s", "/ ceiling", *(f"/ {what}" for what in OTHERS)
-    for mix, rates in _measured():
+    yield "mix", "precision", "tokens/s", *(f"/ {what}" for what in columns)
+    for mix, rates in _measured(on):
         for precision in _our_precisions(rates):
-            names = dict(compared(rates, precision, is_accurate(precision)))
-            yield (
-                SHOWN[mix],
-                precision,
-                _rate(rates, precision),
-                *(_ratio(rates, precision, one) for one in names.items()),
-            )
+            names = dict(compared(rates, precision, is_accurate(precision, on)))
+            cells = (_ratio(rates, precision, (what, names[what])) for what in columns)
+            yield SHOWN[mix], precision, _rate(rates, precision), *cells
 
 
 def families() -> Rows:
@@ -69,9 +68,9 @@ def engine_headline() -> Rows:
             yield HEADLINE[mix], precision, _rate(rates, precision), *cells
 
 
-def engine_rates() -> Rows:
+def engine_rates(on: str = "") -> Rows:
     """Tokens per second of every contender."""
-    mixes = dict(_measured())
+    mixes = dict(_measured(on))
     yield "tokens/s", *(SHOWN[mix] for mix in mixes)
     names = dict.fromkeys(name for rates in mixes.values() for name in rates if name != "tokens")
     for name in names:
@@ -105,17 +104,18 @@ def engine_peak() -> Rows:
         yield SHOWN[mix], *(f"{share:.0%}" if share else "" for share in shares)
 
 
-def accuracy() -> Rows:
+def accuracy(on: str = "") -> Rows:
     """Spearman on the STS benchmark, and the cosines to our fp32."""
     yield "engine", "Spearman", "lowest cosine to fp32", "mean cosine to fp32"
-    for name, one in _read("accuracy")["result"].items():
+    for name, one in _read("accuracy", on)["result"].items():
         lowest, mean = (f"{one[f'{which}_cosine_to_fp32']:.5f}" for which in ("lowest", "mean"))
         yield name, f"{one['spearman']:.4f}", lowest, mean
 
 
-def is_accurate(precision: str) -> Callable[[str], bool]:
+def is_accurate(precision: str, on: str = "") -> Callable[[str], bool]:
     """Whether a contender's vectors are as near to fp32 as ours of `precision`; not where its accuracy is unknown."""
-    measured: dict[str, float] = {name: one["mean_cosine_to_fp32"] for name, one in _read("accuracy")["result"].items()}
+    results = _read("accuracy", on)["result"]
+    measured: dict[str, float] = {name: one["mean_cosine_to_fp32"] for name, one in results.items()}
     needed = measured.get(f"{OURS} {precision}", 1.0) - AS_ACCURATE
 
     def answer(name: str) -> bool:
@@ -124,8 +124,8 @@ def is_accurate(precision: str) -> Callable[[str], bool]:
     return answer
 
 
-def _measured() -> Iterator[tuple[str, Rates]]:
-    found: Mapping[str, Any] = _read("engine")["result"]
+def _measured(on: str = "") -> Iterator[tuple[str, Rates]]:
+    found: Mapping[str, Any] = _read("engine", on)["result"]
     for mix in SHOWN:
         if mix in found:
             yield mix, found[mix]["tokens_per_second"]
@@ -153,5 +153,6 @@ def _engine(name: str) -> str:
     return name.rsplit(" ", 1)[0]
 
 
-def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+def _read(name: str, on: str = "") -> Any:
+    file = f"{name}-{on}.json" if on else f"{name}.json"
+    return json.loads((RESULTS / file).read_text("utf-8"))

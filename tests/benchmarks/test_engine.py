@@ -1,12 +1,13 @@
 """What `python -m benchmarks.engine` keeps between its parts, and what it compares ours with."""
 
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.engine.contenders import prepare
-from benchmarks.engine.contenders.turns import compared, fastest, interleaved, ratios
+from benchmarks.engine.contenders.turns import clock_for, compared, fastest, interleaved, ratios
 from benchmarks.engine.peak import LOOPS, SOURCE, peaks
 from benchmarks.engine.progress import Arrangements, Progress
 from benchmarks.engine.tables import is_accurate
@@ -56,6 +57,11 @@ def test_a_contender_without_a_measured_accuracy_is_not_accurate() -> None:
     assert not is_accurate("int8")("unknown buckets int8")
     assert is_accurate("int8")("ours int8")
     assert is_accurate("fp32")("ONNX Runtime padded fp32")  # as the sorted batches of the same graph
+
+
+def test_one_thread_is_timed_by_its_processor_time() -> None:
+    assert clock_for(1) is time.process_time
+    assert clock_for(2) is time.perf_counter
 
 
 def test_a_run_in_parts_goes_on_and_other_options_begin_again(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ class Ours:
 
     def tune(self, texts: Sequence[Ids], known: Values | None = None) -> Tuned:  # noqa: ARG002 - nothing to choose
         """Runs once; the service has measured its arrangement at its start."""
-        return Tuned(self.seconds(texts), "as the service arranges them")
+        tokens = self._engine.calibration.token_budget
+        return Tuned(self.seconds(texts), f"as the service arranges them, batches of {tokens} tokens")
 
     def seconds(self, texts: Sequence[Ids]) -> float:
         outputs = frozenset({"cls"})
