@@ -35,6 +35,7 @@ UNITS = {  # by the end of the name without _total: the first that fits
     "execution_provider": "1",
     "ready": "0 or 1",
     "degraded": "0 or 1",
+    "in_memory": "0 or 1",
 }
 
 
@@ -45,6 +46,7 @@ def scrape() -> str:
     metrics.observe_queue(batcher, "CPU", degraded=False, device_memory=lambda: (0, 0))
     metrics.operational("/health", 200)
     metrics.compared("", [1.0], [True], [0.0, 0.0])
+    metrics.loaded("", 0.0)
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")

@@ -32,10 +32,10 @@ from packbert.service.scheduling.request import (
     halves,
     run_error,
 )
+from packbert.service.scheduling.wait import fitting
 from packbert.service.scheduling.watchdog import BatchReport, Clock, RequestCounts, RunFailures, Watchdog, average_rate
 
 SIZE_MARGIN = 1.25  # an expected size may be so much over the limit: only known sizes are held to it
-FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
 log = logging.getLogger("service")
 
@@ -59,8 +59,7 @@ class Batcher:
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
     model: ModelCost = FIRST_MODEL
-    # where models may be put out of memory: brings this one there until `leave`, for a batch that is a use of it or not
-    enter: Callable[[bool], Awaitable[None]] | None = None
+    enter: Callable[[bool], Awaitable[None]] | None = None  # holds the model in memory until `leave`, see Device.enter
     leave: Callable[[], None] = lambda: None
     unloadable: str = ""  # why `enter` has failed the last time
     suspended: str = ""  # why none but the exclusive requests is admitted at the moment
@@ -242,12 +241,12 @@ class Batcher:
         size = f"the request has {'about ' if request.missing else ''}{tokens} tokens"
         if not request.part and (tokens - request.reserved > capacity or tokens > SIZE_MARGIN * capacity):
             limit = f"the queue takes at most {capacity} at once (BERT_MAX_WAITING_TOKENS)"
-            raise TooLarge(f"{size}; {limit}: {_fitting(inputs, capacity / tokens)}")
+            raise TooLarge(f"{size}; {limit}: {fitting(inputs, capacity / tokens)}")
         seconds = request.deadline - self.clock()
         if inputs > 1 and tokens > self.queue.token_budget and tokens / rate > seconds and not request.answered:
             limit = f"which take about {tokens / rate:.1f} s here, and its deadline is in {max(0.0, seconds):.1f} s"
             longer = "a longer x-request-timeout-ms (without it: up to BERT_MAX_TIMEOUT_MS)"
-            way_out = f"{_fitting(inputs, seconds * rate / tokens)}, or {longer}"
+            way_out = f"{fitting(inputs, seconds * rate / tokens)}, or {longer}"
             raise TooMuchForDeadline(f"{size}, {limit}: {way_out}")
 
     def expire(self, request: Request) -> None:
@@ -445,9 +444,3 @@ class Dispatcher:
 def _batcher_of(request: Request) -> Batcher:
     assert isinstance(request.queue, Batcher)
     return request.queue
-
-
-def _fitting(inputs: int, share: float) -> str:
-    """The way out for a request of which `share` fits."""
-    most = int(FITTING_SHARE * share * inputs)
-    return f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"

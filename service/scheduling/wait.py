@@ -13,6 +13,7 @@ RECENT_SECONDS = 3.0  # time constant of the average of what was admitted
 MAX_EXPONENT = 50.0  # the sums are decayed before their weights grow beyond e**50
 CLASSES = 4  # of costs, from one power of two to the next
 MIN_RETRY_SECONDS = 1.0
+FITTING_SHARE = 0.9  # of what a limit allows, in the size that an error names
 # larger requests may age past ours while we wait: x of the longest wait, so that x + x * x = 1 still meets it
 AGED_SHARE = 0.618
 GOLDEN_RATIO = 0.618  # its multiples are spread evenly
@@ -144,3 +145,9 @@ class WaitLimit:
             return longest * (self._refused * GOLDEN_RATIO % 1.0)
         self._returns_until = load.now + seconds + size / load.rate
         return seconds
+
+
+def fitting(inputs: int, share: float) -> str:
+    """The way out for a request of which `share` fits."""
+    most = int(FITTING_SHARE * share * inputs)
+    return f"send at most {most} inputs like these at once" if most >= 1 else "send less at once"

@@ -80,7 +80,7 @@ def test_what_runs_it_is_named(runner: ModelRunner, artifact: Artifact) -> None:
     assert runner.provider == "OpenVINO"
     info = engine_info(
         artifact, Settings(artifact=artifact.folder.parent), calibration=None, provider=runner.provider, threads=2,
-        degraded="", status="",
+        degraded="", in_memory=True, memory_bytes=None, status="",
     )  # fmt: skip
     assert (info["precision"], info["execution_provider"]) == ("bf16", "OpenVINO")
     assert info["versions"]["openvino"][:2] == "20"
