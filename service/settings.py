@@ -303,8 +303,11 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
     stated, models = settings.models, dict[str, NamedModel]()
     if stated is None:
         return models
-    words, where = (word.partition("=") for word in stated.split()), f"BERT_MODELS: {stated[:MAX_SHOWN]}"
-    pairs = [(name, model) for name, _, model in words] if "=" in stated else _read_model_file(stated)
+    if "=" in stated:
+        where, words = f"BERT_MODELS: {stated[:MAX_SHOWN]}", [word.partition("=") for word in stated.split()]
+        pairs: list[tuple[str, Any]] = [(name, model) for name, _, model in words]
+    else:
+        where, pairs = f"BERT_MODELS: {stated}", _read_model_file(stated)
     for name, model in pairs:
         if not MODEL_NAME.fullmatch(name):
             raise SettingsError(f"{where}: {name[:MAX_SHOWN]!r} is no name that fits into a path; write {FORMS}")

@@ -137,6 +137,8 @@ class InfoResponse(BaseModel):
     )
     degraded: str | None = Field(None, description=DEGRADED)
     threads: int | None = None
+    in_memory: bool = Field(True, description="false where the model was put out of memory (BERT_MEMORY_LIMIT)")
+    memory_bytes: int | None = Field(None, description="what the model takes there; null while it is loading")
     measured: dict[str, Any] | None = Field(None, description="batch size, speed and accuracy, measured at start")
     verification: dict[str, Any] = Field({}, description="the exporter's comparison with its reference")
     versions: dict[str, str] = Field({}, description="of the exporter, the service, ONNX Runtime, and in bf16 OpenVINO")
