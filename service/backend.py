@@ -70,12 +70,12 @@ class Backend(ABC):
         return self._tasks
 
     @contextmanager
-    def answering(self) -> "Iterator[tuple[Backend, Tasks]]":
-        """What a request has until its end, whatever is swapped meanwhile. Raises as `admit`."""
+    def answering(self) -> Iterator[Tasks]:
+        """The tasks of a request until its end, whatever is swapped meanwhile. Raises as `admit`."""
         tasks = self.admit(0)
         self.users += 1
         try:
-            yield self, tasks
+            yield tasks
         finally:
             self.users -= 1
             if not self.users:

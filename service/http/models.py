@@ -30,7 +30,8 @@ def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
     """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
 
     async def answer(request: Any, model: ServedModel, unchosen: Unchosen, *, timeout_seconds: float) -> TaskResult:
-        with model.current.answering() as (backend, tasks):
+        backend = model.current
+        with backend.answering() as tasks:
             spec.check_head(tasks)
             tasks = tasks.keeping_deadline() if unchosen.keeps_deadline else tasks
             result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)

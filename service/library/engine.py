@@ -210,7 +210,7 @@ class Engine(TaskMethods):
         if route not in ROUTES:
             raise NotFound(f"the engine has no route {route}; it has {', '.join(ROUTES)}")
         spec = ROUTES[route]
-        with backend.answering() as (_, tasks):
+        with backend.answering() as tasks:
             spec.check_head(tasks)
             request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
             if timeout_seconds is None:
