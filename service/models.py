@@ -38,15 +38,14 @@ class ServedModel(Backend):
     shares: "Sequence[tuple[ServedModel, NamedModel]]" = ()  # the models that answer or repeat some of its requests
     repeating: "asyncio.Task[None] | None" = None  # a request of another model, for a comparison: the last one
 
-    def __init__(self, current: Backend, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
-        """Without that of Backend: it has no tokenizer and no tasks of its own."""
-        settings = self.settings = current.settings
+    def __init__(self, current: Backend, source: str, group: "dict[str, ServedModel]", make: MakeBackend) -> None:
+        """Without that of Backend: it has no tokenizer and no tasks of its own. `source`: see MakeBackend."""
+        self.settings = current.settings
         self.metrics, self.tracing = current.metrics, current.tracing
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
-        self.name, self.group, self._make = current.artifact.manifest.name, group, make
-        named = named_models(settings).get(self.name)
-        self.source = named.model if named else settings.model or str(current.artifact.folder.parent)
+        self.name, self.source = current.artifact.manifest.name, source
+        self.group, self._make = group, make
         group[self.name] = self
         self._point_to(current)
         self._swapping = asyncio.Lock()
@@ -169,7 +168,11 @@ class ServedModel(Backend):
 
 def serve_models(backends: Sequence[Backend], make: MakeBackend) -> ServedModel:
     """The default, which is the first."""
-    group: dict[str, ServedModel] = {}
-    served = [ServedModel(one, group, make) for one in backends]
-    served[0].share_requests(named_models(served[0].settings))
-    return served[0]
+    settings, group = backends[0].settings, dict[str, ServedModel]()
+    named = named_models(settings)
+    for one in backends:
+        name, folder = one.artifact.manifest.name, str(one.artifact.folder.parent)
+        ServedModel(one, named[name].model if name in named else settings.model or folder, group, make)
+    default = next(iter(group.values()))
+    default.share_requests(named)
+    return default

@@ -290,7 +290,7 @@ def test_the_routes_of_several_models_and_their_swap_refuse_the_worst_bodies(ser
     for name in ("bert", "other"):
         artifact = one.artifact.served_as(name)
         backend: Any = InProcessBackend(artifact, settings, replace(one.tasks, manifest=artifact.manifest))
-        ServedModel(backend, group, lambda *_: pytest.fail("a swap began"))
+        ServedModel(backend, "", group, lambda *_: pytest.fail("a swap began"))
     several = Service(group["bert"])
     paths = {"/embed": b"inputs", "/models/other/embed": b"inputs", "/admin/models": b"model"}
     for path, field_name in (paths | {"/v2/models/other/infer": b"inputs"}).items():
