@@ -11,15 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.tables import (
-    accuracy,
-    engine,
-    engine_alone,
-    engine_headline,
-    engine_peak,
-    engine_rates,
-    families,
-)
+from benchmarks.engine import tables as of_engine
 
 RESULTS = Path(__file__).parent / "results"
 PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
@@ -172,13 +164,13 @@ def layers() -> Rows:
 TABLES: dict[str, Callable[[], Rows]] = {
     table.__name__.replace("_", "-"): table
     for table in (
-        accuracy,
-        engine,
-        engine_alone,
-        engine_headline,
-        engine_peak,
-        engine_rates,
-        families,
+        of_engine.accuracy,
+        of_engine.engine,
+        of_engine.engine_alone,
+        of_engine.engine_headline,
+        of_engine.engine_peak,
+        of_engine.engine_rates,
+        of_engine.families,
         likelihood,
         server_rates,
         server_cost,
@@ -196,9 +188,9 @@ TABLES: dict[str, Callable[[], Rows]] = {
         layers,
     )
 } | {
-    "accuracy-avx2": partial(accuracy, "avx2"),
-    "engine-avx2": partial(engine, "avx2", ("sorted batches", "best other")),
-    "engine-rates-avx2": partial(engine_rates, "avx2"),
+    "accuracy-avx2": partial(of_engine.accuracy, "avx2"),
+    "engine-avx2": partial(of_engine.engine, "avx2", ("sorted batches", "best other")),
+    "engine-rates-avx2": partial(of_engine.engine_rates, "avx2"),
 }
 
 
