@@ -1,9 +1,9 @@
 """Several models in one service against a process for each, on the same cores: answers a second, and memory.
 
-python -m benchmarks.server.models [--models 3] [--mix mixed] [--seconds 20] [--turns 3] [--memory-limit SIZE]
+python -m benchmarks.server.models [--models 3] [--mix mixed] [--seconds 6] [--turns 12] [--memory-limit SIZE]
 
-The models are BERT-base in int8 with random weights. Each has its own clients, in a closed loop; the two ways take
-turns. Memory is the proportional set size after the load, so pages that processes share count once.
+The models are BERT-base in int8 with random weights. Each has its own clients, in a closed loop. All services stay
+open, and the two ways are asked in turns. Of the memory of processes, pages of files, which they share, count once.
 """
 
 import argparse
@@ -13,16 +13,15 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.harness.checkpoints import SEED, artifact
 from benchmarks.harness.client import post
 from benchmarks.harness.mixes import STS_B, passages
-from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.process import ServiceProcess, memory_mib
 from benchmarks.harness.streams import Cpu, Stream, closed_loop
 
-WARM_UP_SECONDS = 2.0
 CONNECTIONS = 4  # of each model
 LENGTHS = {"sentences": STS_B, "mixed": [*STS_B, *passages(16), 512, 512]}  # tokens of a model's texts
 WORDS = range(5, 30000)  # of the random checkpoint's vocabulary
@@ -45,51 +44,59 @@ async def ask(ports: Sequence[int], names: Sequence[str], lengths: Sequence[int]
     return Stream().join(await asyncio.gather(*loops)).must_be()
 
 
-def memory_mib(process: int) -> float:
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The services of all models: one for each, or one for all."""
 
+    services: Sequence[ServiceProcess]
+    names: Sequence[str]
+    lengths: Sequence[int]
 
-def measure(
-    settings: Sequence[dict[str, str]], names: Sequence[str], lengths: Sequence[int], seconds: float
-) -> dict[str, float]:
-    """Of one service, or of as many as there are models."""
-    with ExitStack() as stack:
-        services = [stack.enter_context(ServiceProcess(one)) for one in settings]
-        ports = [one.port for one in services] * (len(names) // len(services))
-        asyncio.run(ask(ports, names, lengths, WARM_UP_SECONDS))
-        processes = [one.process.pid for one in services]
-        before = [Cpu.of(one) for one in processes]
-        stream = asyncio.run(ask(ports, names, lengths, seconds))
-        spent = sum(Cpu.of(one).since(was).process for one, was in zip(processes, before, strict=True))
+    def measure(self, seconds: float) -> dict[str, float]:
+        ports = [one.port for one in self.services] * (len(self.names) // len(self.services))
+        before = [Cpu.of(one.process.pid) for one in self.services]
+        stream = asyncio.run(ask(ports, self.names, self.lengths, seconds))
+        spent = [Cpu.of(one.process.pid).since(was).process for one, was in zip(self.services, before, strict=True)]
         return {
             "answers a second": stream.rate,
-            "processor ms an answer": 1000 * spent / stream.asked,
-            "MiB": sum(map(memory_mib, processes)),
+            "processor ms an answer": 1000 * sum(spent) / stream.asked,
+            "MiB": self.memory(),
         }
+
+    def memory(self) -> float:
+        each = [memory_mib(one.process.pid) for one in self.services]
+        own = [one["Pss_Anon"] + one["Pss_Shmem"] for one in each]
+        return sum(own) + max(one["Rss"] - mine for one, mine in zip(each, own, strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--mix", choices=LENGTHS, default="mixed", help="sentences, or also passages and documents")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--memory-limit", metavar="SIZE", help="BERT_MEMORY_LIMIT of the one service")
     given = parser.parse_args()
     folders = {f"model-{i}": str(artifact("base", "int8", seed=SEED + i)) for i in range(given.models)}
     one = {"BERT_MODELS": " ".join(f"{name}={folder}" for name, folder in folders.items())}
     if given.memory_limit:
         one["BERT_MEMORY_LIMIT"] = given.memory_limit
-    ways = {"one service": [one], "a process each": [{"BERT_ARTIFACT": folder} for folder in folders.values()]}
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-    for _ in range(given.turns):
-        for way, settings in ways.items():
-            found[way].append(measure(settings, [*folders], LENGTHS[given.mix], given.seconds))
-            print(way, json.dumps(found[way][-1]), flush=True)
-    medians = {way: {key: median(turn[key] for turn in turns) for key in turns[0]} for way, turns in found.items()}
-    together, apart = medians.values()
-    print(json.dumps(medians | {"one / each": {key: together[key] / apart[key] for key in together}}, indent=1))
+    settings = {"one service": [one], "a process each": [{"BERT_ARTIFACT": folder} for folder in folders.values()]}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in settings}
+    with ExitStack() as stack:
+        ways = {
+            name: Way([stack.enter_context(ServiceProcess(each)) for each in of_each], [*folders], LENGTHS[given.mix])
+            for name, of_each in settings.items()
+        }
+        for turn in range(given.turns + 1):  # the first warms up
+            for name in [*ways][:: 1 if turn % 2 else -1]:
+                found[name].append(ways[name].measure(given.seconds))
+                print(name, json.dumps(found[name][-1]), flush=True)
+    counted = {name: turns[1:] for name, turns in found.items()}
+    medians = {name: {key: median(turn[key] for turn in turns) for key in turns[0]} for name, turns in counted.items()}
+    pairs = [*zip(*counted.values(), strict=True)]
+    ratios = {key: median(one[key] / each[key] for one, each in pairs) for key in pairs[0][0]}
+    print(json.dumps(medians | {"one / each, in the same turn": ratios}, indent=1))
 
 
 if __name__ == "__main__":
