@@ -7,6 +7,7 @@ torch runs padded batches of BATCH_TEXTS texts, in that order or sorted by lengt
 """
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from benchmarks.engine.contenders.padding import pad
 from benchmarks.harness import mixes
 from benchmarks.harness.checkpoints import BASE, BUILD
 from benchmarks.harness.machine import table, update
+from benchmarks.harness.process import resident_mib
 from packbert.model_export.artifact.batch import Tokens, pack
 from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.build import build_graph
@@ -158,19 +160,14 @@ def long_text(layers: int, rounds: int) -> Rows:
     texts, run = model.texts([LONG]), model.ours()
     run(model.texts([16]))
     Path("/proc/self/clear_refs").write_text("5")  # the peak of the resident memory counts from here
-    before = resident("VmRSS")
+    before = resident_mib(os.getpid())
     run(texts)
     name = f"ModernBERT, one text of {LONG:,} tokens"
-    yield f"{name}: GB of memory above the weights", (resident("VmHWM") - before) / 1e9, "at most 1.5"
+    above = resident_mib(os.getpid(), peak=True) - before
+    yield f"{name}: GB of memory above the weights", above * 2**20 / 1e9, "at most 1.5"
     yield from compared(
         name, {"ours": partial(run, texts), "torch's SDPA": partial(model.theirs("sdpa"), texts)}, rounds, 1.3
     )
-
-
-def resident(field: str) -> int:
-    """Bytes of this process's memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def against_eager(name: str, family: str, layers: int, rounds: int) -> Rows:

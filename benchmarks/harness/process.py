@@ -40,6 +40,13 @@ def memory_mib(process: int) -> dict[str, float]:
     return {name: int(size.split()[0]) / 1024 for name, size in (line.split(":") for line in lines)}
 
 
+def resident_mib(process: int, *, children: bool = False, peak: bool = False) -> float:
+    """Resident MiB of a process, and of its children: at the moment, or the most since the start of each."""
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split() if children else []
+    lines = [line for one in (process, *listed) for line in Path(f"/proc/{one}/status").read_text().splitlines()]
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:" if peak else "VmRSS:"))
+
+
 class ServiceProcess:
     """`python -m MODULE`, listening on BERT_PORT; `with` starts it, waits until it is ready, and kills it."""
 

@@ -18,7 +18,7 @@ import orjson
 from benchmarks.harness.checkpoints import artifact_to_serve
 from benchmarks.harness.client import Connection, percentile, post
 from benchmarks.harness.machine import table
-from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.process import ServiceProcess, resident_mib
 from packbert.service.artifact import open_artifact
 
 SPLIT = 32
@@ -57,11 +57,11 @@ def main() -> None:
             ("beside one request", one_request, None),
             ("beside requests of 32", split, asked.seconds),
         ):
-            rest = _resident(service.process.pid)
+            rest = resident_mib(service.process.pid, children=True)
             run = _measure(service, work, words, asked.singles, asked.pause, seconds)
             took, found, waits, highest = asyncio.run(run)
             shares = [percentile(waits, share) for share in (0.5, 0.9, 0.99)]
-            rows.append([name, took, found, len(waits), *shares, (highest - rest) / 2**20])
+            rows.append([name, took, found, len(waits), *shares, highest - rest])
     print(table(["singles", "seconds", "vectors", "answers", "p50 ms", "p90 ms", "p99 ms", "MiB above rest"], rows))
 
 
@@ -89,7 +89,7 @@ async def _measure(
     async def watch() -> None:
         nonlocal highest
         while True:
-            highest = max(highest, _resident(service.process.pid))
+            highest = max(highest, resident_mib(service.process.pid, children=True))
             await asyncio.sleep(LOOK_SECONDS)
 
     began, found = time.monotonic(), 0
@@ -124,13 +124,6 @@ def _words(artifact: Path) -> Iterator[str]:
     known, draw = [word for word in vocabulary if word.isascii() and word.isalnum()], random.Random(5)
     while True:
         yield draw.choice(known)
-
-
-def _resident(process: int) -> int:
-    """Bytes of the process and of its children."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    lines = [line for one in (str(process), *children) for line in Path(f"/proc/{one}/status").read_text().splitlines()]
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 if __name__ == "__main__":

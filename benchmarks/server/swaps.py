@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.harness.process import ServiceProcess
+from benchmarks.harness.process import ServiceProcess, resident_mib
 
 KEY = {"authorization": "Bearer benchmark"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
@@ -67,13 +67,6 @@ def ask(url: str, known: dict[str, object], counts: Counter[str], stop: threadin
                 counts["right"] += 1
 
 
-def resident_mib(process: int) -> int:
-    """Of a process and its children."""
-    listed = subprocess.run(["ps", "-e", "-o", "rss=,pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    rows = {tuple(map(int, line.split())) for line in listed.splitlines()}
-    return sum(size for size, pid, parent in rows if process in (pid, parent)) // 1024
-
-
 def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dict[str, float]:
     known, counts, stop = known_answers(folders), Counter[str](), threading.Event()
     settings = {
@@ -96,7 +89,7 @@ def run(folders: list[str], swaps: int, api_processes: int, clients: int) -> dic
             lasted, answered = time.monotonic() - middle, answered + counts["right"] - between
             seconds, expected = seconds + lasted, expected + lasted * (between - before) / (middle - began)
             refused += answer.status_code != 200 or not answer.json()["swapped"]
-            memory.append(resident_mib(service.process.pid))
+            memory.append(round(resident_mib(service.process.pid, children=True)))
         stop.set()
         for thread in threads:
             thread.join()

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import Connection, post
+from benchmarks.harness.process import resident_mib
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target, random_text
-from benchmarks.server.scenarios.peak_memory import resident_mib
 
 CLIENTS = 8
 SAMPLE_SECONDS = 2.0

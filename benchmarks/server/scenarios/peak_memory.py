@@ -1,11 +1,10 @@
 """Resident memory while clients send bodies that do not end, read answers slowly, and send what costs a parser most."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from benchmarks.harness.client import ask_once, post
+from benchmarks.harness.process import resident_mib
 from benchmarks.server.scenarios.bodies import REQUESTS
 from benchmarks.server.scenarios.findings import Finding, LoadPlan, Target, random_text
 
@@ -85,8 +84,3 @@ async def _large_bodies(port: int) -> None:
     for build in REQUESTS.values():
         request = build()
         await asyncio.gather(*(ask_once(port, request) for _ in range(4)))
-
-
-def resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
