@@ -291,8 +291,8 @@ async def _describe(
     """The candidates, each the ids of its pieces, for the mask at `position`, as in the response."""
     pad, all_ids = tasks.manifest.special_tokens.get("pad"), tokens.ids.tolist()
     before, after = ([i for i in side if i != pad] for side in (all_ids[:position], all_ids[position + 1 :]))
-    filled = [[*before, *ids, *after] if pad not in ids else before + after for ids in candidates]
-    sequences = await tasks.tokenizer.decode(filled, skip_special_tokens=len(tokens.masks) == 1)
+    fillings = [ids if pad not in ids else () for ids in candidates]
+    sequences = await tasks.tokenizer.decode_filled(before, fillings, after, skip_special_tokens=len(tokens.masks) == 1)
     words = await tasks.tokenizer.decode(candidates, skip_special_tokens=False)
     found: list[dict[str, Any]] = [
         {"score": score, "token": ids[0], "token_str": word, "sequence": sequence}

@@ -1,7 +1,7 @@
 """The ids of texts in printable ASCII from those of their words, each of which the tokenizers library reads once."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -21,7 +21,8 @@ PROBE = "The quick, brown fox's 12 (un)believable jumps_over [MASK] the ~lazy~ e
 
 @dataclass(slots=True, eq=False)
 class KnownWords:
-    """`encode` for one tokenizer that reads special tokens as text, but for added tokens that are no special ones."""
+    """`encode` for one tokenizer that reads special tokens as text, but for added tokens that are no special ones, and
+    for the mask where a request asks for masks."""
 
     tokenizer: HFTokenizer
     lowercase: bool
@@ -29,6 +30,8 @@ class KnownWords:
     before: list[int]  # the special tokens of every text
     after: list[int]
     added: re.Pattern[str] | None  # tokens that are read in a text whatever the words around them
+    mask: str = ""  # the mask token, as a text spells it; empty where texts with masks are not read here
+    mask_id: int = -1
     _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict)  # ids by word
 
     @classmethod
@@ -50,11 +53,26 @@ class KnownWords:
         ids = probe.ids
         lowercase = tokenizer.normalizer.lowercase
         known = cls(tokenizer, lowercase, limit, ids[:first], ids[len(ids) - after :], pattern)
-        return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
+        return known if known._ids(PROBE)[0] == ids and not any(probe.type_ids) else None
+
+    def read_masks(self, masking: HFTokenizer, mask_id: int) -> None:
+        """From now on `encode` reads texts with masks too, where `masking` takes a mask for a word of its own."""
+        token = masking.get_added_tokens_decoder().get(mask_id)
+        if token is not None and not (token.normalized or token.single_word):
+            self.mask, self.mask_id = token.content, mask_id
+            ids, masks = self._ids(PROBE, masks=True)
+            if ids != masking.encode(PROBE).ids or [ids[mask] for mask in masks] != [mask_id]:
+                self.mask = ""
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:
         """As `encode_texts`; None where a text is more than this reads. Raises TokenizerFailed."""
-        if options.masks or options.special_tokens or options.spans or options.pooled_from or options.side:
+        if (
+            (options.masks and not self.mask)
+            or options.special_tokens
+            or options.spans
+            or options.pooled_from
+            or options.side
+        ):
             return None
         encoded = []
         for index, text in enumerate(texts):
@@ -62,7 +80,7 @@ class KnownWords:
                 return None
             if self.added is not None and self.added.search(text):
                 return None
-            ids = self._ids(text, index)
+            ids, masks = self._ids(text, index, masks=options.masks)
             size = len(ids)
             if size > self.limit:
                 return None
@@ -71,6 +89,7 @@ class KnownWords:
                     ids=np.array(ids, np.int32),
                     types=np.zeros(size, np.int32),
                     outputs=options.outputs,
+                    masks=masks,
                     top_k=options.top_k,
                     targets=options.targets,
                     layers=options.layers,
@@ -81,8 +100,19 @@ class KnownWords:
             )
         return encoded
 
-    def _ids(self, text: str, index: int | None = None) -> list[int]:
-        """With special tokens; `index` is that of the text in its request."""
+    def _ids(self, text: str, index: int | None = None, *, masks: bool = False) -> tuple[list[int], tuple[int, ...]]:
+        """With special tokens, and the positions of masks; `index` is that of the text in its request."""
+        if not masks or self.mask not in text:
+            return [*self.before, *self._words(text, index), *self.after], ()
+        ids, positions = [*self.before], []
+        for part in text.split(self.mask):
+            ids += self._words(part, index)
+            positions.append(len(ids))
+            ids.append(self.mask_id)
+        return [*ids[:-1], *self.after], tuple(positions[:-1])
+
+    def _words(self, text: str, index: int | None) -> Iterator[int]:
+        """The ids of its words."""
         words, known = WORDS.findall(text.lower() if self.lowercase else text), self._pieces
         try:
             pieces = list(map(known.__getitem__, words))
@@ -90,7 +120,7 @@ class KnownWords:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
             self._keep(new)
-        return [*self.before, *chain.from_iterable(pieces), *self.after]
+        return chain.from_iterable(pieces)
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
         """All of them as one text: a text for each would take threads."""

@@ -52,6 +52,7 @@ class Tokenizer:
     _masking: HFTokenizer = field(init=False, repr=False)  # as _plain, and reads the mask token as a mask
     _word_ends: re.Pattern[str] | None = field(init=False, repr=False)  # of all three
     _known_words: KnownWords | None = field(init=False, repr=False)
+    _anchor: list[int] = field(init=False, repr=False)  # a token before others; empty if the decoder is not WordPiece's
     _takes_pairs: bool = field(init=False, repr=False)  # not where the model has one segment and a pair has two
     _thread: ThreadPoolExecutor = field(init=False, repr=False)
 
@@ -65,6 +66,11 @@ class Tokenizer:
         self._masking = reading_only(self._whole, {*own, self.mask_id})
         self._word_ends = find_word_ends(self._plain)
         self._known_words = KnownWords.of(self._plain, self.artifact.manifest.max_tokens)
+        if self._known_words:
+            self._known_words.read_masks(self._masking, self.mask_id)
+        anchor = self._plain.encode("a", add_special_tokens=False).ids[:1]
+        local = type(self._whole.decoder).__name__ == "WordPiece" and self._whole.decode(anchor)
+        self._anchor = anchor if local else []
         self._takes_pairs = self.artifact.manifest.sizes["segments"] != 1 or not any(
             self._plain.encode("a", "b").type_ids
         )
@@ -199,6 +205,22 @@ class Tokenizer:
             return [self._whole.decode(ids, skip_special_tokens=skip_special_tokens) for ids in sequences[chunk]]
 
         return await self._run_in_chunks([len(ids) for ids in sequences], decode_chunk, inline=INLINE_TOKENS)
+
+    async def decode_filled(
+        self, before: list[int], fillings: Sequence[Sequence[int]], after: list[int], *, skip_special_tokens: bool
+    ) -> list[str]:
+        """The text of `before`, each filling and `after`; what surrounds short fillings is decoded once where the
+        decoder is WordPiece's, for which the text of a token depends only on whether it is the first."""
+        decode, anchor = partial(self._whole.decode, skip_special_tokens=skip_special_tokens), self._anchor
+
+        def join() -> list[str]:
+            first, cut = decode(before), len(decode(anchor))
+            last = decode(anchor + after)[cut:] if first else ""
+            return [f"{first}{decode([*anchor, *ids])[cut:]}{last}" for ids in fillings] if first else []
+
+        if anchor and len(before) + len(after) + sum(map(len, fillings)) <= INLINE_TOKENS and (joined := guard(join)):
+            return joined
+        return await self.decode([[*before, *ids, *after] for ids in fillings], skip_special_tokens=skip_special_tokens)
 
     async def read(
         self,

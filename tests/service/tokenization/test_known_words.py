@@ -1,6 +1,7 @@
 """Texts read by their known words: the same ids as from the tokenizers library, which reads all other texts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.tokenization import known_words
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions, encode_texts
 from packbert.service.tokenization.known_words import KnownWords
+from packbert.service.tokenization.special_tokens import reading_only
 
 OPTIONS = EncodeOptions(outputs=frozenset({"cls"}), top_k=3)
 LIMIT = 64
@@ -52,6 +54,46 @@ def test_ids_and_fields_are_those_of_the_library(known: KnownWords, library: HFT
         else:
             assert encoded is not None
             assert fields(encoded[0]) == fields(expected)
+
+
+@pytest.fixture(scope="module")
+def reading_masks(library: HFTokenizer) -> tuple[KnownWords, HFTokenizer, int]:
+    """One that reads masks, the tokenizer that reads them, and the mask's id."""
+    mask_id = library.token_to_id("[MASK]")
+    masking = reading_only(library, {mask_id})
+    found = KnownWords.of(library, LIMIT)
+    assert found is not None
+    found.read_masks(masking, mask_id)
+    return found, masking, mask_id
+
+
+@given(text=st.lists(st.sampled_from(["cat", "[MASK]", " ", "[mask]", "[MASK", "]", ".", "[CLS]", "Dog"])).map("".join))
+@pytest.mark.parametrize("masks", [True, False])
+def test_masks_are_read_where_a_request_asks_for_them(
+    reading_masks: tuple[KnownWords, HFTokenizer, int], library: HFTokenizer, masks: bool, text: str
+) -> None:
+    known, masking, mask_id = reading_masks
+    options = replace(OPTIONS, masks=masks)
+    reader = masking if masks else library
+    (expected,) = encode_texts(reader, [text], options, "right", limit=10**6, mask_id=mask_id)
+    encoded = known.encode([text], options)
+    assert (encoded is None) == (len(expected) > LIMIT)
+    if encoded is not None:
+        assert fields(encoded[0]) == fields(expected)
+
+
+@pytest.mark.parametrize("kind", [{"normalized": True}, {"single_word": True}])
+def test_a_mask_that_depends_on_what_is_around_it_is_left_to_the_library(
+    library: HFTokenizer, kind: dict[str, bool]
+) -> None:
+    content = json.loads(library.to_str())
+    for token in content["added_tokens"]:
+        token |= kind if token["content"] == "[MASK]" else {}
+    masking = HFTokenizer.from_str(json.dumps(content))
+    known = KnownWords.of(library, LIMIT)
+    assert known is not None
+    known.read_masks(masking, masking.token_to_id("[MASK]"))
+    assert known.encode(["a [MASK]"], replace(OPTIONS, masks=True)) is None
 
 
 @pytest.mark.parametrize("text", ["naïve", "我喜欢", "a\tb", "a\x00b", "\x7f", ("a", "b")])

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import open_artifact
+from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import (
     INLINE_TEXTS,
@@ -197,6 +197,27 @@ def test_decoding_in_chunks_gives_the_same_texts_as_one_by_one(tokenizer: Tokeni
     sequences = [[n % 90 + 5] * (n % 300) for n in range(400)]
     alone = [tokenizer._plain.decode(ids, skip_special_tokens=True) for ids in sequences]
     assert asyncio.run(tokenizer.decode(sequences, skip_special_tokens=True)) == alone
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def of_decoder(request: pytest.FixtureRequest, exported: Callable[..., Artifact]) -> Iterator[Tokenizer]:
+    """Tokenizers whose decoder gives each token a text of its own, and whose decoder does not."""
+    opened = Tokenizer(open_artifact(exported(request.param).root), max_characters=5000)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+IDS = st.lists(st.integers(0, 89), max_size=5)
+
+
+@given(before=IDS, fillings=st.lists(IDS, max_size=3), after=IDS, skip=st.booleans())
+def test_a_filled_text_is_that_of_all_its_ids(
+    of_decoder: Tokenizer, before: list[int], fillings: list[list[int]], after: list[int], skip: bool
+) -> None:
+    found = of_decoder.decode_filled(before, fillings, after, skip_special_tokens=skip)
+    whole = of_decoder.decode([[*before, *ids, *after] for ids in fillings], skip_special_tokens=skip)
+    assert asyncio.run(found) == asyncio.run(whole)
 
 
 @given(first=st.integers(1, 40), second=st.integers(1, 40), room=st.integers(2, 60))
