@@ -295,7 +295,7 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
-        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)  # the package is links to the folders
         _check_unchanged(copy, sorted({target.tests for target, _ in chosen}))
         faults = list(_faults(copy, chosen))
     sys.stdout.write(f"{len(chosen)} mutants, {len(faults)} faults\n" + "".join(f"{fault}\n" for fault in faults))
@@ -331,7 +331,8 @@ def _faults(copy: Path, chosen: Sequence[tuple[Target, Mutation]]) -> Iterator[s
 
 
 def _passes(copy: Path, tests: str) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
+    cache = f"cache_dir={copy.parent / 'cache'}"  # of artifacts, by what their export depends on
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-o", cache, *tests.split()]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS)
