@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from training.data.batches import MASKED_SHARE
 from training.run.recipe import DECAY_SHARE, Recipe, Run, recipe
 
 STAGES = ("grow", "adopt", "prepare", "teacher", "train", "publish", "card", "check")
@@ -81,6 +82,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--guide", type=Path, help="folder of a finished model of the same vocabulary, whose answers are learned too"
     )
     parser.add_argument("--everyday", type=float, help="share of the rows from everyday sentences (--tatoeba)")
+    parser.add_argument("--masked", type=float, default=MASKED_SHARE, help="share of the tokens that are predicted")
     parser.add_argument("--step-tokens", type=int, help="tokens of a step; without it 8,192, with cuda 65,536")
     parser.add_argument("--pause", type=Path, help="while this file exists, the training waits")
     parser.add_argument(
@@ -101,6 +103,7 @@ def plan(arguments: argparse.Namespace) -> Recipe:
         teacher=arguments.teacher,
         guide=arguments.guide,
         everyday=arguments.everyday,
+        masked=arguments.masked,
         step_tokens=arguments.step_tokens,
     )
     return recipe(

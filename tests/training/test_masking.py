@@ -1,6 +1,7 @@
 """Whole words are masked in half of the rows; the shares of the sources change in the decay."""
 
 import numpy as np
+import pytest
 from tokenizers import Tokenizer
 
 from tests.paths import SAMPLE
@@ -53,6 +54,12 @@ def test_whole_words_never_reach_special_tokens(sources: list[Source]) -> None:
     packer = Packer(sources, shares=[1, 1], vocabulary_size=16_384, continuing=continuing)
     rows = packer.make_rows(count=64, length=128, seed=(4,))
     assert (rows.targets >= SPECIALS).all()
+
+
+@pytest.mark.parametrize("share", [0.15, 0.3])
+def test_a_run_says_which_share_of_the_tokens_is_masked(sources: list[Source], share: float) -> None:
+    packer = Packer(sources, shares=[1, 0], vocabulary_size=16_384, masked_share=share)
+    assert len(packer.make_rows(count=2, length=128, seed=(6,)).masked) == 2 * int(share * 128)
 
 
 def test_the_shares_of_the_sources_can_change(sources: list[Source]) -> None:

@@ -14,7 +14,7 @@ from training.data.corpus import Array, Source
 CLS, SEP, MASK, SPECIALS = 2, 3, 4, 5  # token ids; SPECIALS is the number of special tokens
 IGNORE = -100
 IS_NEXT, IS_RANDOM = 0, 1
-MASKED_SHARE = 0.15
+MASKED_SHARE = 0.15  # of the tokens (Devlin et al. 2019)
 WHOLE_WORD_SHARE = 0.5  # of the rows; the others are masked by single tokens
 MASK_TOKEN_SHARE, RANDOM_TOKEN_SHARE = 0.8, 0.1  # of the masked tokens; the rest stay as they are
 MIN_SEQUENCE = 6  # tokens; a smaller gap at the end of a row stays [PAD]
@@ -132,13 +132,20 @@ class Packer:
     """Fills rows; draws the source of each row by its share."""
 
     def __init__(
-        self, sources: list[Source], *, shares: list[float], vocabulary_size: int, continuing: Array | None = None
+        self,
+        sources: list[Source],
+        *,
+        shares: list[float],
+        vocabulary_size: int,
+        continuing: Array | None = None,
+        masked_share: float = MASKED_SHARE,
     ) -> None:
         """`continuing`: [vocabulary] bool, the tokens that continue a word; without it no word is masked as a whole."""
         self.sources = sources
         self.set_shares(shares)
         self.vocabulary_size = vocabulary_size
         self.continuing = continuing
+        self.masked_share = masked_share
         self.random = np.random.default_rng()
         self.samplers = [SequenceSampler(source, random=self.random) for source in sources]
 
@@ -184,12 +191,12 @@ class Packer:
             sampler.random = self.random
 
     def mask(self, ids: Array) -> tuple[Array, Array]:
-        """Selects 15 % of each row; of these 80 % become [MASK], 10 % a random token, 10 % stay. Changes `ids`.
+        """Selects `masked_share` of each row: 80 % become [MASK], 10 % a random token, 10 % stay. Changes `ids`.
 
         Returns the flat indices of the selected tokens, and their ids before.
         """
         rows, length = ids.shape
-        count = int(length * MASKED_SHARE)
+        count = int(length * self.masked_share)
         order = self.random.random(ids.shape)
         if self.continuing is not None:
             whole = self.random.random((rows, 1)) < WHOLE_WORD_SHARE

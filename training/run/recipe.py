@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.data.batches import MASKED_SHARE
 from training.model.shape import Shape, read_config
 from training.run.schedule import Schedule
 
@@ -43,6 +44,7 @@ class Run:
     teacher: Path | None = None  # file of sentence vectors: adds the third loss, in a constant run in the decay
     guide: Path | None = None  # folder of a finished model of the same vocabulary, whose answers are learned too
     everyday: float | None = None  # share of the rows from everyday sentences; without it that of the recipe
+    masked: float = MASKED_SHARE  # share of the tokens that are predicted
     step_tokens: int | None = None  # tokens of a step; without it those of the device
 
 

@@ -94,7 +94,11 @@ class Worker:
         continuing = continuing_pieces(Tokenizer.from_file(str(self.recipe.tokenizer)))
         size = self.recipe.shape.vocabulary_size
         self.packer = Packer(
-            sources, shares=self.recipe.shares(names, tokens=0), vocabulary_size=size, continuing=continuing
+            sources,
+            shares=self.recipe.shares(names, tokens=0),
+            vocabulary_size=size,
+            continuing=continuing,
+            masked_share=self.recipe.run.masked,
         )
         self.late_shares = self.recipe.shares(names, tokens=self.recipe.schedule.total)
         folder = find_latest(self.recipe.checkpoints)
