@@ -1,7 +1,7 @@
 """The ids of texts in printable ASCII from those of their words, each of which the tokenizers library reads once."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -53,26 +53,22 @@ class KnownWords:
         ids = probe.ids
         lowercase = tokenizer.normalizer.lowercase
         known = cls(tokenizer, lowercase, limit, ids[:first], ids[len(ids) - after :], pattern)
-        return known if known._ids(PROBE)[0] == ids and not any(probe.type_ids) else None
+        return known if known._ids(PROBE) == ids and not any(probe.type_ids) else None
 
     def read_masks(self, masking: HFTokenizer, mask_id: int) -> None:
         """From now on `encode` reads texts with masks too, where `masking` takes a mask for a word of its own."""
         token = masking.get_added_tokens_decoder().get(mask_id)
         if token is not None and not (token.normalized or token.single_word):
             self.mask, self.mask_id = token.content, mask_id
-            ids, masks = self._ids(PROBE, masks=True)
+            ids, masks = self._ids_and_masks(PROBE)
             if ids != masking.encode(PROBE).ids or [ids[mask] for mask in masks] != [mask_id]:
                 self.mask = ""
 
     def encode(self, texts: Texts, options: EncodeOptions) -> list[EncodedText] | None:
         """As `encode_texts`; None where a text is more than this reads. Raises TokenizerFailed."""
-        if (
-            (options.masks and not self.mask)
-            or options.special_tokens
-            or options.spans
-            or options.pooled_from
-            or options.side
-        ):
+        if options.special_tokens or options.spans or options.pooled_from or options.side:
+            return None
+        if options.masks and not self.mask:
             return None
         encoded = []
         for index, text in enumerate(texts):
@@ -80,7 +76,7 @@ class KnownWords:
                 return None
             if self.added is not None and self.added.search(text):
                 return None
-            ids, masks = self._ids(text, index, masks=options.masks)
+            ids, masks = self._ids_and_masks(text, index) if options.masks else (self._ids(text, index), ())
             size = len(ids)
             if size > self.limit:
                 return None
@@ -100,19 +96,8 @@ class KnownWords:
             )
         return encoded
 
-    def _ids(self, text: str, index: int | None = None, *, masks: bool = False) -> tuple[list[int], tuple[int, ...]]:
-        """With special tokens, and the positions of masks; `index` is that of the text in its request."""
-        if not masks or self.mask not in text:
-            return [*self.before, *self._words(text, index), *self.after], ()
-        ids, positions = [*self.before], []
-        for part in text.split(self.mask):
-            ids += self._words(part, index)
-            positions.append(len(ids))
-            ids.append(self.mask_id)
-        return [*ids[:-1], *self.after], tuple(positions[:-1])
-
-    def _words(self, text: str, index: int | None) -> Iterator[int]:
-        """The ids of its words."""
+    def _ids(self, text: str, index: int | None = None) -> list[int]:
+        """With special tokens; `index` is that of the text in its request."""
         words, known = WORDS.findall(text.lower() if self.lowercase else text), self._pieces
         try:
             pieces = list(map(known.__getitem__, words))
@@ -120,7 +105,18 @@ class KnownWords:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
             self._keep(new)
-        return chain.from_iterable(pieces)
+        return [*self.before, *chain.from_iterable(pieces), *self.after]
+
+    def _ids_and_masks(self, text: str, index: int | None = None) -> tuple[list[int], tuple[int, ...]]:
+        """As `_ids`, and the positions of masks."""
+        first, last = len(self.before), len(self.after)
+        ids, positions = [*self.before], []
+        for part in text.split(self.mask):
+            with_special = self._ids(part, index)
+            ids += with_special[first : len(with_special) - last]
+            positions.append(len(ids))
+            ids.append(self.mask_id)
+        return [*ids[:-1], *self.after], tuple(positions[:-1])
 
     def _read(self, words: Sequence[str], index: int | None) -> dict[str, tuple[int, ...]]:
         """All of them as one text: a text for each would take threads."""
