@@ -26,7 +26,16 @@ def test_head_has_the_headers_of_get_and_no_body(server: httpx.Client, path: str
 
 
 @pytest.mark.parametrize(
-    ("path", "allowed"), [("/embed", "OPTIONS, POST"), ("/health", "GET, HEAD, OPTIONS"), ("/tag", "OPTIONS, POST")]
+    ("path", "allowed"),
+    [
+        ("/embed", "OPTIONS, POST"),
+        ("/health", "GET, HEAD, OPTIONS"),
+        ("/tag", "OPTIONS, POST"),
+        ("/", "GET, HEAD, OPTIONS, POST"),
+        ("/v1/models/any", "GET, HEAD, OPTIONS"),
+        ("/v2/models/bert", "GET, HEAD, OPTIONS"),
+        ("/v2/models/bert/infer", "OPTIONS, POST"),
+    ],
 )
 def test_options_and_a_wrong_method_name_the_allowed_ones(server: httpx.Client, path: str, allowed: str) -> None:
     options, wrong = server.options(path), server.delete(path)

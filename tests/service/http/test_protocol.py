@@ -216,6 +216,22 @@ def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
     play_connection(story, rejections=[(400, "malformed")])
 
 
+@pytest.mark.parametrize(
+    ("headers", "fault"),
+    [
+        (b"content-length: -1", "Invalid character in Content-Length"),
+        (b"content-length: 5\r\ncontent-length: 6", "Duplicate Content-Length"),
+        (b"two words: 1", "Invalid header token"),
+    ],
+)
+def test_a_request_that_cannot_be_parsed_is_rejected_with_the_reason(headers: bytes, fault: str) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(b"POST /embed HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n\r\n")
+        assert connection.error()["error"] == f"the request is not valid HTTP/1.1: {fault}"
+
+    play_connection(story, rejections=[(400, "malformed")])
+
+
 def test_a_smuggled_request_is_rejected() -> None:
     async def story(connection: Client, _: FakeTime) -> None:
         await connection.send(
