@@ -261,7 +261,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     """`app`, for pages of other origins too where there are any: a service without them has no such middleware."""
     if not origins:
         return app
-    exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows"]
+    exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
     methods = ["GET", "HEAD", "POST"]
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 

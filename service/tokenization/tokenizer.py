@@ -82,7 +82,7 @@ class Tokenizer:
         sizes, most = count_each(texts), self.max_characters
         for index, size in enumerate(sizes):
             if size > most:
-                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
+                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS): shorten it"
                 raise Invalid(message, code="too_long", index=index)
         return sizes
 

@@ -136,6 +136,11 @@ def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str
     assert Exchange(FakeBackend(api_key=key), **headers).reached_the_model
 
 
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (1, "1"), (1.2, "2"), (2, "2"), (3, "3")])
+def test_retry_after_has_whole_seconds_and_no_more_than_the_error_says(seconds: float, header: str) -> None:
+    assert Overloaded("full", retry_after=seconds).headers == {"retry-after": header}
+
+
 @pytest.mark.parametrize("error", [Overloaded("full", retry_after=2), Unavailable("loading")])
 def test_a_request_that_is_not_admitted_is_rejected_before_its_body_is_read(error: ServiceError) -> None:
     exchange = Exchange(FakeBackend(error=error), content_length=b"15")
@@ -196,7 +201,7 @@ def test_the_bytes_of_a_large_body_are_held_until_the_request_has_ended() -> Non
 def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) -> None:
     exchange = Exchange(FakeBackend(), parts=LARGE, room=len(LARGE[0]) + 500, content_length=length)
     assert (exchange.status, exchange.error["code"]) == (429, "buffers_full")
-    assert (b"retry-after", b"2") in exchange.sent[0]["headers"]
+    assert (b"retry-after", b"1") in exchange.sent[0]["headers"]
     assert len(exchange.unread) == (2 if length else 0)
     assert exchange.buffered.bodies == 0
     assert exchange.counted("buffers_full")

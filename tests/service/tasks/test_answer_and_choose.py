@@ -89,7 +89,7 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
         ({"inputs": ASKED} | ASKED, (422, "invalid", "send question and context, or inputs with both", None)),
         ({"inputs": {"question": "a"}}, (422, "invalid", "inputs.context: Field required", None)),
         ({"inputs": [ASKED, {"context": "a"}]}, (422, "invalid", "inputs.1.question: Field required", 1)),
-        ({"inputs": []}, (422, "empty", "inputs is empty", None)),
+        ({"inputs": []}, (422, "empty", "the request has no inputs", None)),
         ({"inputs": [ASKED, ASKED | {"context": " "}]}, (422, "empty", "the context has no tokens", 1)),
         (ASKED | {"question": ""}, (422, "empty", "the question has no tokens", 0)),
         (ASKED | {"question": "cat " * 200}, (422, "too_long", "the question has 200 tokens and a pair 3", 0)),
@@ -136,7 +136,7 @@ def test_choices_are_ranked_with_the_index_that_they_have_in_the_request(choices
         ({"prompt": "a"}, (422, "invalid", "send prompt and choices, or inputs with both", None)),
         ({"choices": ["a"]}, (422, "invalid", "send prompt and choices, or inputs with both", None)),
         ({"prompt": "a", "inputs": "b", "choices": ["c"]}, (422, "invalid", "send prompt and choices", None)),
-        ({"inputs": []}, (422, "empty", "inputs is empty: send at least one", None)),
+        ({"inputs": []}, (422, "empty", "the request has no inputs: send at least one", None)),
         ({"prompt": "a", "choices": []}, (422, "empty", "choices is empty: send at least one", 0)),
         (
             {"inputs": [{"prompt": "a", "choices": ["b"]}, {"prompt": "a", "choices": []}]},
