@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
     def _check_head_size(self, size: int) -> None:
         if size > self.limits.max_header_bytes:
             limit = self.limits.max_header_bytes
-            raise Rejected(431, f"the request line and headers have more than {limit} bytes")
+            raise Rejected(431, f"the request line and headers have more than {limit} bytes: shorten them")
 
     # acting
 

@@ -92,6 +92,7 @@ class Exchange:
 def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), content_length=b"101", parts=[b"x"])
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
+    assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
     assert "101 bytes" in exchange.error["error"]
     assert len(exchange.unread) == 1
 
@@ -99,6 +100,7 @@ def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -
 def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit_and_not_read_further() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
+    assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
     assert len(exchange.unread) == 3
     assert exchange.counted("too_large")
 

@@ -182,6 +182,7 @@ def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: b
         await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
         assert connection.statuses == [431]
         assert connection.error()["code"] == "headers_too_large"
+        assert connection.error()["error"].endswith("bytes: shorten them")
         assert connection.transport.closed
         assert connection.paths == []
 
