@@ -153,13 +153,12 @@ def _make_app(
         # the tasks are on the other port
         swagger_ui_parameters={"supportedSubmitMethods": []} if backend.settings.admin_port else None,
     )
-    own = {}
+    own, named_path = {}, f"{PREFIX}{backend.artifact.manifest.name}"
     for path, spec in task_routes(backend).items():
         chosen = named = spec
         if isinstance(backend, ServedModel):
             chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
-        prefix = f"{PREFIX}{backend.artifact.manifest.name}"
-        endpoints[f"{prefix}{path}".rstrip("/")] = make_endpoint(backend, named, keys)
+        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(backend, named, keys)
         own[path] = make_endpoint(backend, chosen, keys)
     for path, endpoint in own.items():
         endpoints.setdefault(path, endpoint)
