@@ -1,5 +1,7 @@
 """The errors that clients receive: each has an HTTP status, a stable code, a message that names limit and remedy."""
 
+import math
+
 UNEXPECTED = "something went wrong in the server; its log has the details under this request_id"
 SHUTTING_DOWN = "the server is shutting down: send the request to another replica"
 LOADING = "the model is loading: try again in a few seconds"
@@ -32,7 +34,7 @@ class ServiceError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
+        return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
 
 
 class BadRequest(ServiceError):

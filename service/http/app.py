@@ -16,7 +16,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from packbert.service.backend import Backend
@@ -153,12 +153,12 @@ def _make_app(
         # the tasks are on the other port
         swagger_ui_parameters={"supportedSubmitMethods": []} if backend.settings.admin_port else None,
     )
-    own = {}
+    own, named_path = {}, f"{PREFIX}{backend.artifact.manifest.name}"
     for path, spec in task_routes(backend).items():
-        chosen = spec
+        chosen = named = spec
         if isinstance(backend, ServedModel):
             chosen, named = choosing(spec, backend, by_body=path in TASKS), choosing(spec, backend, by_body=False)
-            endpoints[f"{PREFIX}{backend.name}{path}"] = make_endpoint(backend, named, keys)
+        endpoints[f"{named_path}{path}".rstrip("/")] = make_endpoint(backend, named, keys)
         own[path] = make_endpoint(backend, chosen, keys)
     for path, endpoint in own.items():
         endpoints.setdefault(path, endpoint)
@@ -260,7 +260,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     """`app`, for pages of other origins too where there are any: a service without them has no such middleware."""
     if not origins:
         return app
-    exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows"]
+    exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
     methods = ["GET", "HEAD", "POST"]
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 
@@ -349,7 +349,9 @@ def _add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
             status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
             message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
         if status == 405:
-            headers = {"allow": ", ".join(_allowed_methods(app, path))}
+            methods = _methods_at(app, request.scope)
+            headers = {"allow": ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))}
+            message = f"{request.method} {path}: send {' or '.join(methods)}"
             if path in tasks:
                 example = orjson.dumps(example_of(tasks[path].request_model)).decode()
                 message = f"{request.method} {path}: send POST with a JSON body, for example {example}"
@@ -371,14 +373,7 @@ def _name_paths(app: FastAPI, path: str) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}"
 
 
-def _allowed_methods(app: FastAPI, path: str) -> list[str]:
-    """GET includes HEAD, which `TaskFastPath` turns into GET."""
-    routes = [route for route in app.routes if isinstance(route, Route) and _is_at(route.path, path)]
-    stated = {method for route in routes for method in route.methods or ()}
-    return sorted(stated | {"OPTIONS"} | ({"HEAD"} if "GET" in stated else set()))
-
-
-def _is_at(route: str, path: str) -> bool:
-    """Parameters of routes are the whole rest of a path: `/page/{name:path}`."""
-    fixed, parameter, _ = route.partition("{")
-    return path.startswith(fixed) if parameter else path == route
+def _methods_at(app: FastAPI, scope: Scope) -> list[str]:
+    """Those that a route at the path of `scope` takes; HEAD, which `TaskFastPath` turns into GET, is not named."""
+    asked = ((method, {**scope, "method": method}) for method in ("GET", "POST"))
+    return [method for method, one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]

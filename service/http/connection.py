@@ -212,10 +212,10 @@ class Connection(asyncio.Protocol):
                 piece = memoryview(self._head_without_upgrade() + piece[upgrade.args[0] :])
             except httptools.HttpParserCallbackError as error:
                 raise (error.__context__ or error) from None  # of a method below
-            except httptools.HttpParserError:
+            except httptools.HttpParserError as error:
                 if self._parser.get_method() == b"PRI":
                     raise Rejected(505, "HTTP/2 without TLS (h2c) is not supported: send HTTP/1.1") from None
-                raise Rejected(400, "Invalid HTTP request received: this is not HTTP/1.1") from None
+                raise Rejected(400, f"the request is not valid HTTP/1.1: {error}") from None
 
     def _head_without_upgrade(self) -> bytes:
         """For a new parser."""
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
     def _check_head_size(self, size: int) -> None:
         if size > self.limits.max_header_bytes:
             limit = self.limits.max_header_bytes
-            raise Rejected(431, f"the request line and headers have more than {limit} bytes")
+            raise Rejected(431, f"the request line and headers have more than {limit} bytes: shorten them")
 
     # acting
 

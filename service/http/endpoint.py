@@ -90,7 +90,7 @@ class TaskRequest:
             if size > UNCOUNTED_BYTES:
                 self.hold_body(size)
         if (size := max(size, self.content_length)) > limit:
-            text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES)"
+            text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES): split it"
             raise TooLarge(text, code="body_too_large")
         self.received = time.perf_counter()
         return b"".join(parts)

@@ -52,7 +52,7 @@ def _gunzip(body: bytes, limit: int) -> Iterator[bytes]:
                 left -= len(part)
                 if left < 0:
                     size = f"the body has more than {limit} bytes without its gzip coding; at most {limit} are accepted"
-                    raise TooLarge(f"{size} (BERT_MAX_BODY_BYTES)", code="body_too_large")
+                    raise TooLarge(f"{size} (BERT_MAX_BODY_BYTES): split it", code="body_too_large")
                 if members > MAX_MEMBERS:
                     raise TooLarge(f"the body has more than {MAX_MEMBERS} gzip members: send it as one")
                 rest = member.unused_data

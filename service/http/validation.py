@@ -23,7 +23,11 @@ TEXT_NAMES = {
     *("text", "texts", "input", "inputs", "sentence", "sentences", "source_sentence", "content", "query", "data"),
 }
 INPUTS = ("input", "texts", "documents")  # the fields whose elements are a request's inputs
-AS_IN_JSON = {"list_type": "Input should be a valid array", "model_type": "Input should be an object"}  # not Python
+MESSAGES = {  # instead of pydantic's, which speak of Python and of inputs
+    "list_type": "Input should be a valid array",
+    "model_type": "Input should be an object",
+    "extra_forbidden": "there is no such field",
+}
 # pydantic adds one to the location for each alternative of a union
 UNION_TAG = re.compile(
     r"str|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
@@ -95,7 +99,7 @@ def to_service_error(schema: type[BaseModel], error: ValidationError) -> Service
     paths = [_field_path(one["loc"]) for one in errors]
     deepest = max(paths, key=len)
     first, *others = dict.fromkeys(
-        AS_IN_JSON.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
+        MESSAGES.get(one["type"], one["msg"]) for one, path in zip(errors, paths, strict=True) if path == deepest
     )
     expected = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     unknown = [path for one, path in zip(errors, paths, strict=True) if one["type"] == "extra_forbidden"]

@@ -73,5 +73,5 @@ def run_command(program: str, answer: Callable[[], int], *wrong: type[Exception]
         print(f"{program}: stopped; the same command continues", file=sys.stderr)
         return 130
     if refused:
-        print(f"{program}: {refused} rows were refused and have no answer", file=sys.stderr)
+        print(f"{program}: rows that were refused and have no answer: {refused}", file=sys.stderr)
     return 3 if refused else 0

@@ -272,7 +272,7 @@ class Tasks:
 
     def check_count(self, inputs: Sequence[object]) -> None:
         if not inputs:
-            raise Invalid("inputs is empty: send at least one", code="empty")
+            raise Invalid("the request has no inputs: send at least one", code="empty")
         count, most = len(inputs), self.limits.max_inputs
         if count > most:
             raise TooLarge(f"the request has {count} inputs; at most {most} are allowed (BERT_MAX_INPUTS): split it")

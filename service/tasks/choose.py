@@ -74,7 +74,7 @@ def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:
     """Raises Invalid for an empty list."""
     if isinstance(request.inputs, list):
         if not request.inputs:
-            raise Invalid("inputs is empty: send at least one", code="empty")
+            raise Invalid("the request has no inputs: send at least one", code="empty")
         return request.inputs
     if isinstance(request.inputs, PromptAndChoices):
         return [request.inputs]

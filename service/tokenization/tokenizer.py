@@ -88,7 +88,7 @@ class Tokenizer:
         sizes, most = count_each(texts), self.max_characters
         for index, size in enumerate(sizes):
             if size > most:
-                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
+                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS): shorten it"
                 raise Invalid(message, code="too_long", index=index)
         return sizes
 
@@ -182,8 +182,8 @@ class Tokenizer:
         """The ids of each word's pieces: one for a word of the vocabulary, none for a word without pieces."""
         sizes, most = [len(word) for word in words], self.max_characters
         if sum(sizes) > most:
-            message = f"targets hold {sum(sizes)} characters; at most {most} are allowed (BERT_MAX_CHARACTERS)"
-            raise Invalid(message, code="targets")
+            limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
+            raise Invalid(f"targets hold {sum(sizes)} characters; {limit}: send fewer", code="targets")
         return await self._run_in_chunks(sizes, lambda chunk: self._word_ids(words[chunk]))
 
     def piece(self, token_id: int) -> str:

@@ -92,7 +92,7 @@ def test_the_same_job_continues_with_every_row_once_and_counts_the_refusals_of_a
     before = {path.name for path in (job_folder / "out.npy.parts").glob("0*")}
     assert "000000000000.1" in before
     assert run(job_folder, "--skip-errors") == 3
-    assert "3 rows were refused" in capsys.readouterr().err
+    assert "rows that were refused and have no answer: 3" in capsys.readouterr().err
     vectors = np.load(job_folder / "out.npy")
     with Engine.from_artifact(bert_artifact, pooling="cls") as engine:
         expected = np.asarray(list(engine.embed_all([f"dog {number}" for number in range(977)])))[np.arange(ROWS) % 977]

@@ -87,6 +87,21 @@ def test_every_response_is_counted_once(server: httpx.Client, method: str, path:
     assert found == {series: 1} | ({f'bert_errors_total{{reason="{reason}"}}': 1} if reason else {})
 
 
+@pytest.mark.parametrize("path", ["/embed", "/embed/", "/models/bert/embed", "/models/bert/", "/models/bert"])
+def test_a_request_of_a_task_has_one_id_and_is_counted_once_at_each_of_its_paths(
+    server: httpx.Client, path: str
+) -> None:
+    before = scrape(server)
+    answer = server.post(path, json=BODY)
+    assert len(answer.headers.get_list("x-request-id")) == 1
+    found = grown(server, before)
+    task = "embed" if "embed" in path else "root"
+    assert found[f'bert_requests_total{{status="200",task="{task}"}}'] == 1
+    assert [name for name in found if name.startswith("bert_operational")] == [
+        'bert_operational_requests_total{path="/metrics",status="200"}'
+    ]
+
+
 def test_a_refused_request_and_an_expired_one_have_latencies_of_their_own(server: httpx.Client) -> None:
     before = scrape(server)
     assert server.post("/embed", json={"inputs": ""}).status_code == 422

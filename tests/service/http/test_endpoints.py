@@ -92,6 +92,7 @@ class Exchange:
 def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), content_length=b"101", parts=[b"x"])
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
+    assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
     assert "101 bytes" in exchange.error["error"]
     assert len(exchange.unread) == 1
 
@@ -99,6 +100,7 @@ def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -
 def test_a_chunked_body_is_rejected_when_it_exceeds_the_limit_and_not_read_further() -> None:
     exchange = Exchange(FakeBackend(max_body_bytes=100), parts=[b"x" * 60] * 5)
     assert (exchange.status, exchange.error["code"]) == (413, "body_too_large")
+    assert exchange.error["error"].endswith("(BERT_MAX_BODY_BYTES): split it")
     assert len(exchange.unread) == 3
     assert exchange.counted("too_large")
 
@@ -134,6 +136,11 @@ def test_without_the_key_a_request_is_rejected_before_its_body_is_read(sent: byt
 )
 def test_with_the_key_or_without_a_configured_key_a_request_is_accepted(key: str, headers: dict[str, Any]) -> None:
     assert Exchange(FakeBackend(api_key=key), **headers).reached_the_model
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (1, "1"), (1.2, "2"), (2, "2"), (3, "3")])
+def test_retry_after_has_whole_seconds_and_no_more_than_the_error_says(seconds: float, header: str) -> None:
+    assert Overloaded("full", retry_after=seconds).headers == {"retry-after": header}
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", retry_after=2), Unavailable("loading")])
@@ -196,7 +203,7 @@ def test_the_bytes_of_a_large_body_are_held_until_the_request_has_ended() -> Non
 def test_a_body_without_room_is_refused_as_soon_as_that_is_known(length: bytes) -> None:
     exchange = Exchange(FakeBackend(), parts=LARGE, room=len(LARGE[0]) + 500, content_length=length)
     assert (exchange.status, exchange.error["code"]) == (429, "buffers_full")
-    assert (b"retry-after", b"2") in exchange.sent[0]["headers"]
+    assert (b"retry-after", b"1") in exchange.sent[0]["headers"]
     assert len(exchange.unread) == (2 if length else 0)
     assert exchange.buffered.bodies == 0
     assert exchange.counted("buffers_full")

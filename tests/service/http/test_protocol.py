@@ -182,6 +182,7 @@ def test_a_head_over_the_limit_gets_431_before_the_application_is_called(head: b
         await connection.send(*(head[i : i + size] for i in range(0, len(head), size)))
         assert connection.statuses == [431]
         assert connection.error()["code"] == "headers_too_large"
+        assert connection.error()["error"].endswith("bytes: shorten them")
         assert connection.transport.closed
         assert connection.paths == []
 
@@ -212,6 +213,22 @@ def test_bytes_that_are_not_http_get_400_with_the_standard_error_body() -> None:
         assert connection.statuses == [400]
         assert connection.error()["code"] == "malformed"
         assert connection.transport.closed
+
+    play_connection(story, rejections=[(400, "malformed")])
+
+
+@pytest.mark.parametrize(
+    ("headers", "fault"),
+    [
+        (b"content-length: -1", "Invalid character in Content-Length"),
+        (b"content-length: 5\r\ncontent-length: 6", "Duplicate Content-Length"),
+        (b"two words: 1", "Invalid header token"),
+    ],
+)
+def test_a_request_that_cannot_be_parsed_is_rejected_with_the_reason(headers: bytes, fault: str) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(b"POST /embed HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n\r\n")
+        assert connection.error()["error"] == f"the request is not valid HTTP/1.1: {fault}"
 
     play_connection(story, rejections=[(400, "malformed")])
 

@@ -81,7 +81,7 @@ def test_a_text_is_cut_where_the_request_says_so(server: httpx.Client) -> None:
             "too_long",
             2,
         ),
-        ({"inputs": []}, 422, "inputs is empty", "empty", None),
+        ({"inputs": []}, 422, "the request has no inputs", "empty", None),
         ({"inputs": ["a", 1]}, 422, "inputs.1: Input should be a valid string", "invalid", 1),
         (
             {"inputs": "a", "variant": "both"},
@@ -205,7 +205,7 @@ def read_tokens(server: httpx.Client) -> float:
         ),
         ({"inputs": ["the [MASK]", "cat"], "targets": ["unaffable"]}, 422, "[MASK] was not found", "no_mask", 1),
         ({"inputs": ["[MASK]", ""], "targets": ["unaffable"]}, 422, "input has no tokens", "empty", 1),
-        ({"inputs": [], "joint": True}, 422, "inputs is empty", "empty", None),
+        ({"inputs": [], "joint": True}, 422, "the request has no inputs", "empty", None),
         ({"inputs": ["[MASK]", "cat"], "joint": True}, 422, "[MASK] was not found", "no_mask", 1),
         ({"inputs": "[MASK]", "joint": True, "beam": 65}, 422, "beam is 65; with joint at most 64 is", "beam", None),
         ({"inputs": "[MASK]", "joint": True, "top_k": 65}, 422, "top_k is 65; with joint at most 64", "top_k", None),

@@ -99,7 +99,7 @@ def test_sparse_vectors_of_an_untrained_checkpoint_are_made_only_by_force(server
         ("/decode", {"ids": [1, 170]}, 422, "the id 170 is not in the vocabulary; this model has 0 to 169"),
         ("/decode", {"ids": [[1], [-1]]}, 422, "the id -1 is not in the vocabulary"),
         ("/decode", {"ids": [[0] * 100_001]}, 422, "a list of 100001 ids; at most 100000 are allowed (BERT_MAX_CHARA"),
-        ("/decode", {"ids": []}, 422, "inputs is empty"),
+        ("/decode", {"ids": []}, 422, "the request has no inputs"),
         ("/decode", {"ids": [[1]] * 101}, 413, "the request has 101 inputs; at most 100 are allowed"),
         ("/tokenize", {"inputs": [["a", "b", "c"]]}, 422, "a pair has two texts, this one has 3"),
         ("/tokenize", {"inputs": "a" * 100_001}, 422, "input has 100001 characters; at most 100000 are allowed"),

@@ -89,7 +89,7 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
         ({"inputs": ASKED} | ASKED, (422, "invalid", "send question and context, or inputs with both", None)),
         ({"inputs": {"question": "a"}}, (422, "invalid", "inputs.context: Field required", None)),
         ({"inputs": [ASKED, {"context": "a"}]}, (422, "invalid", "inputs.1.question: Field required", 1)),
-        ({"inputs": []}, (422, "empty", "inputs is empty", None)),
+        ({"inputs": []}, (422, "empty", "the request has no inputs", None)),
         ({"inputs": [ASKED, ASKED | {"context": " "}]}, (422, "empty", "the context has no tokens", 1)),
         (ASKED | {"question": ""}, (422, "empty", "the question has no tokens", 0)),
         (ASKED | {"question": "cat " * 200}, (422, "too_long", "the question has 200 tokens and a pair 3", 0)),
@@ -99,7 +99,7 @@ def test_a_long_context_is_read_to_its_end_in_windows(spans: InProcessClient) ->
         (ASKED | {"top_k": 0}, (422, "invalid", "top_k: Input should be greater than or equal to 1", None)),
         (ASKED | {"top_k": 1001}, (422, "top_k", "at most 1000 are allowed", None)),
         (ASKED | {"top_k": 2, "parameters": {"top_k": 2}}, (422, "parameters", "top_k given twice", None)),
-        (ASKED | {"truncate": True}, (422, "invalid", "truncate: Extra inputs are not permitted", None)),
+        (ASKED | {"truncate": True}, (422, "invalid", "truncate: there is no such field", None)),
         ({"inputs": [ASKED] * 101}, (413, "too_large", "the request has 101 inputs; at most 100", None)),
         (
             LONG | {"max_seq_len": 13, "doc_stride": 0, "context": CONTEXT * 50},
@@ -136,7 +136,7 @@ def test_choices_are_ranked_with_the_index_that_they_have_in_the_request(choices
         ({"prompt": "a"}, (422, "invalid", "send prompt and choices, or inputs with both", None)),
         ({"choices": ["a"]}, (422, "invalid", "send prompt and choices, or inputs with both", None)),
         ({"prompt": "a", "inputs": "b", "choices": ["c"]}, (422, "invalid", "send prompt and choices", None)),
-        ({"inputs": []}, (422, "empty", "inputs is empty: send at least one", None)),
+        ({"inputs": []}, (422, "empty", "the request has no inputs: send at least one", None)),
         ({"prompt": "a", "choices": []}, (422, "empty", "choices is empty: send at least one", 0)),
         (
             {"inputs": [{"prompt": "a", "choices": ["b"]}, {"prompt": "a", "choices": []}]},

@@ -54,7 +54,7 @@ def test_two_strings_are_a_pair_and_a_list_of_lists_is_a_batch(classifier: httpx
             'inputs is a list of 3 strings; ["a", "b"] is one pair, [["a"], ["b"], ["c"]] are three texts',
         ),
         ([["a", "b", "c"]], "an input is a text or a pair, this one has 3 texts"),
-        ([], "inputs is empty: send at least one"),
+        ([], "the request has no inputs: send at least one"),
         (["a", ""], "input has no tokens"),
     ],
 )

@@ -110,10 +110,10 @@ def test_an_input_type_finds_the_checkpoints_prompt(exported: Callable[..., Arti
     [
         ({}, "neither texts nor inputs is set"),
         ({"texts": ["a"], "inputs": []}, "texts and inputs are both set"),
-        ({"texts": []}, "inputs is empty"),
+        ({"texts": []}, "the request has no inputs"),
         ({"texts": ["a"], "embedding_types": ["int4"]}, "embedding_types.0: Input should be 'float'"),
         ({"texts": ["a"], "input_type": "image"}, "input_type: Input should be 'search_document'"),
-        ({"texts": ["a"], "images": ["data:"]}, "images: Extra inputs are not permitted"),
+        ({"texts": ["a"], "images": ["data:"]}, "images: there is no such field"),
         ({"inputs": [{"content": [{"type": "image_url", "text": ""}]}]}, "Input should be 'text'"),
     ],
 )

@@ -96,7 +96,7 @@ def test_voyages_truncation_is_truncate(cross_encoder: httpx.Client) -> None:
     [
         ({}, "neither texts nor documents is set"),
         ({"texts": ["a"], "documents": ["a"]}, "texts and documents are both set"),
-        ({"texts": []}, "inputs is empty"),
+        ({"texts": []}, "the request has no inputs"),
         ({"documents": ["a", 5]}, "documents.1: Input should be a valid string or"),
         ({"documents": ["a"], "top_n": 1, "top_k": 2}, "top_n is 1 and top_k is 2: send one of them"),
         (
