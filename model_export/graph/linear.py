@@ -179,7 +179,7 @@ def _quantize_weight(weight: LazyWeight) -> LazyWeight:
 
 
 def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
-    """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), ReLU or tanh."""
+    """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), tanh, sigmoid, SiLU or ReLU."""
     match activation:
         case "gelu":
             return g.contrib("Gelu", x)
@@ -187,6 +187,8 @@ def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
             return g.contrib("FastGelu", x)
         case "tanh":
             return g.op("Tanh", x)
+        case "sigmoid":
+            return g.op("Sigmoid", x)
         case "silu":
             return g.op("Mul", x, g.op("Sigmoid", x))
         case _:

@@ -83,7 +83,7 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     if isinstance(layer, Dense):
         bias = () if layer.bias is None else (g.weight("bias", layer.bias),)
         product = g.op("Gemm", x, g.weight("weight", layer.weight), *bias, transB=1)
-        result = _activated(g, product, layer.activation)
+        result = activate(g, product, layer.activation) if layer.activation else product
         if not layer.residual:
             return result
         other = layer.residual_weight
@@ -93,18 +93,6 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
         return g.op("LayerNormalization", x, *weights, axis=-1, epsilon=layer.epsilon)
     length = g.op("ReduceL2", x, g.constant(np.array([-1], np.int64)), keepdims=1)
     return g.op("Div", x, g.op("Max", length, g.constant(SMALLEST_LENGTH)))
-
-
-def _activated(g: GraphBuilder, x: Value, activation: str) -> Value:
-    match activation:
-        case "":
-            return x
-        case "sigmoid":
-            return g.op("Sigmoid", x)
-        case "silu":
-            return g.op("Mul", x, g.op("Sigmoid", x))
-        case _:
-            return activate(g, x, activation)
 
 
 def build_sparse(
