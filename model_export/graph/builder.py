@@ -198,6 +198,10 @@ class GraphBuilder:
             self._constants[key] = self._initializer(f"constant.{len(self._constants)}", kind, array)
         return self._constants[key]
 
+    def int64(self, *numbers: int) -> Value:
+        """A list, such as a shape or axes."""
+        return self.constant(np.array(numbers, np.int64))
+
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
         """Writes the model to `path` and its weights beside it, one weight in memory at a time.
 

@@ -94,7 +94,7 @@ class Encoder:
             gamma, beta = norm_weights(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
             inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
-            return self._project(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
+            return self._project(g.op("Squeeze", embedded, g.int64(0)))
 
     def _embeddings_without_positions(self) -> Value:
         """LayerNorm(word + segment)."""
@@ -114,7 +114,7 @@ class Encoder:
         """The input `name` as [1, tokens]; None without a name."""
         if not name:
             return None
-        return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.constant(np.array([0], np.int64)))
+        return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.int64(0))
 
     def _project(self, embedded: Value) -> Value:
         if not self.parts.has_projection:

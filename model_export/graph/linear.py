@@ -125,7 +125,7 @@ class Int8PerTokenLinear(Linear):
 
     def _quantize(self, g: GraphBuilder, x: Value) -> Quantized:
         """Reads `x` twice, for its maximum and minimum: cheaper than to write the magnitudes and read them once."""
-        axis = g.constant(np.array([-1], np.int64))
+        axis = g.int64(-1)
         highest = g.op("ReduceMax", x, axis, keepdims=1)
         if x in self._minimum:
             return quantize_above(g, x, highest, self._minimum[x])
@@ -147,7 +147,7 @@ def quantize_above(g: GraphBuilder, x: Value, highest: Value, lowest: float) -> 
 
 
 def _encode(g: GraphBuilder, x: Value, scale: Value, zero_point: int) -> Quantized:
-    flat = g.op("Squeeze", scale, g.constant(np.array([-1], np.int64)))
+    flat = g.op("Squeeze", scale, g.int64(-1))
     zeros = g.op("Expand", g.constant(np.uint8(zero_point)), g.op("Shape", flat))
     codes = g.op("QuantizeLinear", x, flat, zeros, axis=0)
     return Quantized(codes=codes, scale=scale, zero_point=zero_point)
