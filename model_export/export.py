@@ -38,11 +38,6 @@ from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
 
 
-def prepacked_for() -> str:
-    """The signature of this CPU and version, which the packed weights are for."""
-    return cpu_signature(ort.__version__)
-
-
 def prepack(model: Path) -> None:
     """Replaces `model` and its weights, whose file becomes about twice as large. Raises ExportError on a full disk."""
     folder = model.with_name("prepacked")
@@ -226,7 +221,7 @@ def _export(
 
 def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: bool) -> None:
     """Writes MODEL with its weights, then the graphs that share them."""
-    built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else {})
+    built.graph.save(folder / MODEL, {PREPACKED_FOR: cpu_signature(ort.__version__)} if prepacked else {})
     if prepacked:
         prepack(folder / MODEL)
     write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
