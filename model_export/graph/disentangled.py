@@ -210,8 +210,7 @@ def add_convolution(
         inner = linear.linear_activation(
             g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
         )
-        added = g.op("Add", states, inner)
-        return g.op("LayerNormalization", added, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, g.op("Add", states, inner))
 
 
 def _neighbours(g: GraphBuilder, x: Value, zero: Value) -> tuple[Value, Value, Value]:

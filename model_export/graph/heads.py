@@ -7,7 +7,7 @@ import numpy as np
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.linear import add_and_activate, multiply, quantize
+from packbert.model_export.graph.linear import add_and_activate, multiply, normalized, quantize
 from packbert.model_export.graph.pooling import build_sparse, weighted_sums
 from packbert.model_export.labels import Classifier
 from packbert.model_export.lazy_weight import LazyWeight
@@ -210,7 +210,8 @@ class Heads:
             weight, bias = self.parts.dense(part, hidden, hidden)
             product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
             inner = add_and_activate(self.g, product, bias, activation)
-            return self._norm("classifier_norm", inner, hidden) if self.parts.knows("classifier_norm") else inner
+            known = self.parts.knows("classifier_norm")
+            return normalized(self.g, self.parts, "classifier_norm", inner, hidden) if known else inner
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
@@ -239,15 +240,7 @@ class Heads:
         weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
         product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
         inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
-        return self._norm("mlm_norm", inner, a.embedding)
-
-    def _norm(self, part: str, x: Value, width: int) -> Value:
-        g, parts = self.g, self.parts
-        gamma, beta = (
-            g.weight("norm.weight", parts.weight(part, (width,))),
-            g.weight("norm.bias", parts.bias(part, width)),
-        )
-        return g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=parts.architecture.norm_epsilon)
+        return normalized(g, parts, "mlm_norm", inner, a.embedding)
 
     def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
         """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""

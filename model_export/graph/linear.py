@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.lazy_weight import Array, LazyWeight
 
@@ -31,6 +32,17 @@ class Norm:
     gamma: Value  # [width]
     beta: Value  # [width]
     epsilon: float
+
+    def of(self, g: GraphBuilder, x: Value) -> Value:
+        """LayerNorm(x)."""
+        return g.op("LayerNormalization", x, self.gamma, self.beta, axis=-1, epsilon=self.epsilon)
+
+
+def normalized(g: GraphBuilder, parts: NamedWeights, part: str, x: Value, width: int, *, layer: int = 0) -> Value:
+    """LayerNorm(x) of `x` [..., width] by the stored norm `part`."""
+    weight, bias = parts.norm(part, width, layer=layer)
+    gamma, beta = g.weight("norm.weight", weight), g.weight("norm.bias", bias)
+    return Norm(gamma=gamma, beta=beta, epsilon=parts.architecture.norm_epsilon).of(g, x)
 
 
 class Linear:
@@ -54,8 +66,7 @@ class Linear:
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         """LayerNorm(residual + x W + b)."""
-        total = g.op("Add", self.affine(g, x, weight, bias), residual)
-        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, g.op("Add", self.affine(g, x, weight, bias), residual))
 
 
 class CudaLinear(Linear):
@@ -121,7 +132,7 @@ class Int8PerTokenLinear(Linear):
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))
-        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, total)
 
     def _quantize(self, g: GraphBuilder, x: Value) -> Quantized:
         """Reads `x` twice, for its maximum and minimum: cheaper than to write the magnitudes and read them once."""
