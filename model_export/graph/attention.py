@@ -1,8 +1,9 @@
 """Attention: in rows on a CPU, packed or in rows on CUDA."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,38 +34,15 @@ class Projections:
         return affine_at(weight, self.value[1], bias)
 
 
-class Attention(Protocol):
+@dataclass(slots=True)
+class Attention(ABC):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
     Keys have no bias, since it adds the same to all scores of a query; for the values' see `fold_value_bias`.
     """
 
     layout: ClassVar[str]  # of the batch that it reads
-    opset: ClassVar[int]  # that its operators need
-
-    def __init__(self, g: GraphBuilder, parts: NamedWeights) -> None:
-        """For the model that has these weights."""
-
-    def declare(self, selected: Value) -> None:
-        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
-
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
-        """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
-
-        `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
-        """
-
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
-
-        The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
-        """
-
-
-@dataclass(slots=True)
-class _OfModel:
+    opset: ClassVar[int] = OPSET  # that its operators need
     g: GraphBuilder
     parts: NamedWeights
 
@@ -75,6 +53,26 @@ class _OfModel:
     @property
     def hidden(self) -> int:
         return self.parts.architecture.hidden
+
+    @abstractmethod
+    def declare(self, selected: Value) -> None:
+        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
+
+    @abstractmethod
+    def context(
+        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
+    ) -> Value:
+        """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
+
+        `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
+        """
+
+    @abstractmethod
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
+
+        The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ class RowIndex:
 
 
 @dataclass(slots=True)
-class PackedRows(_OfModel):
+class PackedRows(Attention):
     """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
     Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
@@ -108,7 +106,6 @@ class PackedRows(_OfModel):
     """
 
     layout: ClassVar[str] = PACKED_ROWS
-    opset: ClassVar[int] = OPSET
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _all: RowIndex = field(init=False)
@@ -271,7 +268,7 @@ def concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
 
 
 @dataclass(slots=True)
-class CumulativeLengths(_OfModel):
+class CumulativeLengths(Attention):
     """Separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
 
     With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
@@ -279,7 +276,6 @@ class CumulativeLengths(_OfModel):
     """
 
     layout: ClassVar[str] = CUMULATIVE_LENGTHS
-    opset: ClassVar[int] = OPSET
     _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)
