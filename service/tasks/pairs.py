@@ -88,7 +88,6 @@ NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 
 async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
     """The softmax of the pair head's two logits, under the labels that the head was trained on."""
-    tasks.require_head("pair")
     pairs, single = _pairs(request.inputs)
     result = await tasks.run(pairs, request, NSP_OPTIONS, timeout_seconds=timeout_seconds)
     scores = [_score(row["pair"][0], tasks.manifest.pair_labels) async for row in in_turns(result.rows)]
