@@ -78,9 +78,9 @@ class Encoder:
         g, parts, a = self.g, self.parts, self.parts.architecture
         if not parts.knows("position"):
             return self._embeddings_without_positions()
-        ids, types, positions = (
-            self._indices(name) for name in ("ids", "types" if a.segments > 1 else "", "positions")
-        )
+        ids = self._indices("ids")
+        types = self._indices("types") if a.segments > 1 else None
+        positions = self._indices("positions")
         with g.scope("embeddings"):
             word = g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
             table = parts.weight("position", (a.position_offset + a.positions, a.embedding))
@@ -110,10 +110,8 @@ class Encoder:
             norm = read_norm(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
             return self._project(norm.of(g, total))
 
-    def _indices(self, name: str) -> Value | None:
-        """The input `name` as [1, tokens]; None without a name."""
-        if not name:
-            return None
+    def _indices(self, name: str) -> Value:
+        """The input `name` as [1, tokens]."""
         return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.int64(0))
 
     def _project(self, embedded: Value) -> Value:
