@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from packbert.model_export.artifact.cpu import BF16
-from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS, ModelBounds
+from packbert.model_export.artifact.manifest import TOKEN_WEIGHTS
 from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.families import Architecture
@@ -32,7 +32,7 @@ from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.sentence import SentenceModel
 from packbert.model_export.token_model import embedding_model
 from packbert.model_export.tokenizer import TokenizerFiles
-from packbert.model_export.tokenizer_check import why_unusable
+from packbert.model_export.tokenizer_check import ModelBounds, why_unusable
 from packbert.model_export.verification.reference import Reference
 
 ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
@@ -192,9 +192,7 @@ def check_tokenizer_fits(built: BuiltModel, tokenizer: TokenizerFiles) -> None:
         )
     if "fill_mask" in built.heads.present and "mask" not in tokenizer.special_tokens:
         raise ExportError("the checkpoint has a masked-LM head, but its tokenizer has no mask token")
-    bounds = ModelBounds(
-        vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens, layers=sizes.layers
-    )
+    bounds = ModelBounds(vocabulary=sizes.vocabulary, segments=sizes.segments, max_tokens=tokenizer.max_tokens)
     if fault := why_unusable(tokenizer.tokenizer, bounds):
         raise ExportError(f"the tokenizer in {tokenizer.source} cannot be used: it {fault}")
     if sizes.segments == 1 and any(tokenizer.tokenizer.encode("a", "b").type_ids):

@@ -23,7 +23,6 @@ from packbert.model_export.artifact.manifest import (
     Embedding,
     Golden,
     Manifest,
-    Tensor,
     files_for,
     sha256,
 )
@@ -31,18 +30,12 @@ from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, che
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError, PrecisionError
 from packbert.model_export.folder import atomic_folder, check_empty
-from packbert.model_export.graph.builder import Signature
 from packbert.model_export.graph.states import write_layers
 from packbert.model_export.labels import pair_labels, relevance_scores
 from packbert.model_export.sentence import SentenceModel, apply_sentence_settings
 from packbert.model_export.token_model import sides
 from packbert.model_export.tokenizer import TokenizerFiles, read_tokenizer
 from packbert.model_export.verification.verify import TOLERANCE, Expected, reference_outputs, verify
-
-
-def prepacked_for() -> str:
-    """The signature of this CPU and version, which the packed weights are for."""
-    return cpu_signature(ort.__version__)
 
 
 def prepack(model: Path) -> None:
@@ -103,8 +96,8 @@ def make_manifest(
         label_scores=built.classifier.scores,
         relevance_scores=relevance_scores(checkpoint) if "labels" in heads.present else "none",
         special_tokens=tokenizer.special_tokens,
-        inputs=_tensors(built.graph.inputs()),
-        outputs=_tensors(built.graph.outputs()),
+        inputs=built.graph.inputs(),
+        outputs=built.graph.outputs(),
         assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
@@ -126,10 +119,6 @@ def _embedding(model: SentenceModel) -> Embedding:
         similarity=model.similarity,
         kept_dimensions=model.kept_dimensions,
     )
-
-
-def _tensors(signatures: list[Signature]) -> dict[str, Tensor]:
-    return {name: Tensor(dtype=dtype, shape=shape) for name, dtype, shape in signatures}
 
 
 def _golden(expected: Expected, tolerance: float) -> tuple[Golden, ...]:
@@ -232,7 +221,7 @@ def _export(
 
 def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: bool) -> None:
     """Writes MODEL with its weights, then the graphs that share them."""
-    built.graph.save(folder / MODEL, {PREPACKED_FOR: prepacked_for()} if prepacked else {})
+    built.graph.save(folder / MODEL, {PREPACKED_FOR: cpu_signature(ort.__version__)} if prepacked else {})
     if prepacked:
         prepack(folder / MODEL)
     write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)

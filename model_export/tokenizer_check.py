@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from packbert.model_export.artifact.manifest import TOKENIZER, ModelBounds
+from packbert.model_export.artifact.manifest import TOKENIZER
 
 MODULE = __name__
 MEMORY_BYTES = 2 * 2**30  # address space of the check, beyond what the process has before it loads the tokenizer
@@ -24,6 +24,15 @@ MAX_GROWTH = 20  # of a text by normalizing it; Unicode's own forms expand a cha
 LONG_CHARACTERS = 100_000
 ORDINARY = "The quick brown fox jumps over the lazy dog; 0123456789 !\"#$%&'()*+,-./:<=>?@[]^_`{|}~ café Ωß 北京 🙂"
 UNKNOWN = "\ue000 \U00012031 \U0001fbf0\U000f0000"  # private use, cuneiform, legacy computing: in no vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBounds:
+    """What a model accepts in a sequence."""
+
+    vocabulary: int  # rows of the table of word embeddings
+    segments: int  # rows of the segment table; 0 if the model reads no types
+    max_tokens: int  # per sequence, special tokens included
 
 
 def why_unusable(tokenizer: Tokenizer, bounds: ModelBounds) -> str:

@@ -15,10 +15,7 @@ from packbert.model_export.errors import ExportError
 from packbert.model_export.lazy_weight import Array, LazyWeight
 from packbert.model_export.torch_pickle import read_tensors
 
-TENSORFLOW = {  # pattern of a TensorFlow checkpoint's files -> the class that reads it, "" for the config's own
-    "*.ckpt*.index": "BertForPreTraining",
-    "*.h5": "",
-}
+TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
 
 
 def convert(folder: Path) -> str:
@@ -35,7 +32,7 @@ def convert_tensorflow(folder: Path, pattern: str) -> str:
         call = f'{_class_of(folder)}.from_pretrained("FOLDER", from_tf=True)'
     else:
         config = 'config=BertConfig.from_json_file("FOLDER/bert_config.json")'
-        call = f'{TENSORFLOW[pattern]}.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, {config})'
+        call = f'BertForPreTraining.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, {config})'
     return f'{call}.save_pretrained("NEW_FOLDER") {_tokenizer()}'
 
 

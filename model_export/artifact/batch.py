@@ -173,7 +173,7 @@ def pack(
     feeds |= heads | attention | mean_feeds(_pooled_tokens(sequences, selected, POOLED))
     if modes:
         feeds |= sentence_feeds(_pooled_tokens(sequences, selected, SENTENCE), modes)
-    feeds |= _sparse_feeds(sequences, selected) if SPARSE in spans else NOTHING
+    feeds |= sparse_feeds(_pooled_tokens(sequences, selected, SPARSE)) if SPARSE in spans else NOTHING
     wanted = frozenset().union(*(s.outputs for s in sequences))
     if LAYER in spans:
         wanted = (wanted - LAYER_OUTPUTS).union(*(graph_outputs(s.layers) for s in sequences if s.layers))
@@ -245,12 +245,6 @@ def _pooled_tokens(sequences: Sequence[Tokens], selected: Sequence[Ints], kind: 
         rows=[selected[i] for i in owners],
         starts=starts[owners],
     )
-
-
-def _sparse_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> Feeds:
-    owners = [i for i, tokens in enumerate(sequences) if SPARSE in kinds_of(tokens.outputs)]
-    starts = np.cumsum([0, *map(len, selected)])
-    return sparse_feeds(np.array([len(sequences[i]) for i in owners]), starts[owners])
 
 
 def _head_feeds(sequences: Sequence[Tokens], selected: Sequence[Ints]) -> tuple[Feeds, dict[str, list[slice]]]:

@@ -88,16 +88,6 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelBounds:
-    """What a model accepts in a sequence."""
-
-    vocabulary: int  # rows of the table of word embeddings
-    segments: int  # rows of the segment table; 0 if the model reads no types
-    max_tokens: int  # per sequence, special tokens included
-    layers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """A graph input or output."""
 
@@ -195,16 +185,6 @@ class Manifest:
     @property
     def canary(self) -> Golden:
         return self.golden[0]
-
-    @property
-    def bounds(self) -> ModelBounds:
-        sizes = self.sizes
-        return ModelBounds(
-            vocabulary=sizes["vocabulary"],
-            segments=sizes["segments"],
-            max_tokens=self.max_tokens,
-            layers=sizes["layers"],
-        )
 
     @property
     def classifies_mean(self) -> bool:

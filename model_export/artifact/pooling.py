@@ -141,10 +141,9 @@ def word_weights(logits: NDArray[np.generic], activation: str) -> NDArray[np.flo
     return np.log1p(weights) if activation == SECOND_LOG else weights
 
 
-def sparse_feeds(lengths: Ints, starts: Ints) -> Feeds:
-    """The inputs for texts of `lengths` whose first tokens are the rows `starts` of the last layer; both [texts]."""
-    if not len(lengths):
-        return NOTHING
+def sparse_feeds(pooled: PooledTokens) -> Feeds:
+    """The inputs of the outputs `sparse_places` and `sparse_logits`, for one text or more."""
+    lengths, starts = pooled.lengths, pooled.starts
     counts = _parts(lengths)
     owners = np.repeat(np.arange(len(lengths)), counts)
     within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)

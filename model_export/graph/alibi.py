@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from packbert.model_export.graph.attention import variants
 from packbert.model_export.graph.blocks import BlockedRows, DistanceRows
 from packbert.model_export.graph.builder import TYPES, Value
+from packbert.model_export.graph.linear import normalized
 
 
 class AlibiRows(DistanceRows):
@@ -15,9 +16,7 @@ class AlibiRows(DistanceRows):
         """`x`, or its LayerNorm where the family has one."""
         if not self.parts.knows(f"{part}_norm"):
             return x
-        weight, bias = self.parts.norm(f"{part}_norm", self.hidden, layer=layer)
-        gamma, beta = self.g.weight("norm.weight", weight), self.g.weight("norm.bias", bias)
-        return self.g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=self.parts.architecture.norm_epsilon)
+        return normalized(self.g, self.parts, f"{part}_norm", x, self.hidden, layer=layer)
 
     def _reads_distances(self, window: int) -> bool:  # noqa: ARG002
         return True

@@ -1,8 +1,9 @@
 """Attention: in rows on a CPU, packed or in rows on CUDA."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,38 +34,15 @@ class Projections:
         return affine_at(weight, self.value[1], bias)
 
 
-class Attention(Protocol):
+@dataclass(slots=True)
+class Attention(ABC):
     """softmax(Q K^T / sqrt(head size)) V per head and sequence (Vaswani et al. 2017, equation 1).
 
     Keys have no bias, since it adds the same to all scores of a query; for the values' see `fold_value_bias`.
     """
 
     layout: ClassVar[str]  # of the batch that it reads
-    opset: ClassVar[int]  # that its operators need
-
-    def __init__(self, g: GraphBuilder, parts: NamedWeights) -> None:
-        """For the model that has these weights."""
-
-    def declare(self, selected: Value) -> None:
-        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
-
-    def context(
-        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
-    ) -> Value:
-        """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
-
-        `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
-        """
-
-    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
-        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
-
-        The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
-        """
-
-
-@dataclass(slots=True)
-class _OfModel:
+    opset: ClassVar[int] = OPSET  # that its operators need
     g: GraphBuilder
     parts: NamedWeights
 
@@ -75,6 +53,26 @@ class _OfModel:
     @property
     def hidden(self) -> int:
         return self.parts.architecture.hidden
+
+    @abstractmethod
+    def declare(self, selected: Value) -> None:
+        """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
+
+    @abstractmethod
+    def context(
+        self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
+    ) -> Value:
+        """The context [queries, hidden] of `query_states` [queries, hidden], which attend to `key_value_states`.
+
+        `key_value_states` is [tokens, hidden]; so are `query_states`, but in the `last` layer: the selected tokens.
+        """
+
+    @abstractmethod
+    def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
+        """softmax(Q K^T / sqrt(head size)) of the one sequence `states` [tokens, hidden]; [heads, tokens, tokens].
+
+        The same products with the same weights as `context`, in a graph that declares no inputs of the layout.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ class RowIndex:
 
 
 @dataclass(slots=True)
-class PackedRows(_OfModel):
+class PackedRows(Attention):
     """For the CPU: a row holds several short sequences, separated by a block-diagonal bias.
 
     Plain operators are faster than MultiHeadAttention here (3 times at 64 tokens per row): one Gather copies a head's
@@ -108,7 +106,6 @@ class PackedRows(_OfModel):
     """
 
     layout: ClassVar[str] = PACKED_ROWS
-    opset: ClassVar[int] = OPSET
     _keys: Value = field(init=False)
     _values: Value = field(init=False)
     _all: RowIndex = field(init=False)
@@ -148,7 +145,7 @@ class PackedRows(_OfModel):
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         """[queries, hidden] from `context` [rows, heads, queries of a row, head size]; `index` is that of RowIndex."""
-        flat = self.g.constant(np.array([-1, self.hidden], np.int64))
+        flat = self.g.int64(-1, self.hidden)
         return self.g.op("Reshape", self._gather_heads(context, index), flat)
 
     def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
@@ -164,10 +161,8 @@ class PackedRows(_OfModel):
             query = linear.affine(g, states, *projections.query)
         with g.scope("key_value"):
             both = linear.product(g, states, concat_rows(projections.key[0], projections.value[0]))
-        ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
-        return attention_probabilities(
-            g, query, g.op("Slice", both, *ends), self.heads, self.hidden, self._bias_of_one(states)
-        )
+        key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
+        return attention_probabilities(g, query, key, self.heads, self.hidden, self._bias_of_one(states))
 
     def _bias_of_one(self, states: Value) -> Value | None:  # noqa: ARG002 - for a bias by position
         """What is added to the scores of the one sequence `states` [tokens, hidden]."""
@@ -186,13 +181,13 @@ class PackedRows(_OfModel):
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
         """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
-        heads = self.g.op("Reshape", x, self.g.constant(np.array([-1, self.hidden // self.heads], np.int64)))
+        heads = self.g.op("Reshape", x, self.g.int64(-1, self.hidden // self.heads))
         return self.g.op("Gather", heads, index, axis=0)
 
     def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
         """[rows, heads, slots] from flat tokens [rows, slots]: each head's index in one of several joined products."""
         g, first = self.g, product * self.heads
-        token = g.op("Unsqueeze", tokens, g.constant(np.array([1])))
+        token = g.op("Unsqueeze", tokens, g.int64(1))
         start = g.op("Mul", token, g.constant(np.int32(products * self.heads)))
         return g.op("Add", start, g.constant(np.arange(first, first + self.heads, dtype=np.int32)[:, None]))
 
@@ -203,7 +198,7 @@ class PackedRows(_OfModel):
         row = g.op("Div", slots, width)
         first = g.op("Add", slots, g.op("Mul", row, g.op("Mul", width, g.constant(np.int32(self.heads - 1)))))
         steps = g.op("Mul", g.constant(np.arange(self.heads, dtype=np.int32)), width)
-        return g.op("Add", g.op("Unsqueeze", first, g.constant(np.array([1]))), steps)
+        return g.op("Add", g.op("Unsqueeze", first, g.int64(1)), steps)
 
 
 def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
@@ -213,8 +208,8 @@ def separating_bias(g: GraphBuilder, queries: Value, keys: Value) -> Value:
     """
     masked = MASKED_SCORES[g.dtype]
     with g.scope("bias"):
-        query = g.op("Unsqueeze", queries, g.constant(np.array([1, 3])))
-        same = g.op("Equal", query, g.op("Unsqueeze", keys, g.constant(np.array([1, 2]))))
+        query = g.op("Unsqueeze", queries, g.int64(1, 3))
+        same = g.op("Equal", query, g.op("Unsqueeze", keys, g.int64(1, 2)))
         return g.op("Where", same, g.constant(np.zeros_like(masked)), g.constant(masked))
 
 
@@ -251,7 +246,7 @@ class PlainRows(PackedRows):
 
     def _join_heads(self, context: Value, index: Value) -> Value:
         together = self.g.op("Transpose", context, perm=[0, 2, 1, 3])
-        flat = self.g.op("Reshape", together, self.g.constant(np.array([-1, self.hidden], np.int64)))
+        flat = self.g.op("Reshape", together, self.g.int64(-1, self.hidden))
         return self.g.op("Gather", flat, index, axis=0)
 
 
@@ -259,7 +254,7 @@ def attention_probabilities(
     g: GraphBuilder, query: Value, key: Value, heads: int, hidden: int, bias: Value | None = None
 ) -> Value:
     """softmax(Q K^T / sqrt(head size) + bias) of one sequence: twice [tokens, hidden] -> [heads, tokens, tokens]."""
-    shape = g.constant(np.array([0, heads, hidden // heads], np.int64))  # 0: as many tokens
+    shape = g.int64(0, heads, hidden // heads)  # 0: as many tokens
     by_head = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
     scores = g.contrib("FusedMatMul", *by_head, transB=1, alpha=(hidden // heads) ** -0.5)
     return g.op("Softmax", g.op("Add", scores, bias) if bias else scores, axis=-1)
@@ -273,7 +268,7 @@ def concat_rows(first: LazyWeight, second: LazyWeight) -> LazyWeight:
 
 
 @dataclass(slots=True)
-class CumulativeLengths(_OfModel):
+class CumulativeLengths(Attention):
     """Separate Q, K and V without bias, which the flash (fp16) and the memory-efficient (fp32) kernel expect.
 
     With a bias all three are copied first, to a workspace as large as the padded batch (BERT-base in fp16, a text of
@@ -281,7 +276,6 @@ class CumulativeLengths(_OfModel):
     """
 
     layout: ClassVar[str] = CUMULATIVE_LENGTHS
-    opset: ClassVar[int] = OPSET
     _selected: Value = field(init=False)
     _offset: Value = field(init=False)
     _lengths: Value = field(init=False)

@@ -63,7 +63,7 @@ class DistanceRows(PositionedRows):
 
     def _distances_of_heads(self, tokens: Value, *, selected: bool) -> Value:
         """`_distances` for all heads: [rows, 1, queries, width]."""
-        return self.g.op("Unsqueeze", self._distances(tokens, selected=selected), self.g.constant(np.array([1])))
+        return self.g.op("Unsqueeze", self._distances(tokens, selected=selected), self.g.int64(1))
 
     def context(
         self, linear: Linear, projections: Projections, query_states: Value, key_value_states: Value, *, last: bool
@@ -153,13 +153,12 @@ class BlockedRows(DistanceRows):
     def _in_blocks(self, query: Value, key: Value, value: Value, window: int, *, last: bool) -> Value:
         g, index = self.g, self._selected if last else self._all
         key, value = self._gather_heads(key, self._keys), self._gather_heads(value, self._keys)
-        step, zero = g.constant(np.array([QUERIES], np.int64)), g.constant(np.array([0], np.int64))
-        most = g.constant(np.array([QUERIES - 1], np.int64))
-        blocks = g.op("Div", g.op("Add", g.op("Shape", index.heads, start=1), most), step)
+        step, zero = g.int64(QUERIES), g.int64(0)
+        blocks = g.op("Div", g.op("Add", g.op("Shape", index.heads, start=1), g.int64(QUERIES - 1)), step)
 
         def attend(number: Value, before: Sequence[Value]) -> Sequence[Value]:
             start = g.op("Mul", g.op("Unsqueeze", number, zero), step)
-            ends = (start, g.op("Add", start, step), g.constant(np.array([1], np.int64)))
+            ends = (start, g.op("Add", start, step), g.int64(1))
             tokens, segments = (g.op("Slice", x, *ends) for x in (index.heads, index.bias))
             bias = separating_bias(g, segments, self._slots.keys)
             if self._reads_distances(window):
@@ -167,15 +166,15 @@ class BlockedRows(DistanceRows):
             found = self._attend(self._gather_heads(query, self._head_indices(tokens)), key, value, bias)
             return [g.op("Concat", before[0], found, axis=2)]
 
-        none = g.op("Slice", key, zero, zero, g.constant(np.array([2], np.int64)))
+        none = g.op("Slice", key, zero, zero, g.int64(2))
         (context,) = g.loop(blocks, {none: g.dtype}, attend)
         return self._join_heads(context, index.output)
 
     def _cut(self, slots: Slots, window: int) -> _Bands:
         """Bands of the width of a row, at most of BAND slots."""
         g = self.g
-        width = g.op("Min", g.op("Shape", slots.tokens, start=1), g.constant(np.array([BAND], np.int64)))
-        count = g.op("Shape", g.op("Reshape", slots.tokens, g.constant(np.array([-1], np.int64))))
+        width = g.op("Min", g.op("Shape", slots.tokens, start=1), g.int64(BAND))
+        count = g.op("Shape", g.op("Reshape", slots.tokens, g.int64(-1)))
         rest = g.op("Mod", g.op("Neg", count), width)
         ends = g.op("Concat", width, g.op("Add", width, rest), axis=0)
         tokens, keys = self._cut_line(slots.tokens, width, ends, 0)
@@ -195,11 +194,11 @@ class BlockedRows(DistanceRows):
     def _cut_line(self, x: Value, width: Value, ends: Value, fill: int) -> tuple[Value, Value]:
         """Bands [bands, width] of `x` [rows, slots], and each with its neighbours, [bands, 3 * width]."""
         g = self.g
-        line = g.op("Reshape", x, g.constant(np.array([-1], np.int64)))
-        flat = g.op("Concat", g.constant(np.array([-1], np.int64)), width, axis=0)
+        line = g.op("Reshape", x, g.int64(-1))
+        flat = g.op("Concat", g.int64(-1), width, axis=0)
         bands = g.op("Reshape", g.op("Pad", line, ends, g.constant(np.int32(fill))), flat)
         parts = [
-            g.op("Slice", bands, *(g.constant(np.array([number], np.int64)) for number in (start, stop, 0)))
+            g.op("Slice", bands, g.int64(start), g.int64(stop), g.int64(0))
             for start, stop in ((0, -2), (1, -1), (2, np.iinfo(np.int64).max))
         ]
         return parts[1], g.op("Concat", *parts, axis=1)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tqdm import tqdm
 
-from packbert.model_export.artifact.manifest import WEIGHTS
+from packbert.model_export.artifact.manifest import WEIGHTS, Tensor
 from packbert.model_export.lazy_weight import LazyWeight
 
-Signature = tuple[str, str, tuple[str | int, ...]]  # name, dtype, shape
 OPSET, CONTRIB, IR_VERSION = 20, "com.microsoft", 10
 TYPES = {  # of values, as TensorProto numbers them
     "int32": TensorProto.INT32,
@@ -179,11 +178,11 @@ class GraphBuilder:
             self._weights[weight.cache_key, dtype] = value
         return value
 
-    def inputs(self) -> list[Signature]:
-        return [_signature(value) for value in self._graph.inputs]
+    def inputs(self) -> dict[str, Tensor]:
+        return {value.name: _tensor(value) for value in self._graph.inputs}
 
-    def outputs(self) -> list[Signature]:
-        return [_signature(value) for value in self._graph.outputs]
+    def outputs(self) -> dict[str, Tensor]:
+        return {value.name: _tensor(value) for value in self._graph.outputs}
 
     def named(self, path: str) -> Value:
         """A weight made before, by its path."""
@@ -197,6 +196,10 @@ class GraphBuilder:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             self._constants[key] = self._initializer(f"constant.{len(self._constants)}", kind, array)
         return self._constants[key]
+
+    def int64(self, *numbers: int) -> Value:
+        """A list, such as a shape or axes."""
+        return self.constant(np.array(numbers, np.int64))
 
     def save(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
         """Writes the model to `path` and its weights beside it, one weight in memory at a time.
@@ -250,10 +253,10 @@ class GraphBuilder:
         return f"{path}.{count}" if count else path
 
 
-def _signature(value: Value) -> Signature:
+def _tensor(value: Value) -> Tensor:
     assert value.dtype
     assert value.shape is not None
-    return value.name, str(helper.tensor_dtype_to_np_dtype(value.dtype)), value.shape
+    return Tensor(dtype=str(helper.tensor_dtype_to_np_dtype(value.dtype)), shape=value.shape)
 
 
 def _bytes_of(value: Value) -> int:

@@ -124,11 +124,9 @@ class DisentangledRows(PositionedRows):
             query = linear.affine(g, states, *projections.query)
         with g.scope("key_value"):
             both = linear.affine(g, states, *projections.keys_and_values())
-        ends = (g.constant(np.array([number], np.int64)) for number in (0, self.hidden, 1))
-        shape = g.constant(np.array([0, self.heads, size], np.int64))  # 0: as many tokens
-        query, key = (
-            g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, g.op("Slice", both, *ends))
-        )
+        shape = g.int64(0, self.heads, size)  # 0: as many tokens
+        key = g.op("Slice", both, g.int64(0), g.int64(self.hidden), g.int64(1))
+        query, key = (g.op("Transpose", g.op("Reshape", x, shape), perm=[1, 0, 2]) for x in (query, key))
         scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=size**-0.5)
         with g.scope("distances"):
             positions = g.op("Cast", positions_of(g, states), to=int(TYPES["int32"]))
@@ -157,7 +155,7 @@ class DisentangledRows(PositionedRows):
         width = g.op("Shape", slot_tokens, start=1)
         farthest = g.op("Sub", g.op("Min", width, g.constant(np.int64(len(starts)))), g.constant(np.int64(1)))
         found = (g.op("Gather", g.constant(one), farthest, axis=0) for one in (starts, ends))
-        return *found, g.constant(np.array([1], np.int64))
+        return *found, g.int64(1)
 
     def _table_rows(self, distances: Value) -> Value:
         """[..., heads, queries, keys] from `distances` [..., queries, keys]: each pair's table row.
@@ -170,8 +168,8 @@ class DisentangledRows(PositionedRows):
         rows = g.op("Gather", g.constant(stored), at, axis=0)
         if self._cut:
             rows = g.op("Sub", rows, g.op("Cast", self._cut[0], to=int(TYPES["int32"])))
-        every_head = g.constant(np.array([self.heads, 1, 1], np.int64))
-        return g.op("Expand", g.op("Unsqueeze", rows, g.constant(np.array([-3]))), every_head)
+        every_head = g.int64(self.heads, 1, 1)
+        return g.op("Expand", g.op("Unsqueeze", rows, g.int64(-3)), every_head)
 
     @property
     def _relative(self) -> RelativePositions:
@@ -212,15 +210,14 @@ def add_convolution(
         inner = linear.linear_activation(
             g, together, flat, shift.compensate_dense((total, bias), 0)[1], relative.convolution
         )
-        added = g.op("Add", states, inner)
-        return g.op("LayerNormalization", added, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, g.op("Add", states, inner))
 
 
 def _neighbours(g: GraphBuilder, x: Value, zero: Value) -> tuple[Value, Value, Value]:
     """The states before, at and after each token; `zero` [1, hidden] where the sequence has none."""
     positions = g.input("positions", "int32", ["tokens"])
-    last, end = (g.constant(np.array([number], np.int64)) for number in (-1, np.iinfo(np.int64).max))
-    start, one = (g.constant(np.array([number], np.int64)) for number in (0, 1))
+    last, end = g.int64(-1), g.int64(np.iinfo(np.int64).max)
+    start, one = g.int64(0), g.int64(1)
     zero_position = g.constant(np.array([0], np.int32))
     is_first = g.op("Equal", positions, zero_position)
     after = g.op("Concat", g.op("Slice", positions, one, end), zero_position, axis=0)

@@ -31,19 +31,19 @@ def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: i
     """What the projections of `layer` read of the `states` before it: their norm in a pre-norm layer but the first."""
     a = parts.architecture
     if a.is_prenorm and layer > 0:
-        norm = norm_weights(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer)
-        states = g.op("LayerNormalization", states, *norm, axis=-1, epsilon=a.norm_epsilon)
+        states = read_norm(g, parts, shift, "attention_norm", a.hidden, layer, 2 * layer).of(g, states)
     return shift.balanced(g, states, 2 * layer, a.hidden)
 
 
-def norm_weights(
+def read_norm(
     g: GraphBuilder, parts: NamedWeights, shift: Shift, part: str, size: int, layer: int, index: int | None
-) -> tuple[Value, Value]:
-    """Gamma and beta [size] of the norm that produces activation `index`; None is not shifted."""
-    bias = parts.bias(part, size, layer=layer)
+) -> Norm:
+    """The norm of `size` channels that produces activation `index`; None is not shifted."""
+    weight, bias = parts.norm(part, size, layer=layer)
     with g.scope(part):
-        weight = g.weight("weight", parts.weight(part, (size,), layer=layer))
-        return weight, g.weight("bias", bias if index is None else shift.lower(bias, index))
+        gamma = g.weight("weight", weight)
+        beta = g.weight("bias", bias if index is None else shift.lower(bias, index))
+    return Norm(gamma=gamma, beta=beta, epsilon=parts.architecture.norm_epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Encoder:
         last = self._layer(layers - 1, asked, states[-1])
         return [
             *states,
-            self._normed("final_norm", 0, last, 2 * layers) if self.parts.architecture.is_prenorm else last,
+            self._norm("final_norm", 0, 2 * layers).of(self.g, last) if self.parts.architecture.is_prenorm else last,
         ]
 
     def _embeddings(self) -> Value:
@@ -78,9 +78,9 @@ class Encoder:
         g, parts, a = self.g, self.parts, self.parts.architecture
         if not parts.knows("position"):
             return self._embeddings_without_positions()
-        ids, types, positions = (
-            self._indices(name) for name in ("ids", "types" if a.segments > 1 else "", "positions")
-        )
+        ids = self._indices("ids")
+        types = self._indices("types") if a.segments > 1 else None
+        positions = self._indices("positions")
         with g.scope("embeddings"):
             word = g.weight("word", parts.weight("word", (a.vocabulary, a.embedding)))
             table = parts.weight("position", (a.position_offset + a.positions, a.embedding))
@@ -91,10 +91,10 @@ class Encoder:
             position = g.weight("position", table)
             segment = g.weight("segment", parts.weight("segment", (a.segments, a.embedding))) if types else None
             index = None if parts.has_projection else 0
-            gamma, beta = norm_weights(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
-            inputs = (ids, types, word, position, segment, gamma, beta, None, positions)
+            norm = read_norm(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
+            inputs = (ids, types, word, position, segment, norm.gamma, norm.beta, None, positions)
             embedded, _ = g.ops("EmbedLayerNormalization", *inputs, outputs=2, domain=CONTRIB, epsilon=a.norm_epsilon)
-            return self._project(g.op("Squeeze", embedded, g.constant(np.array([0], np.int64))))
+            return self._project(g.op("Squeeze", embedded, g.int64(0)))
 
     def _embeddings_without_positions(self) -> Value:
         """LayerNorm(word + segment)."""
@@ -107,14 +107,12 @@ class Encoder:
                 types = g.input("types", "int32", ["tokens"]) if a.segments > 1 else g.constant(np.array([0], np.int32))
                 total = g.op("Add", total, g.op("Gather", table, types))
             index = None if parts.has_projection else 0
-            norm = norm_weights(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
-            return self._project(g.op("LayerNormalization", total, *norm, axis=-1, epsilon=a.norm_epsilon))
+            norm = read_norm(g, parts, self.shift, "embedding_norm", a.embedding, 0, index)
+            return self._project(norm.of(g, total))
 
-    def _indices(self, name: str) -> Value | None:
-        """The input `name` as [1, tokens]; None without a name."""
-        if not name:
-            return None
-        return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.constant(np.array([0], np.int64)))
+    def _indices(self, name: str) -> Value:
+        """The input `name` as [1, tokens]."""
+        return self.g.op("Unsqueeze", self.g.input(name, "int32", ["tokens"]), self.g.int64(0))
 
     def _project(self, embedded: Value) -> Value:
         if not self.parts.has_projection:
@@ -147,7 +145,7 @@ class Encoder:
             with g.scope("feed_forward"):
                 weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
                 if a.is_prenorm:
-                    inner = self._inner(i, self._normed("output_norm", i, attended, between), between)
+                    inner = self._inner(i, self._norm("output_norm", i, between).of(g, attended), between)
                     return g.op("Add", linear.affine(g, inner, weight, bias), attended)
                 inner = self._inner(i, attended, between)
                 index = None if i == 0 and self._is_convolved else after
@@ -166,7 +164,7 @@ class Encoder:
             beta = g.weight("bias", self.shift.compensate_sum(added, 2 * i))
             norm = Norm(gamma=g.weight("weight", first), beta=beta, epsilon=parts.architecture.norm_epsilon)
         attended = self.linear.add_and_norm(g, context, weight, bias, states, norm)
-        return self._normed("second_norm", i, g.op("Add", attended, states), 2 * i + 1)
+        return self._norm("second_norm", i, 2 * i + 1).of(g, g.op("Add", attended, states))
 
     def _inner(self, layer: int, x: Value, index: int) -> Value:
         """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""
@@ -180,10 +178,6 @@ class Encoder:
             dense = self.parts.dense("gate", a.intermediate, a.hidden, layer=layer)
             return g.op("Mul", inner, self.linear.affine(g, x, *self.shift.compensate_dense(dense, index)))
 
-    def _normed(self, part: str, layer: int, x: Value, index: int) -> Value:
-        norm = self._norm(part, layer, index)
-        return self.g.op("LayerNormalization", x, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
-
     @property
     def _is_convolved(self) -> bool:
         """Whether a convolution of the embeddings is added to the first layer."""
@@ -196,6 +190,4 @@ class Encoder:
             return add_convolution(self.g, self.parts, self.linear, self.shift, embedded, states, norm)
 
     def _norm(self, part: str, layer: int, index: int | None) -> Norm:
-        a = self.parts.architecture
-        gamma, beta = norm_weights(self.g, self.parts, self.shift, part, a.hidden, layer, index)
-        return Norm(gamma=gamma, beta=beta, epsilon=a.norm_epsilon)
+        return read_norm(self.g, self.parts, self.shift, part, self.parts.architecture.hidden, layer, index)

@@ -7,7 +7,7 @@ import numpy as np
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.errors import ExportError
 from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.linear import add_and_activate, multiply, quantize
+from packbert.model_export.graph.linear import add_and_activate, multiply, normalized, quantize
 from packbert.model_export.graph.pooling import build_sparse, weighted_sums
 from packbert.model_export.labels import Classifier
 from packbert.model_export.lazy_weight import LazyWeight
@@ -42,13 +42,12 @@ class Int8Shortlist(ExactLogits):
     def logits(self, g: GraphBuilder, x: Value, decoder: Decoder) -> Value:
         with g.scope("guess"):
             # not ReduceMax: this head also runs without masks, and ONNX Runtime 1.31 reduces no rows to no rows
-            one = g.constant(np.array([1], np.int64))
-            largest, _ = g.ops("TopK", g.op("Abs", x), one, outputs=2, axis=-1, largest=1, sorted=0)
+            largest, _ = g.ops("TopK", g.op("Abs", x), g.int64(1), outputs=2, axis=-1, largest=1, sorted=0)
             guess = g.op("Add", multiply(g, quantize(g, x, largest), decoder.weight), decoder.bias)
-            count = g.constant(np.array([min(SHORTLIST, decoder.weight.shape[0])], np.int64))
+            count = g.int64(min(SHORTLIST, decoder.weight.shape[0]))
             _, ids = g.ops("TopK", guess, count, outputs=2, axis=-1, largest=1, sorted=0)
         with g.scope("likely"):
-            axis = g.constant(np.array([2], np.int64))
+            axis = g.int64(2)
             column = g.op("Unsqueeze", x, axis)
             products = g.op("Squeeze", g.op("MatMul", g.op("Gather", decoder.rows, ids, axis=0), column), axis)
             exact = g.op("Add", products, g.op("Gather", decoder.bias, ids, axis=0))
@@ -58,9 +57,9 @@ class Int8Shortlist(ExactLogits):
         """Each pair is its own product of a row and a column, so that it does not depend on the others."""
         with g.scope("targets"):
             masks, ids = (g.op("Gather", pairs, g.constant(np.int64(column)), axis=1) for column in (0, 1))
-            row = g.op("Unsqueeze", g.op("Gather", decoder.rows, ids, axis=0), g.constant(np.array([1], np.int64)))
-            column = g.op("Unsqueeze", g.op("Gather", x, masks, axis=0), g.constant(np.array([2], np.int64)))
-            products = g.op("Squeeze", g.op("MatMul", row, column), g.constant(np.array([1, 2], np.int64)))
+            row = g.op("Unsqueeze", g.op("Gather", decoder.rows, ids, axis=0), g.int64(1))
+            column = g.op("Unsqueeze", g.op("Gather", x, masks, axis=0), g.int64(2))
+            products = g.op("Squeeze", g.op("MatMul", row, column), g.int64(1, 2))
             return g.op("Add", products, g.op("Gather", decoder.bias, ids, axis=0))
 
 
@@ -151,7 +150,7 @@ class Heads:
             values, ids = g.ops("TopK", logits, k, outputs=2, axis=-1, largest=1, sorted=1)
             # log(sum(exp)) = logit - log(probability) of the best word. A fifth of the time of ReduceLogSumExp, which
             # computes one exponential after the other, and a smaller error
-            best = g.constant(np.array([0], np.int64))
+            best = g.int64(0)
             probabilities = g.op("LogSoftmax", logits, axis=-1)
             probability = g.op("GatherElements", probabilities, g.op("Gather", ids, best, axis=1), axis=1)
             total = g.op("Sub", g.op("Gather", values, best, axis=1), probability)
@@ -211,7 +210,8 @@ class Heads:
             weight, bias = self.parts.dense(part, hidden, hidden)
             product = self.g.op("MatMul", cls, self.g.weight("dense", weight.transposed()))
             inner = add_and_activate(self.g, product, bias, activation)
-            return self._norm("classifier_norm", inner, hidden) if self.parts.knows("classifier_norm") else inner
+            known = self.parts.knows("classifier_norm")
+            return normalized(self.g, self.parts, "classifier_norm", inner, hidden) if known else inner
         if pooled is None:
             raise ExportError("the checkpoint classifies texts by their pooler output, but has no pooler weights")
         return pooled
@@ -240,15 +240,7 @@ class Heads:
         weight, bias = parts.dense("mlm_dense", a.embedding, a.hidden)
         product = g.op("MatMul", rows, g.weight("weight", weight.transposed()))
         inner = add_and_activate(g, product, bias, parts.family.mlm_activation or a.activation)
-        return self._norm("mlm_norm", inner, a.embedding)
-
-    def _norm(self, part: str, x: Value, width: int) -> Value:
-        g, parts = self.g, self.parts
-        gamma, beta = (
-            g.weight("norm.weight", parts.weight(part, (width,))),
-            g.weight("norm.bias", parts.bias(part, width)),
-        )
-        return g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=parts.architecture.norm_epsilon)
+        return normalized(g, parts, "mlm_norm", inner, a.embedding)
 
     def _logits(self, rows: Value, decoder: Decoder, pairs: Value, dtype: str) -> tuple[Value, Value]:
         """The product with the (usually tied) word embeddings: [masks, vocabulary], and [targets] for the `pairs`."""

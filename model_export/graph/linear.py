@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.builder import GraphBuilder, Value
 from packbert.model_export.lazy_weight import Array, LazyWeight
 
@@ -31,6 +32,17 @@ class Norm:
     gamma: Value  # [width]
     beta: Value  # [width]
     epsilon: float
+
+    def of(self, g: GraphBuilder, x: Value) -> Value:
+        """LayerNorm(x)."""
+        return g.op("LayerNormalization", x, self.gamma, self.beta, axis=-1, epsilon=self.epsilon)
+
+
+def normalized(g: GraphBuilder, parts: NamedWeights, part: str, x: Value, width: int, *, layer: int = 0) -> Value:
+    """LayerNorm(x) of `x` [..., width] by the stored norm `part`."""
+    weight, bias = parts.norm(part, width, layer=layer)
+    gamma, beta = g.weight("norm.weight", weight), g.weight("norm.bias", bias)
+    return Norm(gamma=gamma, beta=beta, epsilon=parts.architecture.norm_epsilon).of(g, x)
 
 
 class Linear:
@@ -54,8 +66,7 @@ class Linear:
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         """LayerNorm(residual + x W + b)."""
-        total = g.op("Add", self.affine(g, x, weight, bias), residual)
-        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, g.op("Add", self.affine(g, x, weight, bias), residual))
 
 
 class CudaLinear(Linear):
@@ -121,11 +132,11 @@ class Int8PerTokenLinear(Linear):
         self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight, residual: Value, norm: Norm
     ) -> Value:
         total = g.op("Add", g.op("Add", self.product(g, x, weight), residual), g.weight("bias", bias))
-        return g.op("LayerNormalization", total, norm.gamma, norm.beta, axis=-1, epsilon=norm.epsilon)
+        return norm.of(g, total)
 
     def _quantize(self, g: GraphBuilder, x: Value) -> Quantized:
         """Reads `x` twice, for its maximum and minimum: cheaper than to write the magnitudes and read them once."""
-        axis = g.constant(np.array([-1], np.int64))
+        axis = g.int64(-1)
         highest = g.op("ReduceMax", x, axis, keepdims=1)
         if x in self._minimum:
             return quantize_above(g, x, highest, self._minimum[x])
@@ -147,7 +158,7 @@ def quantize_above(g: GraphBuilder, x: Value, highest: Value, lowest: float) -> 
 
 
 def _encode(g: GraphBuilder, x: Value, scale: Value, zero_point: int) -> Quantized:
-    flat = g.op("Squeeze", scale, g.constant(np.array([-1], np.int64)))
+    flat = g.op("Squeeze", scale, g.int64(-1))
     zeros = g.op("Expand", g.constant(np.uint8(zero_point)), g.op("Shape", flat))
     codes = g.op("QuantizeLinear", x, flat, zeros, axis=0)
     return Quantized(codes=codes, scale=scale, zero_point=zero_point)
@@ -179,7 +190,7 @@ def _quantize_weight(weight: LazyWeight) -> LazyWeight:
 
 
 def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
-    """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), ReLU or tanh."""
+    """GELU in its erf or tanh form (Hendrycks & Gimpel 2016), tanh, sigmoid, SiLU or ReLU."""
     match activation:
         case "gelu":
             return g.contrib("Gelu", x)
@@ -187,6 +198,8 @@ def activate(g: GraphBuilder, x: Value, activation: str) -> Value:
             return g.contrib("FastGelu", x)
         case "tanh":
             return g.op("Tanh", x)
+        case "sigmoid":
+            return g.op("Sigmoid", x)
         case "silu":
             return g.op("Mul", x, g.op("Sigmoid", x))
         case _:

@@ -20,7 +20,7 @@ def weighted_sums(g: GraphBuilder, hidden: Value, slots: Value, weights: Value, 
     # hidden states first and transposed: then threads divide the channels and not the sum over tokens
     sums = g.contrib("FusedMatMul", g.op("Gather", hidden, slots, axis=0), weights, transA=1, transB=1)
     rows = g.op("Transpose", sums, perm=[0, 2, 1])
-    flat = g.op("Reshape", rows, g.constant(np.array([-1, width], np.int64)))
+    flat = g.op("Reshape", rows, g.int64(-1, width))
     return g.op("Gather", flat, back, axis=0)
 
 
@@ -73,7 +73,7 @@ def _maximum(g: GraphBuilder, hidden: Value) -> Value:
     blocks = g.input("sentence_blocks", "int32", ["blocks", f"at_most_{BLOCK}"])
     maxima = g.input("sentence_maxima", "int32", ["rows_of_maxima", "blocks_of_a_vector"])
     back = g.input("sentence_max_back", "int32", ["vectors"])
-    axis = g.constant(np.array([1], np.int64))
+    axis = g.int64(1)
     of_blocks = g.op("ReduceMax", g.op("Gather", hidden, blocks, axis=0), axis, keepdims=0)
     of_sequences = g.op("ReduceMax", g.op("Gather", of_blocks, maxima, axis=0), axis, keepdims=0)
     return g.op("Gather", of_sequences, back, axis=0)
@@ -83,7 +83,7 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     if isinstance(layer, Dense):
         bias = () if layer.bias is None else (g.weight("bias", layer.bias),)
         product = g.op("Gemm", x, g.weight("weight", layer.weight), *bias, transB=1)
-        result = _activated(g, product, layer.activation)
+        result = activate(g, product, layer.activation) if layer.activation else product
         if not layer.residual:
             return result
         other = layer.residual_weight
@@ -91,20 +91,8 @@ def _apply(g: GraphBuilder, x: Value, layer: Layer) -> Value:
     if isinstance(layer, LayerNorm):
         weights = (g.weight("weight", layer.weight), g.weight("bias", layer.bias))
         return g.op("LayerNormalization", x, *weights, axis=-1, epsilon=layer.epsilon)
-    length = g.op("ReduceL2", x, g.constant(np.array([-1], np.int64)), keepdims=1)
+    length = g.op("ReduceL2", x, g.int64(-1), keepdims=1)
     return g.op("Div", x, g.op("Max", length, g.constant(SMALLEST_LENGTH)))
-
-
-def _activated(g: GraphBuilder, x: Value, activation: str) -> Value:
-    match activation:
-        case "":
-            return x
-        case "sigmoid":
-            return g.op("Sigmoid", x)
-        case "silu":
-            return g.op("Mul", x, g.op("Sigmoid", x))
-        case _:
-            return activate(g, x, activation)
 
 
 def build_sparse(
@@ -151,12 +139,12 @@ def build_sparse(
 
 def _maxima(g: GraphBuilder, logits: Value, before: Value, joins: Value) -> Value:
     """[1 + parts, vocabulary]: of each part and all parts of its text before it; first of the block `before`."""
-    split = g.op("Reshape", logits, _int64(g, (0, PARTS, PART)))
-    of_parts = g.op("Transpose", g.op("ReduceMax", split, _int64(g, (2,)), keepdims=0), perm=[1, 0])
-    maxima = g.op("Concat", g.op("Unsqueeze", before, _int64(g, (0,))), of_parts, axis=0)
+    split = g.op("Reshape", logits, g.int64(0, PARTS, PART))
+    of_parts = g.op("Transpose", g.op("ReduceMax", split, g.int64(2), keepdims=0), perm=[1, 0])
+    maxima = g.op("Concat", g.op("Unsqueeze", before, g.int64(0)), of_parts, axis=0)
     for i, shift in enumerate(SHIFTS):
         places = [max(0, part - shift) for part in range(1 + PARTS)]
-        shifted = g.op("Gather", maxima, _int64(g, places), axis=0)
+        shifted = g.op("Gather", maxima, g.int64(*places), axis=0)
         join = g.op("Gather", joins, g.constant(np.int64(i)), axis=0)
         maxima = g.op("Max", maxima, g.op("Add", shifted, join))
     return maxima
@@ -164,11 +152,7 @@ def _maxima(g: GraphBuilder, logits: Value, before: Value, joins: Value) -> Valu
 
 def _above_zero(g: GraphBuilder, maxima: Value, bias: Value, ends: Value) -> tuple[Value, Value]:
     """Of the parts that end a text: [2, n], the part and the id of each logit above zero, and the logits [n]."""
-    logits = g.op("Add", g.op("Gather", maxima, _int64(g, range(1, 1 + PARTS)), axis=0), bias)
+    logits = g.op("Add", g.op("Gather", maxima, g.int64(*range(1, 1 + PARTS)), axis=0), bias)
     of_texts = g.op("Mul", g.op("Relu", logits), ends)
     places = g.op("NonZero", of_texts)
     return places, g.op("GatherND", of_texts, g.op("Transpose", places, perm=[1, 0]))
-
-
-def _int64(g: GraphBuilder, numbers: Sequence[int]) -> Value:
-    return g.constant(np.array(numbers, np.int64))

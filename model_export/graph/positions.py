@@ -30,8 +30,8 @@ class PositionedRows(PackedRows):
 
 def differences(g: GraphBuilder, queries: Value, keys: Value) -> Value:
     """keys - queries: from [..., queries] and [..., keys] to [..., queries, keys]."""
-    rows = g.op("Unsqueeze", keys, g.constant(np.array([-2])))
-    return g.op("Sub", rows, g.op("Unsqueeze", queries, g.constant(np.array([-1]))))
+    rows = g.op("Unsqueeze", keys, g.int64(-2))
+    return g.op("Sub", rows, g.op("Unsqueeze", queries, g.int64(-1)))
 
 
 def positions_of(g: GraphBuilder, states: Value) -> Value:
@@ -39,4 +39,4 @@ def positions_of(g: GraphBuilder, states: Value) -> Value:
     column = g.op("Gather", states, g.constant(np.int64(0)), axis=1)
     one = g.constant(np.int64(1))
     ones = g.op("Where", g.op("Equal", column, column), one, one)
-    return g.op("Squeeze", g.op("NonZero", ones), g.constant(np.array([0])))
+    return g.op("Squeeze", g.op("NonZero", ones), g.int64(0))

@@ -19,7 +19,7 @@ class RelativeRows(PositionedRows):
 
     def _bias(self, tokens: Value, queries: Value, keys: Value) -> Value:
         g = self.g
-        columns = (g.op("Unsqueeze", one, g.constant(np.array([axis]))) for one, axis in ((queries, 2), (keys, 1)))
+        columns = (g.op("Unsqueeze", one, g.int64(axis)) for one, axis in ((queries, 2), (keys, 1)))
         last = g.constant(np.int32(2 * self.parts.architecture.positions - 1))
         selected = tokens is not g.input("slot_tokens", "int32", ["rows", "width"])
         distances = self._columns(self._distances(tokens, selected=selected))

@@ -30,7 +30,7 @@ class RotaryRows(DistanceRows):
             angle = angles(rotary, sizes.positions, sizes.head_size)
             sines, cosines = np.sin(angle), np.cos(angle)
         tables = (g.constant(table.astype(g.dtype)) for table in (cosines, sines))
-        one = g.constant(np.array([1]))
+        one = g.int64(1)
         turns = g.op("Unsqueeze", g.op("Cast", positions, to=int(TYPES["int64"])), one)
         inputs = (g.op("Unsqueeze", x, one), turns, *tables)
         return g.contrib("RotaryEmbedding", *inputs, interleaved=int(rotary.is_stored))

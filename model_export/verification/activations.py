@@ -49,10 +49,6 @@ ACTIVATIONS: dict[str, Callable[[Doubles], Doubles]] = {
     "relu": relu,
     "silu": lambda x: x * sigmoid(x),
     "tanh": np.tanh,
-}
-
-OF_VECTORS: dict[str, Callable[[Doubles], Doubles]] = {
-    **ACTIVATIONS,
-    "": lambda x: x,
     "sigmoid": sigmoid,
+    "": lambda x: x,
 }

@@ -11,7 +11,7 @@ from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.position_settings import RelativePositions, Rotary
 from packbert.model_export.sentence import Dense, Layer, LayerNorm, SentenceModel
-from packbert.model_export.verification.activations import ACTIVATIONS, OF_VECTORS, Doubles
+from packbert.model_export.verification.activations import ACTIVATIONS, Doubles
 
 READERS = {"attention": ("query", "key", "value"), "feed_forward": ("intermediate", "gate")}  # of one activation each
 MAX_BALANCE, TINY = 16.0, 1e-9  # a channel that happens to be near zero in LENGTHS keeps some codes
@@ -398,7 +398,7 @@ def applied(x: Doubles, layers: Sequence[Layer]) -> Doubles:
             added = 0.0 if not layer.residual else x
             if layer.residual_weight is not None:
                 added = x @ _doubles(layer.residual_weight).T
-            x = OF_VECTORS[layer.activation](x @ _doubles(layer.weight).T + bias) + added
+            x = ACTIVATIONS[layer.activation](x @ _doubles(layer.weight).T + bias) + added
         elif isinstance(layer, LayerNorm):
             centred = x - x.mean(axis=-1, keepdims=True)
             variance = (centred**2).mean(axis=-1, keepdims=True)

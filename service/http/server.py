@@ -30,6 +30,7 @@ from packbert.service.http.limits import (
 from packbert.service.http.loop_watchdog import watch_loop
 from packbert.service.logs import log_access
 from packbert.service.models import ServedModel
+from packbert.service.observability import UNKNOWN
 from packbert.service.settings import Settings
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset
@@ -190,7 +191,7 @@ def make_limits(settings: Settings, backend: Backend) -> ConnectionLimits:
     return ConnectionLimits(
         client_timeout_seconds=settings.client_timeout_seconds,
         buffered=BufferedBytes(BODIES * max(settings.max_body_bytes, LEAST_BODY_BYTES)),
-        on_rejected=backend.metrics.rejected_by_protocol,
+        on_rejected=partial(backend.metrics.refused, UNKNOWN),
         log_access=log_access if settings.access_log else None,
         keep_alive_seconds=KEEP_ALIVE_SECONDS,
         most=settings.max_connections,

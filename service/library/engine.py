@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from packbert.service.backend import Backend
@@ -135,9 +134,7 @@ class Engine(TaskMethods):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __enter__(self) -> Self:
@@ -149,9 +146,7 @@ class Engine(TaskMethods):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._thread.wait(self.close())
             self._thread.stop()

@@ -10,8 +10,8 @@ from prometheus_client.samples import Exemplar
 
 from packbert.service.observability import series
 from packbert.service.observability.cells import CellCollector, Cells, observe, sum_cells
-from packbert.service.observability.scrape import DeviceMemory, QueueCollector, render
-from packbert.service.observability.series import OUTCOMES, REASONS, STAGES, TASKS, UNKNOWN
+from packbert.service.observability.scrape import DeviceMemory, QueueCollector
+from packbert.service.observability.series import OUTCOMES, REASONS, STAGES, TASKS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport
 from packbert.service.trace_context import current_exemplar
@@ -112,9 +112,6 @@ class Metrics:
         for one in agree:
             self.cells[self._cells.at(series.FIRST, model, str(one).lower())] += 1.0
 
-    def rejected_by_protocol(self, status: int, code: str) -> None:
-        self.refused(UNKNOWN, status, code)
-
     def operational(self, path: str, status: int) -> None:
         """A response of the route `path`, which is as declared: no client chooses it."""
         self.cells[self._cells.at(series.OPERATIONAL, path, str(status))] += 1.0
@@ -123,9 +120,6 @@ class Metrics:
     def registries(self) -> tuple[CollectorRegistry, CollectorRegistry]:
         """Of the requests and of the queue."""
         return self._registry, self._queue_registry
-
-    def text(self) -> bytes:
-        return render(self.registries)[0]
 
     def queue_text(self) -> bytes:
         """The metrics of the queue, which only the process with the engine has."""

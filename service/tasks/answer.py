@@ -91,7 +91,6 @@ class _Asked:
 
 async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float) -> TaskResult:
     """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
-    tasks.require_head("spans")
     request = merge_parameters(request)
     inputs = _inputs(request)
     tasks.check_count(inputs)

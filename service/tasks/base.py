@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Manifest
@@ -306,13 +306,7 @@ class MadeList(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    @overload
-    def __getitem__(self, at: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Any]: ...
-
-    def __getitem__(self, at: int | slice) -> Any:
+    def __getitem__(self, at: Any) -> Any:  # a place or a slice
         if isinstance(at, slice):
             return MadeList(self._make, *(column[at] for column in self._columns))
         return self._make(*(column[at] for column in self._columns))

@@ -49,7 +49,6 @@ ChooseResponse = list[Choice] | list[list[Choice]]
 
 async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float) -> TaskResult:
     """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
-    tasks.require_head("choices")
     inputs = _inputs(request)
     if (empty := next((index for index, one in enumerate(inputs) if not one.choices), None)) is not None:
         raise Invalid("choices is empty: send at least one", code="empty", index=empty)

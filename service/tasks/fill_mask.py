@@ -105,7 +105,6 @@ MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error mess
 
 async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
     """One input (or a list of one) gives one result, a longer list a list of results."""
-    tasks.require_head("fill_mask")
     asked = merge_parameters(request)
     if asked.joint:
         return await _fill_together(tasks, asked, timeout_seconds)

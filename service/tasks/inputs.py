@@ -1,7 +1,7 @@
 """What request models share: fields, texts and pairs of any accepted form, parameters."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -223,31 +223,22 @@ class Status(BaseModel):
     status: str = Field(examples=["ready"])
 
 
-class WithParameters(Protocol):
-    """A request whose fields may also be under `parameters`."""
-
-    @property
-    def parameters(self) -> Body | None: ...
-
-    @property
-    def model_fields_set(self) -> set[str]: ...
-
-    def model_copy(self, *, update: Mapping[str, Any]) -> Self: ...
-
-
-Request = TypeVar("Request", bound=WithParameters)
+Request = TypeVar("Request", bound=Body)
 
 
 def merge_parameters(request: Request) -> Request:
     """The request with the fields of its `parameters` at the top level. Raises Invalid for a field in both places."""
-    if request.parameters is None:
+    if "parameters" not in request.model_fields_set:
         return request
-    nested = _set_fields(request.parameters)
-    if twice := sorted(nested.keys() & _set_fields(request).keys()):
+    fields = _set_fields(request)
+    if (parameters := fields.pop("parameters", None)) is None:
+        return request
+    nested = _set_fields(parameters)
+    if twice := sorted(nested.keys() & fields.keys()):
         raise Invalid(f"{', '.join(twice)} given twice: at the top level and under parameters", code="parameters")
     return request.model_copy(update={**nested, "parameters": None})
 
 
-def _set_fields(body: Body | WithParameters) -> dict[str, Any]:
-    """The fields of the request that are not null."""
+def _set_fields(body: Body) -> dict[str, Any]:
+    """The fields that the client sent and that are not null."""
     return {name: value for name in body.model_fields_set if (value := getattr(body, name)) is not None}

@@ -70,8 +70,7 @@ async def _score_cosines(
     tasks: Tasks, first: Sequence[str], second: Sequence[str], request: TruncationFields, *, timeout_seconds: float
 ) -> TaskResult:
     """As `score_pairs`. The index of an error is that of the text in `first` or in `second`, which it names."""
-    truncation = {name: getattr(request, name) for name in TruncationFields.model_fields}
-    fields = EmbeddingFields.model_validate(truncation | similarity_fields(tasks.manifest))
+    fields = EmbeddingFields.model_validate(request.how_texts_are_read() | similarity_fields(tasks.manifest))
     try:
         result = await embed_texts(tasks, [*first, *second], fields, timeout_seconds=timeout_seconds)
     except ServiceError as error:
@@ -89,7 +88,6 @@ NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 
 async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
     """The softmax of the pair head's two logits, under the labels that the head was trained on."""
-    tasks.require_head("pair")
     pairs, single = _pairs(request.inputs)
     result = await tasks.run(pairs, request, NSP_OPTIONS, timeout_seconds=timeout_seconds)
     scores = [_score(row["pair"][0], tasks.manifest.pair_labels) async for row in in_turns(result.rows)]

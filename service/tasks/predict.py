@@ -129,7 +129,6 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
 
     With `parameters`, a list of one list for one text or pair, as the Hugging Face API answers its clients.
     """
-    tasks.require_head("labels")
     texts, single = _texts(request.inputs)
     single = single and request.parameters is None
     request = merge_parameters(request)

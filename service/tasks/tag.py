@@ -26,7 +26,6 @@ Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in 
 
 async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
-    tasks.require_head("tags")
     request, texts = merge_parameters(request), as_list(request.inputs)
     if not asks_for_windows(request, request):
         result = await tasks.run(texts, request, OPTIONS, in_parts=False, timeout_seconds=timeout_seconds)

@@ -63,9 +63,9 @@ async def run_vectors(
     if prompt:
         size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt, options), timeout_seconds)
     result = await run_windows(tasks, texts, fields, options, prompt=size, timeout_seconds=timeout_seconds)
-    names = list(result.rows[0])
-    columns = [await combine_windows(result, [row[name] for row in result.rows], mean) for name in names]
-    result.rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    (output,) = options.outputs
+    vectors = await combine_windows(result, [row[output] for row in result.rows], mean)
+    result.rows = [{output: vector} for vector in vectors]
     return result
 
 

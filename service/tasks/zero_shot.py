@@ -33,7 +33,6 @@ async def zero_shot(tasks: Tasks, request: PredictRequest, *, timeout_seconds: f
 
     Raises NoSuchHead for a classifier without an entailment label, TooLarge for too many pairs of text and label.
     """
-    tasks.require_head("labels")
     entailment = find_entailment(tasks.manifest.labels)
     labels, texts = _labels(request), _texts(request.inputs)
     _check_fields(request)

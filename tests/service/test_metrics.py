@@ -19,8 +19,12 @@ from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
 
 
+def text_of(metrics: Metrics) -> str:
+    return render(metrics.registries)[0].decode()
+
+
 def render_metrics(metrics: Metrics) -> dict[str, float]:
-    return values_of(metrics.text().decode())
+    return values_of(text_of(metrics))
 
 
 def values_of(text: str) -> dict[str, float]:
@@ -38,7 +42,7 @@ def test_every_series_is_there_before_anything_happens() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    text = Metrics().text().decode()
+    text = text_of(Metrics())
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)", text, re.MULTILINE):
         assert name.startswith("bert_")
         assert kind != "counter" or name.endswith("_total")

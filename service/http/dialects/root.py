@@ -94,6 +94,7 @@ async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -
     except ServiceError as error:
         error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
         raise
+    spec.check_head(tasks)
     result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
     if _has_labels(fields):
         result.value = as_elements(result.value)

@@ -88,7 +88,7 @@ class TaskSpec:
     operation: str = ""  # the operation id of a further route to the same task
     binary_header: bytes = b""  # has the bytes of JSON at the start of a body that is not only JSON
     attach: Callable[[Any, bytes, int], Body] | None = None  # the rest, with at most so many inputs, to its request
-    head: str = ""  # checked before the body is read; empty where it depends on the body
+    head: str = ""  # checked before the body is read, not by `run`; empty where it depends on the body
 
     def check_head(self, tasks: Tasks) -> None:
         """Raises NoSuchHead."""

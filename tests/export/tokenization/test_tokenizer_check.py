@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from packbert.model_export.artifact.manifest import ModelBounds
 from packbert.model_export.describe import describe_checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
-from packbert.model_export.tokenizer_check import fault_of
+from packbert.model_export.tokenizer_check import ModelBounds, fault_of
 from tests.paths import GOLDEN
 
 Content = dict[str, Any]
-LIMITS = ModelBounds(vocabulary=170, segments=2, max_tokens=144, layers=2)
+LIMITS = ModelBounds(vocabulary=170, segments=2, max_tokens=144)
 
 
 def template(content: Content, *, cls: int = 2, types: int = 1, repeat: int = 1) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from packbert.service.errors import DeadlineExceeded
 from tests.service.http.test_endpoints import Exchange, FakeBackend
-from tests.service.test_metrics import values_of
+from tests.service.test_metrics import render_metrics, values_of
 
 BODY = {"inputs": ["a", "the cat"]}
 
@@ -155,7 +155,7 @@ class SlowClient(Exchange):
 def test_the_time_that_a_body_takes_to_arrive_is_not_in_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     client = SlowClient(FakeBackend(), monkeypatch)
     assert client.reached_the_model
-    values = values_of(client.backend.metrics.text().decode())
+    values = render_metrics(client.backend.metrics)
     assert values['bert_error_seconds_count{outcome="failed"}'] == 1
     assert values['bert_error_seconds_sum{outcome="failed"}'] == 0
     assert client.stages == [1, 0]
@@ -164,7 +164,7 @@ def test_the_time_that_a_body_takes_to_arrive_is_not_in_the_latency(monkeypatch:
 
 def test_a_request_that_is_refused_before_its_body_is_read_leaves_no_stage_behind() -> None:
     exchange = Exchange(FakeBackend(error=DeadlineExceeded("late")))
-    values = values_of(exchange.backend.metrics.text().decode())
+    values = render_metrics(exchange.backend.metrics)
     assert values['bert_error_seconds_count{outcome="expired"}'] == 1
     assert [values[f'bert_inflight_http_requests{{stage="{stage}"}}'] for stage in ("receive", "process")] == [0, 0]
     assert json.loads(exchange.sent[1]["body"])["code"] == "deadline"

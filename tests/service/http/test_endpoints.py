@@ -16,6 +16,7 @@ from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
 from packbert.service.observability import Metrics
 from packbert.service.settings import Settings
+from tests.service.test_metrics import text_of
 
 VALID = b'{"inputs": "a"}'
 
@@ -86,7 +87,7 @@ class Exchange:
         return self.counted("internal")
 
     def counted(self, reason: str) -> bool:
-        return f'bert_errors_total{{reason="{reason}"}} 1.0' in self.backend.metrics.text().decode()
+        return f'bert_errors_total{{reason="{reason}"}} 1.0' in text_of(self.backend.metrics)
 
 
 def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
