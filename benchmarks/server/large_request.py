@@ -67,13 +67,13 @@ def main() -> None:
 
 async def _measure(
     service: ServiceProcess, work: Work, words: Iterator[str], singles: int, pause: float, seconds: float | None
-) -> tuple[float, int, list[float], int]:
-    """The seconds that it took, the vectors of the work, the seconds of each single answer, the most bytes of memory.
+) -> tuple[float, int, list[float], float]:
+    """The seconds that it took, the vectors of the work, the seconds of each single answer, the most MiB of memory.
 
     Until the work is done, or for so many `seconds`.
     """
     waits: list[float] = []
-    highest = 0
+    highest = 0.0
 
     async def single() -> None:
         connection = Connection(service.port)

@@ -56,10 +56,16 @@ def test_ids_and_fields_are_those_of_the_library(known: KnownWords, library: HFT
             assert fields(encoded[0]) == fields(expected)
 
 
+def id_of_mask(tokenizer: HFTokenizer) -> int:
+    found = tokenizer.token_to_id("[MASK]")
+    assert found is not None
+    return found
+
+
 @pytest.fixture(scope="module")
 def reading_masks(library: HFTokenizer) -> tuple[KnownWords, HFTokenizer, int]:
     """One that reads masks, the tokenizer that reads them, and the mask's id."""
-    mask_id = library.token_to_id("[MASK]")
+    mask_id = id_of_mask(library)
     masking = reading_only(library, {mask_id})
     found = KnownWords.of(library, LIMIT)
     assert found is not None
@@ -92,7 +98,7 @@ def test_a_mask_that_depends_on_what_is_around_it_is_left_to_the_library(
     masking = HFTokenizer.from_str(json.dumps(content))
     known = KnownWords.of(library, LIMIT)
     assert known is not None
-    known.read_masks(masking, masking.token_to_id("[MASK]"))
+    known.read_masks(masking, id_of_mask(masking))
     assert known.encode(["a [MASK]"], replace(OPTIONS, masks=True)) is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
 
-from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.artifact import open_artifact
 from packbert.service.errors import Invalid
 from packbert.service.tokenization.encoding import (
     INLINE_TEXTS,
@@ -23,6 +23,7 @@ from packbert.service.tokenization.encoding import (
 )
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import describe_tokens
+from tests.export.goldens import Artifact
 
 PLAIN, MASKS = (EncodeOptions(outputs=frozenset({"cls"}), masks=masks) for masks in (False, True))
 
