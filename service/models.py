@@ -49,7 +49,7 @@ class ServedModel(Backend):
         self.source = named.model if named else settings.model or str(current.artifact.folder.parent)
         group[self.name] = self
         self._point_to(current)
-        self._swapping = asyncio.Lock()
+        self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
@@ -73,9 +73,11 @@ class ServedModel(Backend):
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
-        `leads` it answers in another process already. Raises Invalid where it cannot be served: nothing has changed.
+        `leads` it answers in another process already. A swap during the start waits for the start of this model. Raises
+        Invalid where it cannot be served: nothing has changed.
         """
         source = source or self.source
+        await self._opened.wait()
         async with self._swapping:
             old = self.current
             try:
@@ -135,6 +137,7 @@ class ServedModel(Backend):
     async def open(self) -> None:
         for model in self.group.values():
             await model.current.open()
+            model._opened.set()
 
     async def close(self) -> None:
         for model in self.group.values():

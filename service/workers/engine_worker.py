@@ -150,6 +150,7 @@ class EngineWorker:
     make: Callable[[messages.Hello], ModelEngine] | None = None  # where models can be swapped
     on_taken_over: Callable[[messages.Hello], None] = lambda hello: None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)  # the models of the start
     _left: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended
     _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -179,12 +180,13 @@ class EngineWorker:
 
     async def _load(self) -> None:
         try:
-            for engine in self.engines:
+            for engine in tuple(self.engines):  # an API worker may bring the artifact of before a restart meanwhile
                 await engine.open()
         except Exception:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
         else:
+            self._loaded.set()
             self._heartbeats = asyncio.create_task(send_heartbeats(self.heartbeat))
 
     def _finish(self, code: int) -> None:
@@ -219,6 +221,8 @@ class EngineWorker:
         """
         if self.make is None:
             return self.engines[0]
+        if hello.takes_over:
+            await self._loaded.wait()
         async with self._opening:
             named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
             engine = next((one for one in named if one.artifact.digest == hello.artifact), None)

@@ -1,0 +1,67 @@
+"""Swaps and loads of several models in one process, at moments that a client of a service cannot choose."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packbert.service.engine.device import find_artifact
+from packbert.service.engine.engine import Device
+from packbert.service.engine.local_backend import LocalBackend, make_backend
+from packbert.service.http.dialects import native
+from packbert.service.http.validation import validate
+from packbert.service.models import ServedModel
+from packbert.service.settings import Settings
+from tests.export.goldens import Artifact
+
+OLD, NEW = "bert", "bert-labels"
+PATIENCE = 60.0  # seconds for what takes a fraction of one
+
+
+@pytest.fixture(scope="module")
+def folders(exported: Callable[..., Artifact]) -> Mapping[str, Path]:
+    return {name: exported(name).root for name in (OLD, NEW)}
+
+
+def served(folders: Mapping[str, Path], **more: str) -> ServedModel:
+    """A service of the models one and two, both OLD, that is not open yet."""
+    stated = f"one={folders[OLD]} two={folders[OLD]}"
+    given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
+    settings = Settings.from_environment(given | more)
+    choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
+    models = make_backend(settings, choices)
+    assert isinstance(models, ServedModel)
+    return models
+
+
+def device_of(models: ServedModel) -> Device:
+    assert isinstance(models.current, LocalBackend)
+    return models.current.engine.device
+
+
+async def embed(model: ServedModel, **more: Any) -> Any:
+    spec = native.ROUTES["/embed"]
+    request = validate(spec.request_model, {"inputs": "the cat"})
+    with model.current.answering() as (_, tasks):
+        return (await spec.run(tasks, request, timeout_seconds=PATIENCE, **more)).value
+
+
+def play(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, PATIENCE))
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mapping[str, Path], name: str) -> None:
+    async def story() -> None:
+        models, others = served(folders), asyncio.all_tasks()
+        _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
+        assert swapped
+        backends = [one.current for one in models.group.values()]
+        assert {id(one) for one in device_of(models).engines} == {id(one.engine) for one in backends}
+        assert len(device_of(models).engines) == 2
+        await models.close()
+        assert asyncio.all_tasks() == others
+
+    play(story())
