@@ -12,8 +12,8 @@ from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailabl
 from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
-# of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
-# swap; raises where it cannot be served
+# of a name, where its artifact is (a hub id or a folder), a backend of the same process, and whether this process is the
+# first to swap; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
@@ -69,11 +69,11 @@ class ServedModel(Backend):
                 raise
         return Unchosen()
 
-    async def swap(self, source: str = "", *, leads: bool = True) -> bool:
+    async def swap(self, source: str = "", folder: str = "") -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
-        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
-        `leads` it answers in another process already. A swap during the start waits for the start of this model. Raises
+        It is loaded and tested beside the one that answers, which is closed when its last request has ended. With
+        a `folder`, that of its artifact, it answers in another process already. A swap during the start waits for the start of this model. Raises
         Invalid where it cannot be served: nothing has changed.
         """
         source = source or self.source
@@ -81,7 +81,7 @@ class ServedModel(Backend):
         async with self._swapping:
             old = self.current
             try:
-                new = await asyncio.to_thread(self._make, self.name, source, old, leads)
+                new = await asyncio.to_thread(self._make, self.name, folder or source, old, not folder)
                 if new.artifact.digest == old.artifact.digest:
                     return False
                 try:
@@ -94,7 +94,7 @@ class ServedModel(Backend):
                 log.warning("%s", fault)
                 raise Invalid(fault, code="artifact") from error
             self._point_to(new)
-            self.source = source if leads else self.source
+            self.source = source
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:

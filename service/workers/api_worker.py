@@ -42,9 +42,10 @@ class RemoteBackend(Backend):
         *,
         beside: Backend | None = None,
         replaces: bool = False,
-        leads: bool = False,
+        source: str = "",
     ) -> None:
-        """`replaces`: it is opened when the engine has its artifact; `leads`: which the engine takes from this one."""
+        """`replaces`: it is opened when the engine has its artifact; `source`: of the artifact that the engine takes
+        from this one."""
         super().__init__(artifact, settings, metrics, degraded=spec.degraded, beside=beside)
         self.spec, self.replaces = spec, replaces
         self.announces = spec.name == "api-0"
@@ -56,7 +57,7 @@ class RemoteBackend(Backend):
         )
         if settings.can_swap:
             name, folder = artifact.manifest.name, str(artifact.folder.parent)
-            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), leads)
+            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), source)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -129,8 +130,8 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
     following: set[asyncio.Task[bool]] = set()
 
     def make(artifact: Artifact, **how: Any) -> RemoteBackend:
-        def follow(folder: str) -> None:
-            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(folder, leads=False)))
+        def follow(source: str, folder: str) -> None:
+            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(source, folder)))
             task.add_done_callback(following.discard)
 
         backend = RemoteBackend(spec, settings, artifact, metrics, **how)
@@ -139,12 +140,14 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
 
     def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:
         artifact = find_artifact(settings.of_model(name, source)).artifact
-        return make(artifact, beside=beside, replaces=True, leads=leads)
+        return make(artifact, beside=beside, replaces=True, source=source if leads else "")
 
     first = make(artifacts[0])
     served: Backend = first
     if settings.can_swap:
         default = serve_models([first, *(make(one, beside=first) for one in artifacts[1:])], make_new)
+        for name, (_, source) in spec.swapped().items():
+            default.group[name].source = source
         served = default
     listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
     return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])

@@ -221,7 +221,7 @@ class EngineWorker:
         """
         if self.make is None:
             return self.engines[0]
-        if hello.takes_over:
+        if hello.source:
             await self._loaded.wait()
         async with self._opening:
             named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
@@ -234,14 +234,14 @@ class EngineWorker:
                 except Exception as error:
                     raise DeviceError(f"{type(error).__name__}: {error}") from error
                 self.engines.insert(0, engine)
-            if not hello.takes_over or named[-1] is engine:
+            if not hello.source or named[-1] is engine:
                 return engine
             self.engines.remove(engine)
             self.engines.append(engine)
             self.on_taken_over(hello)
         others = [one for one in self._connections if one.engine in named and one.process != hello.process]
         for connection in others:
-            connection.writer.send(messages.TakenOver(hello.folder))
+            connection.writer.send(messages.TakenOver(hello.folder, hello.source))
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_SECONDS):
                 while not self._connections.isdisjoint(others):
@@ -280,7 +280,8 @@ def work(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) ->
 
     worker = EngineWorker([make(one) for one in artifacts], spec.heartbeat)
     if settings.can_swap:
-        worker.make, worker.on_taken_over = make_new, lambda hello: spec.remember(hello.name, hello.folder)
+        worker.make = make_new
+        worker.on_taken_over = lambda hello: spec.remember(hello.name, hello.folder, hello.source)
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
     code = runner.run(worker.run(socket.socket(fileno=spec.listener)))

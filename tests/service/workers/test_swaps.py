@@ -26,10 +26,10 @@ class Connection:
     def __init__(self, folder: Path) -> None:
         self._socket = str(folder / "s")
 
-    async def greet(self, artifact: Artifact, process: int, *, takes_over: bool = False) -> messages.Hello:
+    async def greet(self, artifact: Artifact, process: int, *, source: str = "") -> messages.Hello:
         self.reader, self.writer = await asyncio.open_unix_connection(self._socket)
         place = str(artifact.folder.parent)
-        hello = messages.Hello(messages.VERSION, artifact.digest, "one", place, process, takes_over)
+        hello = messages.Hello(messages.VERSION, artifact.digest, "one", place, process, source)
         self.writer.write(messages.frame(hello))
         return await messages.read_hello(self.reader)
 
@@ -68,7 +68,7 @@ def test_a_swap_while_the_models_of_the_start_load_opens_each_once(tmp_path: Pat
     async def story() -> None:
         async with start(tmp_path, exported("bert").root, exported("bert-labels").root) as (worker, (_, new)):
             leader = Connection(tmp_path)
-            assert (await leader.greet(new, 1, takes_over=True)).artifact == new.digest
+            assert (await leader.greet(new, 1, source="new")).artifact == new.digest
             await worker._loaded.wait()
             opened = worker.engines[-1].device.engines
             assert [opened.count(one) for one in worker.engines] == [1] * len(worker.engines)
