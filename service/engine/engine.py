@@ -160,7 +160,7 @@ class ModelEngine:
         """Why a request would not be answered now; empty when it would."""
         answers = self.opened and self in self.device.loaded
         since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
-        return self.health.reason(since_answer=since_answer) or self.batcher.unloadable
+        return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
         return engine_info(
@@ -320,7 +320,7 @@ class ModelEngine:
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
             on_dead=self._on_dead,
-            is_wanted=lambda: self in self.device.loaded or bool(self.batcher.unloadable),
+            is_wanted=lambda: self in self.device.loaded or bool(self.batcher.suspended),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

@@ -61,8 +61,7 @@ class Batcher:
     model: ModelCost = FIRST_MODEL
     enter: Callable[[bool], Awaitable[None]] | None = None  # holds the model in memory until `leave`, see Device.enter
     leave: Callable[[], None] = lambda: None
-    unloadable: str = ""  # why `enter` has failed the last time
-    suspended: str = ""  # why none but the exclusive requests is admitted at the moment
+    suspended: str = ""  # why none but the exclusive requests is admitted: wrong answers, or `enter` has failed
     dispatcher: "Dispatcher" = field(init=False)  # replaced by that of the first model, for the others
     _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
 
@@ -285,16 +284,16 @@ class Batcher:
         self.leave()
 
     async def _entered(self, jobs: Sequence[SequenceJob], enter: Callable[[bool], Awaitable[None]]) -> bool:
-        """Whether the model is in memory now; otherwise the requests of the batch have got 503."""
+        """Whether the model is in memory now; otherwise its requests get 503 until a canary has entered."""
         try:
             await enter(not jobs[0][0].exclusive)
         except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
-            self.unloadable = f"the model cannot be loaded: {error}"
-            log.error("%s", self.unloadable)
+            why = f"the model cannot be loaded: {error}"
+            log.error("%s", why)
+            self.suspend(why)
             for request, _ in jobs:
-                self._fail(request, Unavailable(self.unloadable))
+                self._fail(request, suspension(why))
             return False
-        self.unloadable = ""
         return True
 
     async def _run_batch(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packbert.service.engine.device import find_artifact
-from packbert.service.engine.engine import Device
+from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.engine.local_backend import LocalBackend, make_backend
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
@@ -37,15 +37,26 @@ def served(folders: Mapping[str, Path], **more: str) -> ServedModel:
 
 
 def device_of(models: ServedModel) -> Device:
-    assert isinstance(models.current, LocalBackend)
-    return models.current.engine.device
+    return engine_of(models).device
 
 
-async def embed(model: ServedModel, **more: Any) -> Any:
+async def embed(model: ServedModel) -> Any:
     spec = native.ROUTES["/embed"]
     request = validate(spec.request_model, {"inputs": "the cat"})
     with model.current.answering() as (_, tasks):
-        return (await spec.run(tasks, request, timeout_seconds=PATIENCE, **more)).value
+        return (await spec.run(tasks, request, timeout_seconds=PATIENCE)).value
+
+
+def engine_of(model: ServedModel) -> ModelEngine:
+    assert isinstance(model.current, LocalBackend)
+    return model.current.engine
+
+
+async def put_out(engine: ModelEngine) -> None:
+    """As a load of another model."""
+    async with engine.device.loading:
+        del engine.device.loaded[engine]
+        await engine.put_out()
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:
@@ -63,5 +74,24 @@ def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mappi
         assert len(device_of(models).engines) == 2
         await models.close()
         assert asyncio.all_tasks() == others
+
+    play(story())
+
+
+def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        engine = engine_of(models)
+        engine.self_check_seconds = 0.02
+        await models.open()
+        right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
+        await engine._canary.check()
+        assert "wrong answers" in engine.batcher.suspended
+        await put_out(engine)
+        engine._canary.vector = right
+        while await models.ready():
+            await asyncio.sleep(0)
+        assert len(await embed(models)) == 1
+        await models.close()
 
     play(story())

@@ -112,3 +112,27 @@ def test_a_suspended_model_refuses_its_own_requests_alone() -> None:
             models.first.check_admission(1)
 
     play(story)
+
+
+def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_canary_alone() -> None:
+    async def story(time: FakeTime) -> None:
+        async with TwoModels(time, make_queue(), ModelCost()) as models:
+            tries, second = 0, models.second
+
+            async def enter(*_: object) -> None:
+                nonlocal tries
+                tries += 1
+                if tries == 1:
+                    raise OSError("no such file")
+
+            second.enter = enter
+            models.release()
+            for number in range(3):
+                with pytest.raises(Unavailable, match="the model cannot be loaded: no such file"):
+                    await models.submit(second, number)
+            assert tries == 1
+            await second.submit_exclusive([sequence(0)], timeout_seconds=60)
+            assert tries == 2
+            assert await models.submit(models.first, 1) == [1]
+
+    play(story)
