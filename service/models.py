@@ -12,8 +12,8 @@ from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailabl
 from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
-# of a name, where its artifact is (a hub id or a folder), a backend of the same process, and whether this process is the
-# first to swap; raises where it cannot be served
+# of a name, where its artifact is (a hub id or a folder), a backend of the same process, and whether this process is
+# the first to swap; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
@@ -73,8 +73,8 @@ class ServedModel(Backend):
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. With
-        a `folder`, that of its artifact, it answers in another process already. A swap during the start waits for the start of this model. Raises
-        Invalid where it cannot be served: nothing has changed.
+        a `folder`, that of its artifact, it answers in another process already. A swap during the start waits for the
+        start of this model. Raises Invalid where it cannot be served: nothing has changed.
         """
         source = source or self.source
         await self._opened.wait()

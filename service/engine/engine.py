@@ -60,19 +60,25 @@ class Device:
         for engine in self.engines:
             engine.fail(reason)
 
-    async def enter(self, engine: "ModelEngine", is_use: bool) -> None:
-        """Returns when the model is in memory, and keeps it there until `leave`. Raises what loading raises.
+    async def enter(
+        self, engine: "ModelEngine", is_use: bool = False, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Waits until the model is in memory, and keeps it there until `leave`; False where it is not wanted any more
+        when its turn to be loaded has come. Raises what loading raises.
 
         A model that is opened or checked, but never used, is the first to be put out.
         """
         while engine not in self.loaded:
             async with self.loading:
+                if not is_wanted():
+                    return False
                 if engine not in self.loaded:
                     await self._load(engine)
         engine.batches += 1
         if is_use:
             del self.loaded[engine]
             self.loaded[engine] = None
+        return True
 
     def leave(self, engine: "ModelEngine") -> None:
         engine.batches -= 1
@@ -132,7 +138,7 @@ class ModelEngine:
         device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
-        await device.enter(self, False)
+        await device.enter(self)
         assert self.calibration is not None
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()

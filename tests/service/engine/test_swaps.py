@@ -59,6 +59,12 @@ async def put_out(engine: ModelEngine) -> None:
         await engine.put_out()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits turn by turn."""
+    while not holds():
+        await asyncio.sleep(0)
+
+
 def play(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(story, PATIENCE))
 
@@ -89,9 +95,26 @@ def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapp
         assert "wrong answers" in engine.batcher.suspended
         await put_out(engine)
         engine._canary.vector = right
-        while await models.ready():
-            await asyncio.sleep(0)
+        await until(lambda: not engine.readiness())
         assert len(await embed(models)) == 1
+        await models.close()
+
+    play(story())
+
+
+def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        await models.open()
+        engine = engine_of(models)
+        await put_out(engine)
+        async with engine.device.loading:
+            asked = asyncio.create_task(embed(models))
+            await until(lambda: engine.batcher.running == 1)
+            asked.cancel()
+            await asyncio.wait([asked])
+        assert len(await embed(models.group["two"])) == 1
+        assert engine not in engine.device.loaded
         await models.close()
 
     play(story())

@@ -223,9 +223,7 @@ def children(process: int) -> dict[str, int]:
     return found
 
 
-def test_without_a_source_every_process_reads_that_of_the_last_swap_again(
-    folders: dict[str, Path], alone: dict[str, Any]
-) -> None:
+def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
     settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "2"}
     with ServiceProcess(settings) as process:
 
