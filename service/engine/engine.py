@@ -90,6 +90,7 @@ class Device:
         await engine.load()
         await self._make_room(engine)  # the first load has measured what it takes
         self.loaded = {engine: None} | self.loaded
+        self.show(engine)
 
     async def _make_room(self, engine: "ModelEngine") -> None:
         """Puts out the least recently used models until `engine` fits, each when its batches in progress have ended."""
@@ -100,6 +101,12 @@ class Device:
                 self._left.clear()
                 await self._left.wait()
             await oldest.put_out()
+            self.show(oldest)
+
+    def show(self, engine: "ModelEngine") -> None:
+        """Sets the gauge of the model's name, which two engines have during a swap."""
+        name = engine.artifact.manifest.name
+        engine.metrics.in_memory(name, any(one.artifact.manifest.name == name for one in self.loaded))
 
 
 @dataclass(slots=True, eq=False)
@@ -209,6 +216,7 @@ class ModelEngine:
             self.batcher.suspend(SHUTTING_DOWN)
             async with device.loading:  # not while it is loaded
                 device.loaded.pop(self, None)
+            device.show(self)
         else:
             self.batcher.close(SHUTTING_DOWN)
             background = (device.serving, self._checking)
@@ -240,7 +248,6 @@ class ModelEngine:
         self._checking.cancel()  # a check that waits would load it again
         self._checking = asyncio.create_task(self._canary.run())
         await asyncio.to_thread(self.runner.close)
-        self.metrics.put_out(self.artifact.manifest.name)
 
     def _load(self) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit

@@ -53,15 +53,18 @@ def engine_of(model: ServedModel) -> ModelEngine:
 
 
 async def put_out(engine: ModelEngine) -> None:
-    """As a load of another model."""
-    async with engine.device.loading:
-        del engine.device.loaded[engine]
-        await engine.put_out()
+    """As a load of another model does with the least recently used one."""
+    device = engine.device
+    async with device.loading:
+        device.loaded = {engine: None} | device.loaded
+        device.memory_limit = engine.memory_bytes + sum(one.memory_bytes for one in device.loaded) - 1
+        await device._make_room(engine)
+        device.memory_limit = 2**40
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Waits turn by turn."""
-    while not holds():
+    while not holds():  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0)
 
 
@@ -115,6 +118,24 @@ def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Ma
             await asyncio.wait([asked])
         assert len(await embed(models.group["two"])) == 1
         assert engine not in engine.device.loaded
+        await models.close()
+
+    play(story())
+
+
+def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        await models.open()
+        old = engine_of(models)
+        with models.current.answering():  # a request that lasts
+            swapping = asyncio.create_task(models.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models) is not old)
+            await put_out(old)
+            assert old not in old.device.loaded
+            assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
+        assert await swapping
+        assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
         await models.close()
 
     play(story())
