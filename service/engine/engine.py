@@ -245,8 +245,9 @@ class ModelEngine:
 
     async def put_out(self) -> None:
         """Lets go of the sessions until the next `load`; all else stays."""
-        self._checking.cancel()  # a check that waits would load it again
-        self._checking = asyncio.create_task(self._canary.run())
+        if self in self.device.engines:
+            self._checking.cancel()  # a check that waits would load it again
+            self._checking = asyncio.create_task(self._canary.run())
         await asyncio.to_thread(self.runner.close)
 
     def _load(self) -> None:

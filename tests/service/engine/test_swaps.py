@@ -139,3 +139,21 @@ def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Ma
         await models.close()
 
     play(story())
+
+
+def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
+        await models.open()
+        engine = engine_of(models)
+        await engine.device.enter(engine)
+        putting_out = asyncio.create_task(put_out(engine))
+        await until(lambda: engine not in engine.device.loaded)
+        closing = asyncio.create_task(engine.close())
+        await until(lambda: engine not in engine.device.engines)
+        engine.device.leave(engine)
+        await asyncio.gather(putting_out, closing)
+        await models.close()
+        assert asyncio.all_tasks() == before
+
+    play(story())
