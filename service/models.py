@@ -86,6 +86,8 @@ class ServedModel(Backend):
                     return False
                 try:
                     await new.open()
+                    if self.leaving:
+                        raise Unavailable(SHUTTING_DOWN)
                 except BaseException:
                     await new.close()
                     raise

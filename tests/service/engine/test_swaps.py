@@ -10,6 +10,7 @@ import pytest
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.engine.local_backend import LocalBackend, make_backend
+from packbert.service.errors import Invalid
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
 from packbert.service.models import ServedModel
@@ -155,5 +156,21 @@ def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapp
         await asyncio.gather(putting_out, closing)
         await models.close()
         assert asyncio.all_tasks() == before
+
+    play(story())
+
+
+def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        await models.open()
+        swapping = asyncio.create_task(models.swap(str(folders[NEW])))
+        await until(models._swapping.locked)
+        models.leave()
+        with pytest.raises(Invalid, match=r"one is not swapped for .*: the server is shutting down"):
+            await swapping
+        assert await models.ready() == "draining"
+        assert len(await embed(models)) == 1
+        await models.close()
 
     play(story())
