@@ -12,8 +12,8 @@ from packbert.service.errors import SHUTTING_DOWN, Invalid, NotFound, Unavailabl
 from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
-# of a name, where its artifact is (a hub id or a folder), a backend of the same process, and whether this process is
-# the first to swap; raises where it cannot be served
+# of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
+# swap: otherwise the source is that of the first one; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
@@ -46,7 +46,7 @@ class ServedModel(Backend):
         self.leaving = self.draining = False
         self.name, self.group, self._make = current.artifact.manifest.name, group, make
         named = named_models(settings).get(self.name)
-        self.source = named.model if named else settings.model or str(current.artifact.folder.parent)
+        current.source = named.model if named else settings.model or str(current.artifact.folder.parent)
         group[self.name] = self
         self._point_to(current)
         self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
@@ -69,19 +69,19 @@ class ServedModel(Backend):
                 raise
         return Unchosen()
 
-    async def swap(self, source: str = "", folder: str = "") -> bool:
+    async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
-        It is loaded and tested beside the one that answers, which is closed when its last request has ended. With
-        a `folder`, that of its artifact, it answers in another process already. A swap during the start waits for the
-        start of this model. Raises Invalid where it cannot be served: nothing has changed.
+        It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
+        `leads` it is what answers in another process already. A swap during the start waits for the start of its model.
+        Raises Invalid where it cannot be served: nothing has changed.
         """
-        source = source or self.source
         await self._opened.wait()
         async with self._swapping:
             old = self.current
+            source = source or old.source
             try:
-                new = await asyncio.to_thread(self._make, self.name, folder or source, old, not folder)
+                new = await asyncio.to_thread(self._make, self.name, source, old, leads)
                 if new.artifact.digest == old.artifact.digest:
                     return False
                 try:
@@ -95,8 +95,8 @@ class ServedModel(Backend):
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
                 log.warning("%s", fault)
                 raise Invalid(fault, code="artifact") from error
+            new.source = new.source or source
             self._point_to(new)
-            self.source = source
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:

@@ -43,11 +43,11 @@ class RemoteBackend(Backend):
         beside: Backend | None = None,
         replaces: bool = False,
         source: str = "",
+        leads: bool = False,
     ) -> None:
-        """`replaces`: it is opened when the engine has its artifact; `source`: of the artifact that the engine takes
-        from this one."""
+        """`replaces`: it is opened when the engine has its artifact; `leads`: which the engine takes from this one."""
         super().__init__(artifact, settings, metrics, degraded=spec.degraded, beside=beside)
-        self.spec, self.replaces = spec, replaces
+        self.spec, self.replaces, self.source = spec, replaces, source
         self.announces = spec.name == "api-0"
         self.queue = EngineClient(
             spec.socket,
@@ -57,7 +57,9 @@ class RemoteBackend(Backend):
         )
         if settings.can_swap:
             name, folder = artifact.manifest.name, str(artifact.folder.parent)
-            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), source)
+            self.queue.hello = messages.Hello(
+                messages.VERSION, artifact.digest, name, folder, os.getpid(), source if leads else ""
+            )
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -130,8 +132,8 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
     following: set[asyncio.Task[bool]] = set()
 
     def make(artifact: Artifact, **how: Any) -> RemoteBackend:
-        def follow(source: str, folder: str) -> None:
-            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(source, folder)))
+        def follow() -> None:
+            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(leads=False)))
             task.add_done_callback(following.discard)
 
         backend = RemoteBackend(spec, settings, artifact, metrics, **how)
@@ -139,15 +141,16 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
         return backend
 
     def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:
-        artifact = find_artifact(settings.of_model(name, source)).artifact
-        return make(artifact, beside=beside, replaces=True, source=source if leads else "")
+        folder, source = (source, source) if leads else spec.swapped()[name]
+        artifact = find_artifact(settings.of_model(name, folder)).artifact
+        return make(artifact, beside=beside, replaces=True, source=source, leads=leads)
 
     first = make(artifacts[0])
     served: Backend = first
     if settings.can_swap:
         default = serve_models([first, *(make(one, beside=first) for one in artifacts[1:])], make_new)
         for name, (_, source) in spec.swapped().items():
-            default.group[name].source = source
+            default.group[name].current.source = source
         served = default
     listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
     return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])

@@ -34,8 +34,7 @@ class EngineClient:
     artifact: str  # digest of the artifact that this process tokenizes for
     grace_seconds: float  # beyond a request's deadline, for a run that has already started
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
-    # another artifact answers for this model's name: its source and its folder
-    on_taken_over: Callable[[str, str], None] = lambda source, folder: None
+    on_taken_over: Callable[[], None] = lambda: None  # another artifact answers for this model's name
     hello: messages.Hello | None = None  # of a model that is one of several
     fault: str = ""  # why the engine cannot serve it
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
@@ -181,7 +180,7 @@ class EngineClient:
             if (request := self._requests.get(message.request_id)) is not None:
                 request.end(error)
         elif isinstance(message, messages.TakenOver):
-            self.on_taken_over(message.source, message.folder)
+            self.on_taken_over()
         elif (query := self._queries.get(message.query_id)) is not None and not query.done():
             query.set_result(message.content)
 

@@ -180,7 +180,7 @@ class EngineWorker:
 
     async def _load(self) -> None:
         try:
-            for engine in tuple(self.engines):  # an API worker may bring the artifact of before a restart meanwhile
+            for engine in self.engines:
                 await engine.open()
         except Exception:
             log.exception("the model cannot be loaded")
@@ -215,9 +215,10 @@ class EngineWorker:
             await self._close_unused()
 
     async def _engine_for(self, hello: messages.Hello) -> ModelEngine:
-        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError.
+        """That of the artifact, or else the one that answers for its name: the API worker then restarts with that.
 
-        Where it takes over, the other API workers follow first.
+        One that takes over is opened where it is new, and the other API workers follow first. Raises DeviceError and
+        ManifestError.
         """
         if self.make is None:
             return self.engines[0]
@@ -226,22 +227,23 @@ class EngineWorker:
         async with self._opening:
             named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
             engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
-            if engine is None:
+            if not hello.source or named[-1] is engine:
+                return engine or named[-1]
+            if engine is not None:
+                self.engines.remove(engine)
+            else:
                 engine = self.make(hello)
                 engine.on_fatal = lambda: self._finish(1)
                 try:
                     await engine.open()
                 except Exception as error:
                     raise DeviceError(f"{type(error).__name__}: {error}") from error
-                self.engines.insert(0, engine)
-            if not hello.source or named[-1] is engine:
-                return engine
-            self.engines.remove(engine)
             self.engines.append(engine)
             self.on_taken_over(hello)
+        named = [one for one in named if one is not engine]
         others = [one for one in self._connections if one.engine in named and one.process != hello.process]
         for connection in others:
-            connection.writer.send(messages.TakenOver(hello.folder, hello.source))
+            connection.writer.send(messages.TakenOver())
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_SECONDS):
                 while not self._connections.isdisjoint(others):

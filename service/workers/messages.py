@@ -142,10 +142,7 @@ class QueryReply(Message, frozen=True):
 
 
 class TakenOver(Message, frozen=True):
-    """Another artifact answers for the name of this connection's model."""
-
-    folder: str
-    source: str  # a hub id or a folder
+    """Another artifact answers for the name of this connection's model, see WorkerSpec.swapped."""
 
 
 FromApi = Submit | Append | Cancel | RejectedLocally | Query

@@ -13,7 +13,7 @@ from packbert.service.observability import Metrics
 from packbert.service.settings import Settings
 from packbert.service.workers import messages
 from packbert.service.workers.child import open_pipe
-from packbert.service.workers.engine_worker import EngineWorker
+from packbert.service.workers.engine_worker import FOLLOW_SECONDS, EngineWorker
 from tests.export import goldens
 
 PATIENCE = 60.0  # seconds for what takes a fraction of one
@@ -76,3 +76,37 @@ def test_a_swap_while_the_models_of_the_start_load_opens_each_once(tmp_path: Pat
             await leader.close()
 
     asyncio.run(asyncio.wait_for(story(), PATIENCE))
+
+
+def test_an_api_worker_with_an_artifact_that_answers_no_more_gets_the_one_that_does(
+    tmp_path: Path, exported: Exported
+) -> None:
+    async def story() -> None:
+        async with start(tmp_path, exported("bert").root, exported("bert-labels").root) as (worker, (old, new)):
+            before, leader, late = (Connection(tmp_path) for _ in range(3))
+            await before.greet(old, 1)
+            await leader.greet(new, 1, source="new")
+            await before.close()
+            while len(worker.engines) > 2:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0)
+            assert (await late.greet(old, 2)).artifact == new.digest
+            assert len(worker.engines) == 2
+            await leader.close()
+            await late.close()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE))
+
+
+def test_a_swap_back_waits_for_no_api_worker_that_has_the_artifact_still(tmp_path: Path, exported: Exported) -> None:
+    async def story() -> None:
+        async with start(tmp_path, exported("bert").root, exported("bert-labels").root) as (_, (old, new)):
+            behind, first, second = (Connection(tmp_path) for _ in range(3))
+            await behind.greet(old, 2)
+            swap = asyncio.create_task(first.greet(new, 1, source="new"))
+            assert isinstance(await behind.read(), messages.TakenOver)  # it does not follow
+            swap.cancel()
+            await second.greet(old, 1, source="old")
+            for one in (behind, first, second):
+                await one.close()
+
+    asyncio.run(asyncio.wait_for(story(), FOLLOW_SECONDS - 10))
