@@ -106,7 +106,7 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        reason, of_queue = await asyncio.gather(self.ready(), self._query_metrics())
+        reason, of_queue = await asyncio.gather(next(iter(self.group.values())).ready(), self._query_metrics())
         return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue, CONTENT_TYPE
 
     async def _query_metrics(self) -> bytes:

@@ -174,3 +174,16 @@ def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping
         await models.close()
 
     play(story())
+
+
+def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        for name, model in models.group.items():
+            await model.current.open()
+            is_ready = name == "two"
+            assert (await models.ready() == "") == is_ready
+            assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
+        await models.close()
+
+    play(story())
