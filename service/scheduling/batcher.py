@@ -293,11 +293,10 @@ class Batcher:
         try:
             return await enter(not jobs[0][0].exclusive, lambda: not all(one.ended.done() for one in requests))
         except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
-            why = f"the model cannot be loaded: {error}"
-            log.error("%s", why)
-            self.suspend(why)
-            for request, _ in jobs:
-                self._fail(request, suspension(why))
+            self.suspend(f"the model cannot be loaded: {error}")
+            log.error("%s", self.suspended)
+            for request in requests:
+                self._fail(request, suspension(self.suspended))
             return False
         finally:
             self._loading -= requests
