@@ -13,7 +13,7 @@ from packbert.service.observability import Metrics
 from packbert.service.settings import Settings
 from packbert.service.workers import messages
 from packbert.service.workers.child import open_pipe
-from packbert.service.workers.engine_worker import FOLLOW_SECONDS, EngineWorker
+from packbert.service.workers.engine_worker import EngineWorker
 from tests.export import goldens
 
 PATIENCE = 60.0  # seconds for what takes a fraction of one
@@ -106,7 +106,9 @@ def test_a_swap_back_waits_for_no_api_worker_that_has_the_artifact_still(tmp_pat
             assert isinstance(await behind.read(), messages.TakenOver)  # it does not follow
             swap.cancel()
             await second.greet(old, 1, source="old")
+            behind.writer.write(messages.frame(messages.Query(1, "rate")))
+            assert isinstance(await behind.read(), messages.QueryReply)  # nothing to follow
             for one in (behind, first, second):
                 await one.close()
 
-    asyncio.run(asyncio.wait_for(story(), FOLLOW_SECONDS - 10))
+    asyncio.run(asyncio.wait_for(story(), PATIENCE))
