@@ -32,6 +32,7 @@ class Backend(ABC):
 
     startup_grace_seconds = 0.0  # how long the server waits for `open` before it accepts connections
     announces = True  # of a service with several processes, one says that it is ready
+    source = ""  # of its artifact, where it can be swapped: a hub id, a checkpoint's folder or an artifact
     queue: InferenceQueue  # set before `_serve_tasks`
     max_guessed_tokens: int = 2**62  # a guess from the body's bytes counts for at most this many tokens
 

@@ -13,7 +13,7 @@ from packbert.service.settings import NamedModel, SettingsError, named_models
 
 log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
-# swap; raises where it cannot be served
+# swap: otherwise the source is that of the first one; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
 
 
@@ -44,11 +44,11 @@ class ServedModel(Backend):
         self.metrics, self.tracing = current.metrics, current.tracing
         self.startup_grace_seconds, self.announces = current.startup_grace_seconds, current.announces
         self.leaving = self.draining = False
-        self.name, self.source = current.artifact.manifest.name, source
-        self.group, self._make = group, make
+        self.name, self.group, self._make = current.artifact.manifest.name, group, make
+        current.source = source
         group[self.name] = self
         self._point_to(current)
-        self._swapping = asyncio.Lock()
+        self._swapping, self._opened = asyncio.Lock(), asyncio.Event()
 
     def find(self, name: str) -> "ServedModel":
         """Raises NotFound, unless there is only one model: then it has any name."""
@@ -72,17 +72,21 @@ class ServedModel(Backend):
         """Whether another artifact answers now, that of `source` or of the same place as before.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
-        `leads` it answers in another process already. Raises Invalid where it cannot be served: nothing has changed.
+        `leads` it is what answers in another process already. A swap during the start waits for the start of its model.
+        Raises Invalid where it cannot be served: nothing has changed.
         """
-        source = source or self.source
+        await self._opened.wait()
         async with self._swapping:
             old = self.current
+            source = source or old.source
             try:
                 new = await asyncio.to_thread(self._make, self.name, source, old, leads)
                 if new.artifact.digest == old.artifact.digest:
                     return False
                 try:
                     await new.open()
+                    if self.leaving:
+                        raise Unavailable(SHUTTING_DOWN)
                 except BaseException:
                     await new.close()
                     raise
@@ -90,8 +94,8 @@ class ServedModel(Backend):
                 fault = f"{self.name} is not swapped for {source}: {type(error).__name__}: {error}"
                 log.warning("%s", fault)
                 raise Invalid(fault, code="artifact") from error
+            new.source = new.source or source
             self._point_to(new)
-            self.source = source if leads else self.source
             log.info("%s: %s answers from now on, in place of %s", self.name, new.artifact.digest, old.artifact.digest)
             old.unused.clear()
             if old.users:
@@ -134,6 +138,7 @@ class ServedModel(Backend):
     async def open(self) -> None:
         for model in self.group.values():
             await model.current.open()
+            model._opened.set()
 
     async def close(self) -> None:
         for model in self.group.values():

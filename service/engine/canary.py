@@ -79,7 +79,7 @@ class Canary:
     interval_seconds: float
     timeout_seconds: float
     on_dead: Callable[[str], None]  # called with the reason when every run fails
-    is_wanted: Callable[[], bool] = lambda: True  # False: the model was put out of memory, and a check would load it
+    is_wanted: Callable[[], bool] = lambda: True  # False: the model is out of memory, and right when it was there
     _batches: int = 0
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -60,19 +60,25 @@ class Device:
         for engine in self.engines:
             engine.fail(reason)
 
-    async def enter(self, engine: "ModelEngine", is_use: bool) -> None:
-        """Returns when the model is in memory, and keeps it there until `leave`. Raises what loading raises.
+    async def enter(
+        self, engine: "ModelEngine", is_use: bool = False, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Waits until the model is in memory, and keeps it there until `leave`; False where it is not wanted any more
+        when its turn to be loaded has come. Raises what loading raises.
 
         A model that is opened or checked, but never used, is the first to be put out.
         """
         while engine not in self.loaded:
             async with self.loading:
+                if not is_wanted():
+                    return False
                 if engine not in self.loaded:
                     await self._load(engine)
         engine.batches += 1
         if is_use:
             del self.loaded[engine]
             self.loaded[engine] = None
+        return True
 
     def leave(self, engine: "ModelEngine") -> None:
         engine.batches -= 1
@@ -84,6 +90,7 @@ class Device:
         await engine.load()
         await self._make_room(engine)  # the first load has measured what it takes
         self.loaded = {engine: None} | self.loaded
+        self.show(engine)
 
     async def _make_room(self, engine: "ModelEngine") -> None:
         """Puts out the least recently used models until `engine` fits, each when its batches in progress have ended."""
@@ -94,6 +101,12 @@ class Device:
                 self._left.clear()
                 await self._left.wait()
             await oldest.put_out()
+            self.show(oldest)
+
+    def show(self, engine: "ModelEngine") -> None:
+        """Sets the gauge of the model's name, which two engines have during a swap."""
+        name = engine.artifact.manifest.name
+        engine.metrics.in_memory(name, any(one.artifact.manifest.name == name for one in self.loaded))
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +145,7 @@ class ModelEngine:
         device.memory_limit = math.inf if limit is None else limit
         self.runner = self.make_runner(self.artifact, threads, device.concurrency)
         self.runner.attention.share_weights = self.runner.layers.share_weights = self.settings.share_weights
-        await device.enter(self, False)
+        await device.enter(self)
         assert self.calibration is not None
         self.batcher = self._make_batcher(self.calibration)
         self._canary = self._make_canary()
@@ -160,7 +173,7 @@ class ModelEngine:
         """Why a request would not be answered now; empty when it would."""
         answers = self.opened and self in self.device.loaded
         since_answer = self.batcher.clock() - self.batcher.last_answer if answers else 0.0
-        return self.health.reason(since_answer=since_answer) or self.batcher.unloadable
+        return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
         return engine_info(
@@ -203,6 +216,7 @@ class ModelEngine:
             self.batcher.suspend(SHUTTING_DOWN)
             async with device.loading:  # not while it is loaded
                 device.loaded.pop(self, None)
+            device.show(self)
         else:
             self.batcher.close(SHUTTING_DOWN)
             background = (device.serving, self._checking)
@@ -231,10 +245,10 @@ class ModelEngine:
 
     async def put_out(self) -> None:
         """Lets go of the sessions until the next `load`; all else stays."""
-        self._checking.cancel()  # a check that waits would load it again
-        self._checking = asyncio.create_task(self._canary.run())
+        if self in self.device.engines:
+            self._checking.cancel()  # a check that waits would load it again
+            self._checking = asyncio.create_task(self._canary.run())
         await asyncio.to_thread(self.runner.close)
-        self.metrics.put_out(self.artifact.manifest.name)
 
     def _load(self) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
@@ -320,7 +334,7 @@ class ModelEngine:
             interval_seconds=self.self_check_seconds,
             timeout_seconds=self.settings.run_timeout_seconds,
             on_dead=self._on_dead,
-            is_wanted=lambda: self in self.device.loaded or bool(self.batcher.unloadable),
+            is_wanted=lambda: self in self.device.loaded or bool(self.batcher.suspended),
         )
 
     def _after_batch(self, report: BatchReport) -> None:

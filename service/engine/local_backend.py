@@ -75,7 +75,7 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        ready = not await self.ready()
+        ready = not await next(iter(self.group.values())).ready()
         state = register_state(self.artifacts, {"": os.getpid()}, ready=ready)
         return render([state, *self.metrics.registries], accept)
 

@@ -57,11 +57,10 @@ class Metrics:
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 
     def loaded(self, model: str, seconds: float) -> None:
-        self.cells[self._cells.at(series.IN_MEMORY, model)] = 1.0
         observe(self.cells, [self._cells.histogram(series.LOAD, model)], [seconds])
 
-    def put_out(self, model: str) -> None:
-        self.cells[self._cells.at(series.IN_MEMORY, model)] = 0.0
+    def in_memory(self, model: str, is_in_memory: bool) -> None:
+        self.cells[self._cells.at(series.IN_MEMORY, model)] = float(is_in_memory)
 
     def batch(self, report: BatchReport) -> None:
         """A self-check's run counts apart from those for clients."""

@@ -37,6 +37,7 @@ from packbert.service.scheduling.watchdog import BatchReport, Clock, RequestCoun
 
 SIZE_MARGIN = 1.25  # an expected size may be so much over the limit: only known sizes are held to it
 MAX_FAILURES_TO_SPLIT = 16  # failures in a row, with no success between, from which on a failing batch is not split
+Enter = Callable[[bool, Callable[[], bool]], Awaitable[bool]]
 log = logging.getLogger("service")
 
 
@@ -59,12 +60,12 @@ class Batcher:
     last_answer: float = float("-inf")  # when a run last succeeded
     failures_in_a_row: int = 0  # runs
     model: ModelCost = FIRST_MODEL
-    enter: Callable[[bool], Awaitable[None]] | None = None  # holds the model in memory until `leave`, see Device.enter
+    enter: Enter | None = None  # holds the model in memory until `leave`, see Device.enter
     leave: Callable[[], None] = lambda: None
-    unloadable: str = ""  # why `enter` has failed the last time
-    suspended: str = ""  # why none but the exclusive requests is admitted at the moment
+    suspended: str = ""  # why none but the exclusive requests is admitted: wrong answers, or `enter` has failed
     dispatcher: "Dispatcher" = field(init=False)  # replaced by that of the first model, for the others
     _pending: set[Request] = field(default_factory=set)  # admitted and not counted as ended
+    _loading: set[Request] = field(default_factory=set)  # whose batch waits for the model
 
     def __post_init__(self) -> None:
         self.dispatcher = Dispatcher(self.queue, self.clock, self.concurrency)
@@ -251,12 +252,13 @@ class Batcher:
 
     def expire(self, request: Request) -> None:
         """Only while some of its sequences do not run: a request that is wholly in a run is answered, late or not."""
-        if not request.dispatched_all:
+        if not request.dispatched_all or request in self._loading:
             waited = f"the deadline passed after {self.clock() - request.arrived:.3f} s in the queue"
             inputs = len(request.work) + request.missing
             ran = f"{request.dispatched} of {inputs} inputs had been dispatched"
             tokenized = f", {len(request.work)} tokenized" if request.missing else ""
-            self._fail(request, DeadlineExceeded(f"{waited}; {ran}{tokenized}"))
+            loading = ", and the model was loading" if request in self._loading else ""
+            self._fail(request, DeadlineExceeded(f"{waited}; {ran}{tokenized}{loading}"))
 
     def _fail(self, request: Request, error: ServiceError) -> None:
         self.queue.remove(request)
@@ -284,18 +286,20 @@ class Batcher:
                 self._record_batch(jobs, batch, began, ended, all_cores)
         self.leave()
 
-    async def _entered(self, jobs: Sequence[SequenceJob], enter: Callable[[bool], Awaitable[None]]) -> bool:
-        """Whether the model is in memory now; otherwise the requests of the batch have got 503."""
+    async def _entered(self, jobs: Sequence[SequenceJob], enter: Enter) -> bool:
+        """Whether the model is in memory now. Where that fails, its requests get 503 until a canary has entered."""
+        requests = {request for request, _ in jobs}
+        self._loading |= requests
         try:
-            await enter(not jobs[0][0].exclusive)
+            return await enter(not jobs[0][0].exclusive, lambda: not all(one.ended.done() for one in requests))
         except Exception as error:  # noqa: BLE001 - its requests fail, and the loop goes on
-            self.unloadable = f"the model cannot be loaded: {error}"
-            log.error("%s", self.unloadable)
-            for request, _ in jobs:
-                self._fail(request, Unavailable(self.unloadable))
+            self.suspend(f"the model cannot be loaded: {error}")
+            log.error("%s", self.suspended)
+            for request in requests:
+                self._fail(request, suspension(self.suspended))
             return False
-        self.unloadable = ""
-        return True
+        finally:
+            self._loading -= requests
 
     async def _run_batch(
         self, jobs: Sequence[SequenceJob], all_cores: bool

@@ -42,11 +42,12 @@ class RemoteBackend(Backend):
         *,
         beside: Backend | None = None,
         replaces: bool = False,
+        source: str = "",
         leads: bool = False,
     ) -> None:
         """`replaces`: it is opened when the engine has its artifact; `leads`: which the engine takes from this one."""
         super().__init__(artifact, settings, metrics, degraded=spec.degraded, beside=beside)
-        self.spec, self.replaces = spec, replaces
+        self.spec, self.replaces, self.source = spec, replaces, source
         self.announces = spec.name == "api-0"
         self.queue = EngineClient(
             spec.socket,
@@ -56,7 +57,9 @@ class RemoteBackend(Backend):
         )
         if settings.can_swap:
             name, folder = artifact.manifest.name, str(artifact.folder.parent)
-            self.queue.hello = messages.Hello(messages.VERSION, artifact.digest, name, folder, os.getpid(), leads)
+            self.queue.hello = messages.Hello(
+                messages.VERSION, artifact.digest, name, folder, os.getpid(), source if leads else ""
+            )
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -103,7 +106,7 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        reason, of_queue = await asyncio.gather(self.ready(), self._query_metrics())
+        reason, of_queue = await asyncio.gather(next(iter(self.group.values())).ready(), self._query_metrics())
         return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue, CONTENT_TYPE
 
     async def _query_metrics(self) -> bytes:
@@ -129,8 +132,8 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
     following: set[asyncio.Task[bool]] = set()
 
     def make(artifact: Artifact, **how: Any) -> RemoteBackend:
-        def follow(folder: str) -> None:
-            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(folder, leads=False)))
+        def follow() -> None:
+            following.add(task := asyncio.create_task(default.find(artifact.manifest.name).swap(leads=False)))
             task.add_done_callback(following.discard)
 
         backend = RemoteBackend(spec, settings, artifact, metrics, **how)
@@ -138,13 +141,16 @@ def serve(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) -
         return backend
 
     def make_new(name: str, source: str, beside: Backend, leads: bool) -> Backend:
-        artifact = find_artifact(settings.of_model(name, source)).artifact
-        return make(artifact, beside=beside, replaces=True, leads=leads)
+        folder, source = (source, source) if leads else spec.swapped()[name]
+        artifact = find_artifact(settings.of_model(name, folder)).artifact
+        return make(artifact, beside=beside, replaces=True, source=source, leads=leads)
 
     first = make(artifacts[0])
     served: Backend = first
     if settings.can_swap:
         default = serve_models([first, *(make(one, beside=first) for one in artifacts[1:])], make_new)
+        for name, (_, source) in spec.swapped().items():
+            default.group[name].current.source = source
         served = default
     listeners = [each for each in (spec.listener, spec.admin_listener) if each is not None]
     return run(build(settings, served), [socket.socket(fileno=each) for each in listeners])

@@ -20,7 +20,7 @@ from packbert.service.artifact import Artifact, read_artifact
 from packbert.service.logs import configure_logging
 from packbert.service.settings import Settings
 
-SWAPPED = "swapped"  # file of the private folder: the folder of each name's artifact, where it is not that of the start
+SWAPPED = "swapped"  # file of the private folder: of each name that was swapped, the artifact's folder and its source
 LOAD_FAILED = 3  # exit code: the model cannot be loaded
 
 
@@ -49,17 +49,19 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def artifacts(self) -> list[Artifact]:
         """One for each model, the default first, as they are since the last swap."""
-        models = self.models | self._swapped()
+        models = self.models | {name: folder for name, (folder, _) in self.swapped().items()}
         return [read_artifact(Path(folder), self.device).served_as(name) for name, folder in models.items()]
 
-    def remember(self, name: str, folder: str) -> None:
+    def remember(self, name: str, folder: str, source: str) -> None:
         """The artifact that answers for a name, for workers that start later. Only the engine writes it."""
-        (new := Path(self.folder, SWAPPED + ".new")).write_bytes(msgspec.json.encode(self._swapped() | {name: folder}))
+        swapped = self.swapped() | {name: (folder, source)}
+        (new := Path(self.folder, SWAPPED + ".new")).write_bytes(msgspec.json.encode(swapped))
         new.rename(Path(self.folder, SWAPPED))
 
-    def _swapped(self) -> dict[str, str]:
+    def swapped(self) -> dict[str, tuple[str, str]]:
+        """The folder and the source of the artifact of each name that was swapped."""
         file = Path(self.folder, SWAPPED)
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, tuple[str, str]]) if file.exists() else {}
 
     @property
     def socket(self) -> Path:

@@ -34,7 +34,7 @@ class EngineClient:
     artifact: str  # digest of the artifact that this process tokenizes for
     grace_seconds: float  # beyond a request's deadline, for a run that has already started
     on_other_artifact: Callable[[], None] = lambda: None  # the engine serves a different artifact
-    on_taken_over: Callable[[str], None] = lambda folder: None  # another artifact answers for this model's name
+    on_taken_over: Callable[[], None] = lambda: None  # another artifact answers for this model's name
     hello: messages.Hello | None = None  # of a model that is one of several
     fault: str = ""  # why the engine cannot serve it
     connected_once: asyncio.Event = field(default_factory=asyncio.Event)
@@ -155,7 +155,7 @@ class EngineClient:
                 self.on_other_artifact()
                 return
             if self.hello:
-                self.hello = msgspec.structs.replace(self.hello, takes_over=False)
+                self.hello = msgspec.structs.replace(self.hello, source="")
             self._writer = writer
             self.connected_once.set()
             while True:
@@ -180,7 +180,7 @@ class EngineClient:
             if (request := self._requests.get(message.request_id)) is not None:
                 request.end(error)
         elif isinstance(message, messages.TakenOver):
-            self.on_taken_over(message.folder)
+            self.on_taken_over()
         elif (query := self._queries.get(message.query_id)) is not None and not query.done():
             query.set_result(message.content)
 

@@ -150,6 +150,7 @@ class EngineWorker:
     make: Callable[[messages.Hello], ModelEngine] | None = None  # where models can be swapped
     on_taken_over: Callable[[messages.Hello], None] = lambda hello: None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)  # the models of the start
     _left: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended
     _connections: set[ApiConnection] = field(default_factory=set)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -185,6 +186,7 @@ class EngineWorker:
             log.exception("the model cannot be loaded")
             self._finish(LOAD_FAILED)
         else:
+            self._loaded.set()
             self._heartbeats = asyncio.create_task(send_heartbeats(self.heartbeat))
 
     def _finish(self, code: int) -> None:
@@ -213,31 +215,35 @@ class EngineWorker:
             await self._close_unused()
 
     async def _engine_for(self, hello: messages.Hello) -> ModelEngine:
-        """That of the artifact, which is opened where it is new. Raises DeviceError and ManifestError.
+        """That of the artifact, or else the one that answers for its name: the API worker then restarts with that.
 
-        Where it takes over, the other API workers follow first.
+        One that takes over is opened where it is new, and the other API workers follow first. Raises DeviceError and
+        ManifestError.
         """
         if self.make is None:
             return self.engines[0]
+        if hello.source:
+            await self._loaded.wait()
         async with self._opening:
             named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
             engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
-            if engine is None:
+            if not hello.source or named[-1] is engine:
+                return engine or named[-1]
+            if engine is not None:
+                self.engines.remove(engine)
+            else:
                 engine = self.make(hello)
                 engine.on_fatal = lambda: self._finish(1)
                 try:
                     await engine.open()
                 except Exception as error:
                     raise DeviceError(f"{type(error).__name__}: {error}") from error
-                self.engines.insert(0, engine)
-            if not hello.takes_over or named[-1] is engine:
-                return engine
-            self.engines.remove(engine)
             self.engines.append(engine)
             self.on_taken_over(hello)
+        named = [one for one in named if one is not engine]
         others = [one for one in self._connections if one.engine in named and one.process != hello.process]
         for connection in others:
-            connection.writer.send(messages.TakenOver(hello.folder))
+            connection.writer.send(messages.TakenOver())
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_SECONDS):
                 while not self._connections.isdisjoint(others):
@@ -276,7 +282,8 @@ def work(spec: WorkerSpec, settings: Settings, artifacts: Sequence[Artifact]) ->
 
     worker = EngineWorker([make(one) for one in artifacts], spec.heartbeat)
     if settings.can_swap:
-        worker.make, worker.on_taken_over = make_new, lambda hello: spec.remember(hello.name, hello.folder)
+        worker.make = make_new
+        worker.on_taken_over = lambda hello: spec.remember(hello.name, hello.folder, hello.source)
     # never closed: that would wait for a thread that still loads, or for a run that hangs
     runner = asyncio.Runner(loop_factory=new_loop)
     code = runner.run(worker.run(socket.socket(fileno=spec.listener)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service import errors
 
-VERSION = 10
+VERSION = 11
 MAX_FRAME_BYTES = 256 * 2**20
 PREFIX = struct.Struct("<I")
 ERROR_TYPES = {
@@ -46,7 +46,7 @@ class Hello(Message, frozen=True):
     name: str = ""  # of the model, where there may be several: the connection is for this one's requests
     folder: str = ""  # of the artifact
     process: int = 0  # of the sender
-    takes_over: bool = False  # it answers for its name from now on
+    source: str = ""  # what the artifact was made of, where it answers for its name from now on
     fault: str = ""  # why the engine cannot serve it: the connection ends
 
 
@@ -142,9 +142,7 @@ class QueryReply(Message, frozen=True):
 
 
 class TakenOver(Message, frozen=True):
-    """Another artifact answers for the name of this connection's model."""
-
-    folder: str
+    """Another artifact answers for the name of this connection's model, see WorkerSpec.swapped."""
 
 
 FromApi = Submit | Append | Cancel | RejectedLocally | Query

@@ -223,6 +223,25 @@ def children(process: int) -> dict[str, int]:
     return found
 
 
+def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
+    settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "2"}
+    with ServiceProcess(settings) as process:
+
+        def swap(**more: str) -> Any:
+            """Over a new connection, so that any API process answers."""
+            url, body = f"{process.url}/admin/models", {"model": "one"} | more
+            return httpx.post(url, json=body, headers=ADMIN, timeout=REPLY_SECONDS).json()
+
+        assert swap(source=str(folders["second"]))["swapped"]
+        os.kill(worker := children(process.process.pid)["api-1"], signal.SIGKILL)
+        while Path(f"/proc/{worker}").exists():
+            pass
+        while not is_ready(process.url) or "api-1" not in children(process.process.pid):
+            pass
+        digest = open_artifact(folders["second"]).digest
+        assert [swap() for _ in range(12)] == [{"model": "one", "digest": digest, "swapped": False}] * 12
+
+
 def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
     folders: dict[str, Path], alone: dict[str, Any]
 ) -> None:

@@ -1,11 +1,12 @@
 """Several models share a queue: batches of one model each, in an order that counts seconds."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from packbert.model_export.artifact.batch import Tokens
-from packbert.service.errors import Unavailable
+from packbert.service.errors import DeadlineExceeded, Unavailable
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import FIRST_MODEL, ModelCost, Request
@@ -110,5 +111,51 @@ def test_a_suspended_model_refuses_its_own_requests_alone() -> None:
             with pytest.raises(Unavailable, match="it is wrong"):
                 models.second.check_admission(1)
             models.first.check_admission(1)
+
+    play(story)
+
+
+def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_canary_alone() -> None:
+    async def story(time: FakeTime) -> None:
+        async with TwoModels(time, make_queue(), ModelCost()) as models:
+            tries, second = 0, models.second
+
+            async def enter(*_: object) -> bool:
+                nonlocal tries
+                tries += 1
+                if tries == 1:
+                    raise OSError("no such file")
+                return True
+
+            second.enter = enter
+            models.release()
+            for number in range(3):
+                with pytest.raises(Unavailable, match="the model cannot be loaded: no such file"):
+                    await models.submit(second, number)
+            assert tries == 1
+            await second.submit_exclusive([sequence(0)], timeout_seconds=60)
+            assert tries == 2
+            assert await models.submit(models.first, 1) == [1]
+
+    play(story)
+
+
+def test_the_deadline_of_a_request_holds_while_its_model_loads() -> None:
+    async def story(time: FakeTime) -> None:
+        async with TwoModels(time, make_queue(), ModelCost()) as models:
+            second, loaded = models.second, asyncio.Event()
+
+            async def enter(is_use: bool, is_wanted: Callable[[], bool]) -> bool:  # noqa: ARG001 - as Device.enter
+                return await loaded.wait()
+
+            second.enter = enter
+            models.release()
+            patient = models.submit(second, 1)
+            with pytest.raises(DeadlineExceeded, match=r"after 2\.000 s .* and the model was loading"):
+                await second.submit([sequence(2)], timeout_seconds=2)
+            assert time.now == 2.0
+            loaded.set()
+            assert await patient == [1]
+            assert models.runners[1].ran == {1: 1}
 
     play(story)

@@ -1,0 +1,189 @@
+"""Swaps and loads of several models in one process, at moments that a client of a service cannot choose."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packbert.service.engine.device import find_artifact
+from packbert.service.engine.engine import Device, ModelEngine
+from packbert.service.engine.local_backend import LocalBackend, make_backend
+from packbert.service.errors import Invalid
+from packbert.service.http.dialects import native
+from packbert.service.http.validation import validate
+from packbert.service.models import ServedModel
+from packbert.service.settings import Settings
+from tests.export.goldens import Artifact
+
+OLD, NEW = "bert", "bert-labels"
+PATIENCE = 60.0  # seconds for what takes a fraction of one
+
+
+@pytest.fixture(scope="module")
+def folders(exported: Callable[..., Artifact]) -> Mapping[str, Path]:
+    return {name: exported(name).root for name in (OLD, NEW)}
+
+
+def served(folders: Mapping[str, Path], **more: str) -> ServedModel:
+    """A service of the models one and two, both OLD, that is not open yet."""
+    stated = f"one={folders[OLD]} two={folders[OLD]}"
+    given = {"BERT_MODELS": stated, "BERT_TOKEN_BUDGET": "64", "BERT_THREADS": "1"}
+    settings = Settings.from_environment(given | more)
+    choices = [find_artifact(settings.of_model(name, str(folders[OLD]))) for name in ("one", "two")]
+    models = make_backend(settings, choices)
+    assert isinstance(models, ServedModel)
+    return models
+
+
+def device_of(models: ServedModel) -> Device:
+    return engine_of(models).device
+
+
+async def embed(model: ServedModel) -> Any:
+    spec = native.ROUTES["/embed"]
+    request = validate(spec.request_model, {"inputs": "the cat"})
+    with model.current.answering() as (_, tasks):
+        return (await spec.run(tasks, request, timeout_seconds=PATIENCE)).value
+
+
+def engine_of(model: ServedModel) -> ModelEngine:
+    assert isinstance(model.current, LocalBackend)
+    return model.current.engine
+
+
+async def put_out(engine: ModelEngine) -> None:
+    """As a load of another model does with the least recently used one."""
+    device = engine.device
+    async with device.loading:
+        device.loaded = {engine: None} | device.loaded
+        device.memory_limit = engine.memory_bytes + sum(one.memory_bytes for one in device.loaded) - 1
+        await device._make_room(engine)
+        device.memory_limit = 2**40
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits turn by turn."""
+    while not holds():  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0)
+
+
+def play(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, PATIENCE))
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mapping[str, Path], name: str) -> None:
+    async def story() -> None:
+        models, others = served(folders), asyncio.all_tasks()
+        _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
+        assert swapped
+        backends = [one.current for one in models.group.values()]
+        assert {id(one) for one in device_of(models).engines} == {id(one.engine) for one in backends}
+        assert len(device_of(models).engines) == 2
+        await models.close()
+        assert asyncio.all_tasks() == others
+
+    play(story())
+
+
+def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        engine = engine_of(models)
+        engine.self_check_seconds = 0.02
+        await models.open()
+        right, engine._canary.vector = engine._canary.vector, engine._canary.vector + 1
+        await engine._canary.check()
+        assert "wrong answers" in engine.batcher.suspended
+        await put_out(engine)
+        engine._canary.vector = right
+        await until(lambda: not engine.readiness())
+        assert len(await embed(models)) == 1
+        await models.close()
+
+    play(story())
+
+
+def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        await models.open()
+        engine = engine_of(models)
+        await put_out(engine)
+        async with engine.device.loading:
+            asked = asyncio.create_task(embed(models))
+            await until(lambda: engine.batcher.running == 1)
+            asked.cancel()
+            await asyncio.wait([asked])
+        assert len(await embed(models.group["two"])) == 1
+        assert engine not in engine.device.loaded
+        await models.close()
+
+    play(story())
+
+
+def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders, BERT_MEMORY_LIMIT="4GiB")
+        await models.open()
+        old = engine_of(models)
+        with models.current.answering():  # a request that lasts
+            swapping = asyncio.create_task(models.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models) is not old)
+            await put_out(old)
+            assert old not in old.device.loaded
+            assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
+        assert await swapping
+        assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
+        await models.close()
+
+    play(story())
+
+
+def test_a_model_that_is_closed_while_it_is_put_out_leaves_no_task(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models, before = served(folders, BERT_MEMORY_LIMIT="4GiB"), asyncio.all_tasks()
+        await models.open()
+        engine = engine_of(models)
+        await engine.device.enter(engine)
+        putting_out = asyncio.create_task(put_out(engine))
+        await until(lambda: engine not in engine.device.loaded)
+        closing = asyncio.create_task(engine.close())
+        await until(lambda: engine not in engine.device.engines)
+        engine.device.leave(engine)
+        await asyncio.gather(putting_out, closing)
+        await models.close()
+        assert asyncio.all_tasks() == before
+
+    play(story())
+
+
+def test_a_service_that_leaves_ends_no_swap_and_stays_not_ready(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        await models.open()
+        swapping = asyncio.create_task(models.swap(str(folders[NEW])))
+        await until(models._swapping.locked)
+        models.leave()
+        with pytest.raises(Invalid, match=r"one is not swapped for .*: the server is shutting down"):
+            await swapping
+        assert await models.ready() == "draining"
+        assert len(await embed(models)) == 1
+        await models.close()
+
+    play(story())
+
+
+def test_bert_ready_is_that_of_ready_while_another_model_loads(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        for name, model in models.group.items():
+            await model.current.open()
+            is_ready = name == "two"
+            assert (await models.ready() == "") == is_ready
+            assert f"bert_ready {float(is_ready)}" in (await models.render_metrics(""))[0].decode()
+        await models.close()
+
+    play(story())
