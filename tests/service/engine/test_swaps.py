@@ -16,6 +16,7 @@ from packbert.service.http.validation import validate
 from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
+from tests.service.test_metrics import render_metrics
 
 OLD, NEW = "bert", "bert-labels"
 PATIENCE = 60.0  # seconds for what takes a fraction of one
@@ -44,7 +45,7 @@ def device_of(models: ServedModel) -> Device:
 async def embed(model: ServedModel) -> Any:
     spec = native.ROUTES["/embed"]
     request = validate(spec.request_model, {"inputs": "the cat"})
-    with model.current.answering() as (_, tasks):
+    with model.current.answering() as tasks:
         return (await spec.run(tasks, request, timeout_seconds=PATIENCE)).value
 
 
@@ -79,8 +80,7 @@ def test_a_swap_during_the_start_waits_for_the_start_of_its_model(folders: Mappi
         models, others = served(folders), asyncio.all_tasks()
         _, swapped = await asyncio.gather(models.open(), models.group[name].swap(str(folders[NEW])))
         assert swapped
-        backends = [one.current for one in models.group.values()]
-        assert {id(one) for one in device_of(models).engines} == {id(one.engine) for one in backends}
+        assert {id(one) for one in device_of(models).engines} == {id(engine_of(one)) for one in models.group.values()}
         assert len(device_of(models).engines) == 2
         await models.close()
         assert asyncio.all_tasks() == others
@@ -134,9 +134,9 @@ def test_a_swap_whose_old_model_is_put_out_leaves_the_name_in_memory(folders: Ma
             await until(lambda: engine_of(models) is not old)
             await put_out(old)
             assert old not in old.device.loaded
-            assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
+            assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
         assert await swapping
-        assert 'bert_model_in_memory{model="one"} 1.0' in models.metrics.text().decode()
+        assert render_metrics(models.metrics)['bert_model_in_memory{model="one"}'] == 1
         await models.close()
 
     play(story())
