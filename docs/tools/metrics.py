@@ -47,6 +47,7 @@ def scrape() -> str:
     metrics.operational("/health", 200)
     metrics.compared("", [1.0], [True], [0.0, 0.0])
     metrics.loaded("", 0.0)
+    metrics.in_memory("", True)
     identity = SimpleNamespace(license="", languages=())
     manifest = SimpleNamespace(name="", precision="", device="", identity=identity)
     artifact: Any = SimpleNamespace(manifest=manifest, digest="")
