@@ -17,7 +17,7 @@ from packbert.service.engine.calibration import Calibration, golden_tokens
 from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
-from packbert.service.engine.mapped_file import detach_from
+from packbert.service.engine.mapped_file import OPENING, detach_from
 from packbert.service.engine.runner import ModelRunner, check_unchanged
 from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
@@ -253,8 +253,9 @@ class ModelEngine:
     def _load(self) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
         before = memory_in_use(device)
-        self.runner.open()
-        copied = 0 if self.settings.share_weights else self._detach_from_weights()
+        with OPENING:
+            self.runner.open()
+            copied = 0 if self.settings.share_weights else self._detach_from_weights()
         if self.calibration is None:
             self.calibration = self._measure()
             self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)

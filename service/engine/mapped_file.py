@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ DELETED = " (deleted)"  # after the name of a file that has been removed or repl
 BLOCK_BYTES = 16 * 2**20  # copied at a time
 MAP_FIXED = 0x10  # on Linux; Python's mmap has no name for it
 FAILED = ctypes.c_void_p(-1).value
+# held from before a graph is opened until `detach_from` has ended, so that no other thread unmaps the file meanwhile
+OPENING = threading.Lock()
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 

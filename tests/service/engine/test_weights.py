@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -10,8 +13,11 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from packbert.service.artifact import open_artifact
+from packbert.service.engine import runner
 
 DEADLINE_SECONDS = 60
+MEETING_SECONDS = 0.3
 TEXT = {"inputs": "the cat sat"}
 
 
@@ -65,3 +71,23 @@ def test_wrong_answers_from_a_shared_file_are_503_after_the_next_self_check(own_
         assert (answer.status_code, answer.json()["code"]) == (503, "suspended")
         assert "wrong answers" in answer.json()["error"]
         assert client.get("/ready").status_code == 503
+
+
+def test_no_graph_opens_while_another_thread_replaces_mappings_of_its_file(
+    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the file that a thread unmaps between the reading of the mappings and their replacement would be other
+    memory by then."""
+    artifact, steps, together = open_artifact(bert_artifact), list[str](), threading.Barrier(2)
+
+    def open_session(*_: object, **__: object) -> None:
+        steps.append("open")
+        with suppress(threading.BrokenBarrierError):
+            together.wait(MEETING_SECONDS)  # the other thread, if it can be here too
+
+    monkeypatch.setattr(runner, "open_session", open_session)
+    monkeypatch.setattr(runner, "detach_from", lambda _: steps.append("detach"))
+    graphs = [runner.FurtherGraph(artifact=artifact, path=artifact.model, purpose="", threads=1) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(runner.FurtherGraph.open, graphs))
+    assert steps == ["open", "detach"] * 2
