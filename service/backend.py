@@ -55,7 +55,6 @@ class Backend(ABC):
         self.on_fatal: Callable[[], None] = lambda: None  # called when the process should end with an exit code of 1
         self.group: Mapping[str, Backend] = {artifact.manifest.name: self}  # the service's models, the default first
         self.users, self.unused = 0, asyncio.Event()  # requests of `answering`; set when the last has ended
-        self._tokenizes = False
         self._tasks: Tasks | None = None
 
     def admit(self, body_bytes: int) -> Tasks:
@@ -81,6 +80,11 @@ class Backend(ABC):
             self.users -= 1
             if not self.users:
                 self.unused.set()
+
+    @property
+    def default(self) -> "Backend":
+        """The first of the service's models, which the server has."""
+        return next(iter(self.group.values()))
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -121,10 +125,6 @@ class Backend(ABC):
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The content of /metrics and its media type; `accept` is what the scraper asks for."""
 
-    async def _open_tokenizer(self) -> None:
-        await asyncio.to_thread(self.tokenizer.open)
-        self._tokenizes = True
-
     def _serve_tasks(self) -> None:
         """From now on `admit` lets requests in."""
         settings = self.settings
@@ -145,7 +145,3 @@ class Backend(ABC):
             rerank_by_cosine=settings.rerank == "cosine",
             root_task=root_task(manifest, settings),
         )
-
-    def _close_tokenizer(self) -> None:
-        if self._tokenizes:
-            self.tokenizer.close()

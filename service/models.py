@@ -107,7 +107,7 @@ class ServedModel(Backend):
 
     def _point_to(self, backend: Backend) -> None:
         self.current, self.artifact, self.degraded = backend, backend.artifact, backend.degraded
-        backend.on_fatal = lambda: next(iter(self.group.values())).on_fatal()
+        backend.on_fatal = lambda: self.default.on_fatal()
         backend.group = self.group
 
     def share_requests(self, named: Mapping[str, NamedModel]) -> None:
@@ -160,7 +160,7 @@ class ServedModel(Backend):
 
     async def ready(self) -> str:
         """The default is not ready while another model is loading."""
-        asked = [self, *self.group.values()] if self is next(iter(self.group.values())) else [self]
+        asked = [self, *self.group.values()] if self is self.default else [self]
         first, *others = [await one.current.ready() for one in asked]
         return first or ("loading" if "loading" in others else "")
 

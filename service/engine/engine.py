@@ -17,7 +17,7 @@ from packbert.service.engine.calibration import Calibration, golden_tokens
 from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.info import engine_info
-from packbert.service.engine.mapped_file import OPENING, detach_from
+from packbert.service.engine.mapped_file import open_detached
 from packbert.service.engine.runner import ModelRunner, check_unchanged
 from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
@@ -253,9 +253,7 @@ class ModelEngine:
     def _load(self) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
         before = memory_in_use(device)
-        with OPENING:
-            self.runner.open()
-            copied = 0 if self.settings.share_weights else self._detach_from_weights()
+        copied = self._open_runner()
         if self.calibration is None:
             self.calibration = self._measure()
             self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)
@@ -273,13 +271,12 @@ class ModelEngine:
         tested = self.runner.measure(token_budget=known.token_budget)
         return replace(tested, tokens_per_second=known.tokens_per_second)
 
-    def _detach_from_weights(self) -> int:
-        """The bytes copied. The self-test then reads the copy. Raises DeviceError where there is no memory for it."""
-        try:
-            copied = detach_from(self.artifact.weights)
-        except OSError as error:
-            way_out = "BERT_SHARE_WEIGHTS=true uses the file itself"
-            raise DeviceError(f"{self.artifact.weights} cannot be copied to memory ({error}): {way_out}") from error
+    def _open_runner(self) -> int:
+        """The bytes of weights copied. The self-test then reads the copy. Raises as `open_detached`."""
+        if self.settings.share_weights:
+            self.runner.open()
+            return 0
+        _, copied = open_detached(self.runner.open, self.artifact.weights)
         log.info("%d MiB of weights copied to memory: a change of their file has no effect", copied >> 20)
         return copied
 

@@ -1,5 +1,6 @@
 """The backend of a service in one process: a model engine, its tokenizer and the tasks."""
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ class LocalBackend(Backend):
 
     async def open(self) -> None:
         """Raises what loading raises: a graph or a tokenizer that does not load."""
-        await self._open_tokenizer()
+        await asyncio.to_thread(self.tokenizer.open)
         await self.engine.open()
         self.queue = self.engine.batcher
         self.max_guessed_tokens = self.engine.batcher.queue.max_tokens // MAX_GUESS_SHARE
@@ -57,7 +58,7 @@ class LocalBackend(Backend):
     async def close(self) -> None:
         self.drain()
         await self.engine.close()
-        self._close_tokenizer()
+        self.tokenizer.close()
 
     def leave(self) -> None:
         super().leave()
@@ -75,7 +76,7 @@ class LocalBackend(Backend):
         return self.engine.info() | {"mask_token": mask_token, "api_processes": 0}
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
-        ready = not await next(iter(self.group.values())).ready()
+        ready = not await self.default.ready()
         state = register_state(self.artifacts, {"": os.getpid()}, ready=ready)
         return render([state, *self.metrics.registries], accept)
 

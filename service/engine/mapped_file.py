@@ -9,16 +9,19 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from packbert.service.errors import DeviceError
+
+T = TypeVar("T")
 MAPS = Path("/proc/self/maps")  # lines "FIRST-LAST PERMISSIONS OFFSET DEVICE INODE NAME"
 DELETED = " (deleted)"  # after the name of a file that has been removed or replaced since
 BLOCK_BYTES = 16 * 2**20  # copied at a time
 MAP_FIXED = 0x10  # on Linux; Python's mmap has no name for it
 FAILED = ctypes.c_void_p(-1).value
-# held from before a graph is opened until `detach_from` has ended, so that no other thread unmaps the file meanwhile
 OPENING = threading.Lock()
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
@@ -35,6 +38,21 @@ class Mapping:
     @property
     def end(self) -> int:
         return self.offset + self.size
+
+
+def open_detached(opens: Callable[[], T], weights: Path) -> tuple[T, int]:
+    """What `opens` returns, detached from the file `weights` that it maps, and the bytes copied.
+
+    One thread at a time: another one could unmap the file between the reading of its mappings and their replacement.
+    Raises what `opens` raises, and DeviceError where there is no memory for the copy.
+    """
+    with OPENING:
+        opened = opens()
+        try:
+            return opened, detach_from(weights)
+        except OSError as error:
+            way_out = "BERT_SHARE_WEIGHTS=true uses the file itself"
+            raise DeviceError(f"{weights} cannot be copied to memory ({error}): {way_out}") from error
 
 
 def detach_from(file: Path) -> int:

@@ -28,7 +28,7 @@ from packbert.model_export.artifact.cpu import cpu_signature, trim_heap
 from packbert.model_export.artifact.manifest import sha256
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration, measure
-from packbert.service.engine.mapped_file import OPENING, detach_from
+from packbert.service.engine.mapped_file import open_detached
 from packbert.service.engine.session import (
     Session,
     configure_inference_thread,
@@ -64,11 +64,8 @@ class FurtherGraph:
 
     def _read(self) -> Session:
         check_unchanged(self.artifact, self.path, self.purpose)
-        with OPENING:
-            session = open_session(self.path, self.artifact.manifest, threads=self.threads)
-            if not self.share_weights:
-                detach_from(self.artifact.weights)
-        return session
+        opens = partial(open_session, self.path, self.artifact.manifest, threads=self.threads)
+        return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
 
 
 def check_unchanged(artifact: Artifact, graph: Path, purpose: str) -> None:

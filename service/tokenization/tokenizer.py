@@ -79,7 +79,8 @@ class Tokenizer:
         self.turns = Turns(self._thread, self.report)
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        if hasattr(self, "_thread"):  # it was opened
+            self._thread.shutdown(wait=True)
 
     def measure(self, texts: Texts) -> list[int]:
         """The characters of each text. Raises Invalid with the index of one that has too many, and as `check_pairs`."""

@@ -64,7 +64,7 @@ class RemoteBackend(Backend):
 
     async def open(self) -> None:
         self._background.append(asyncio.create_task(self.queue.keep_connected()))
-        await self._open_tokenizer()
+        await asyncio.to_thread(self.tokenizer.open)
         self._background.append(asyncio.create_task(send_heartbeats(self.spec.heartbeat)))
         self._serve_tasks()
         if self.replaces:
@@ -81,7 +81,7 @@ class RemoteBackend(Backend):
             task.cancel()
         if self._background:
             await asyncio.wait(self._background)
-        self._close_tokenizer()
+        self.tokenizer.close()
 
     async def ready(self) -> str:
         if self.leaving or self._tasks is None:
@@ -106,7 +106,7 @@ class RemoteBackend(Backend):
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:  # noqa: ARG002 - there are no exemplars to show
         """The sums over all processes' metric files, which outlive their processes, and the engine's queue metrics."""
-        reason, of_queue = await asyncio.gather(next(iter(self.group.values())).ready(), self._query_metrics())
+        reason, of_queue = await asyncio.gather(self.default.ready(), self._query_metrics())
         return await asyncio.to_thread(self._render_sums, ready=not reason) + of_queue, CONTENT_TYPE
 
     async def _query_metrics(self) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.artifact import open_artifact
-from packbert.service.engine import runner
+from packbert.service.engine import mapped_file, runner
 
 DEADLINE_SECONDS = 60
 MEETING_SECONDS = 0.3
@@ -86,7 +86,7 @@ def test_no_graph_opens_while_another_thread_replaces_mappings_of_its_file(
             together.wait(MEETING_SECONDS)  # the other thread, if it can be here too
 
     monkeypatch.setattr(runner, "open_session", open_session)
-    monkeypatch.setattr(runner, "detach_from", lambda _: steps.append("detach"))
+    monkeypatch.setattr(mapped_file, "detach_from", lambda _: steps.append("detach"))
     graphs = [runner.FurtherGraph(artifact=artifact, path=artifact.model, purpose="", threads=1) for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(runner.FurtherGraph.open, graphs))
