@@ -5,31 +5,31 @@ import faulthandler
 import os
 import sys
 import threading
+import time
 
 CHECK_SECONDS = 1.0
 MAX_MISSED = 20  # checks in a row
 
 
-def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = CHECK_SECONDS) -> threading.Event:
+def watch_loop(loop: asyncio.AbstractEventLoop, *, check_seconds: float = CHECK_SECONDS) -> None:
     """Starts a thread that ends the process with code 1 where the loop calls nothing back for MAX_MISSED checks.
 
     Time is counted in checks of its own, so that a stopped process or a suspended machine does not count. The stack of
-    each thread goes to stderr. Set the event that is returned to end the watch.
+    each thread goes to stderr. The thread ends when the loop is closed.
     """
-    stopped = threading.Event()
-    threading.Thread(target=_watch, args=(loop, check_seconds, stopped), daemon=True, name="loop-watchdog").start()
-    return stopped
+    threading.Thread(target=_watch, args=(loop, check_seconds), daemon=True, name="loop-watchdog").start()
 
 
-def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float, stopped: threading.Event) -> None:
-    while not stopped.wait(check_seconds):
+def _watch(loop: asyncio.AbstractEventLoop, check_seconds: float) -> None:
+    while True:
+        time.sleep(check_seconds)
         turned, missed = threading.Event(), 0
         try:
             loop.call_soon_threadsafe(turned.set)
         except RuntimeError:  # the loop is closed
             return
         while not turned.wait(check_seconds):
-            if stopped.is_set():
+            if loop.is_closed():  # before it has called back
                 return
             missed += 1
             if missed == MAX_MISSED:

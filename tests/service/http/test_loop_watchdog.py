@@ -23,12 +23,28 @@ import asyncio
 from packbert.service.http.loop_watchdog import watch_loop
 
 async def turn():
-    stopped = watch_loop(asyncio.get_running_loop(), check_seconds=0.02)
+    watch_loop(asyncio.get_running_loop(), check_seconds=0.02)
     print("watched", flush=True)
     await asyncio.to_thread(input)
-    stopped.set()
 
 asyncio.run(turn())
+"""
+CLOSES = """
+import asyncio, threading
+from packbert.service.http.loop_watchdog import watch_loop
+
+class Loop(asyncio.SelectorEventLoop):
+    def call_soon_threadsafe(self, *args):
+        called.set()
+        return super().call_soon_threadsafe(*args)
+
+loop, called = Loop(), threading.Event()
+watch_loop(loop, check_seconds=0.5)
+called.wait()
+loop.close()
+for thread in threading.enumerate():
+    if thread.name == "loop-watchdog":
+        thread.join()
 """
 
 
@@ -37,6 +53,11 @@ def test_a_process_whose_event_loop_hangs_ends_and_says_where() -> None:
     assert ended.returncode == 1
     assert "the event loop has hung for 0.2 s" in ended.stderr
     assert "in spin_for_ever" in ended.stderr
+
+
+def test_a_process_whose_loop_is_closed_before_it_calls_back_goes_on() -> None:
+    ended = subprocess.run([sys.executable, "-c", CLOSES], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_process_that_was_stopped_goes_on() -> None:
