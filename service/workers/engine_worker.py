@@ -171,7 +171,7 @@ class EngineWorker:
         await self._end.wait()
         server.close()
         loading.cancel()
-        for engine in self.engines:
+        for engine in [*self.engines]:  # a connection that ends meanwhile removes its own
             await engine.close()
         await asyncio.gather(*(connection.close() for connection in self._connections))
         if self._heartbeats is not None:
@@ -255,8 +255,10 @@ class EngineWorker:
         """The engines that no longer answer for a name, when the last API worker has left them."""
         last = {one.artifact.manifest.name: one for one in self.engines}
         used = [*last.values(), *(connection.engine for connection in self._connections)]
-        for engine in [one for one in self.engines if one not in used]:
+        unused = [one for one in self.engines if one not in used]
+        for engine in unused:
             self.engines.remove(engine)
+        for engine in unused:
             await engine.close()
 
 
