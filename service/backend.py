@@ -133,7 +133,6 @@ class Backend(ABC):
             truncate=settings.truncate,
             special_tokens=settings.special_tokens,
             max_tokens=int(settings.max_waiting_tokens * BULK_SHARE),
-            max_timeout_seconds=settings.max_timeout_ms / 1000,
         )
         manifest = self.artifact.manifest
         self._tasks = Tasks(

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from packbert.service.backend import Backend
@@ -15,17 +14,6 @@ log = logging.getLogger("service")
 # of a name, its source (a hub id or a folder), a backend of the same process, and whether this process is the first to
 # swap: otherwise the source is that of the first one; raises where it cannot be served
 MakeBackend = Callable[[str, str, Backend, bool], Backend]
-
-
-@dataclass(frozen=True, slots=True)
-class Unchosen:
-    """Stands for the tasks of the model that the body of a request may name."""
-
-    keeps_deadline: bool = False
-
-    def keeping_deadline(self) -> "Unchosen":
-        """As Tasks.keeping_deadline."""
-        return Unchosen(keeps_deadline=True)
 
 
 class ServedModel(Backend):
@@ -66,7 +54,6 @@ class ServedModel(Backend):
         except Unavailable:
             if len(self.group) == 1:
                 raise
-        return Unchosen()
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
         """Whether another artifact answers now, that of `source` or of the same place as before.

@@ -26,7 +26,6 @@ from packbert.service.tasks.inputs import EmbedRequest, TruncationFields
 from packbert.service.tasks.likelihood import score_sentences
 
 LENGTHS = (16, 32)  # tokens, special ones included
-SECONDS = 600.0
 Ask = Callable[[], Awaitable[TaskResult]]
 Medians = dict[str, float]
 
@@ -84,9 +83,9 @@ async def make_contenders(tasks: Tasks, length: int) -> dict[str, Ask]:
     texts = [" ".join(single[n:] + single[:n]) for n in range(length - 2)]
     masked = [text.replace(f"{single[n]} ", f"{tasks.tokenizer.mask_token} ", 1) for n, text in enumerate(texts)]
     contenders: dict[str, Ask] = {
-        "score": lambda: score_sentences(tasks, texts[:1], TruncationFields(), "within_word", timeout_seconds=SECONDS),
-        "fill-mask": lambda: fill_mask(tasks, FillMaskRequest(inputs=masked, top_k=1), timeout_seconds=SECONDS),
-        "embed": lambda: embed(tasks, EmbedRequest(inputs=texts, pooling="cls"), timeout_seconds=SECONDS),
+        "score": lambda: score_sentences(tasks, texts[:1], TruncationFields(), "within_word"),
+        "fill-mask": lambda: fill_mask(tasks, FillMaskRequest(inputs=masked, top_k=1)),
+        "embed": lambda: embed(tasks, EmbedRequest(inputs=texts, pooling="cls")),
     }
     for name, ask in contenders.items():
         result = await ask()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from packbert.service.backend import Backend
-from packbert.service.errors import UNEXPECTED, DeadlineExceeded, Invalid, ServiceError, TooLarge, Unavailable
+from packbert.service.errors import UNEXPECTED, Invalid, ServiceError, TooLarge, Unavailable
 from packbert.service.http.body import INLINE_BYTES, on_thread
 from packbert.service.http.dialects.spec import Content, ErrorShape, TaskSpec
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection, ClientDisconnected
@@ -31,7 +31,9 @@ from packbert.service.http.responses import (
 )
 from packbert.service.logs import Fields
 from packbert.service.observability import PROCESS, RECEIVE
+from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.inputs import Body
 from packbert.service.trace_context import current_trace_id
 
@@ -63,16 +65,16 @@ class TaskRequest:
         # a server that reports no disconnects puts no connection into the scope
         self.connection: ClientConnection = scope.get("state", {}).get(CONNECTION_KEY) or ClientConnection()
 
-    def timeout_seconds(self, default_ms: int) -> float:
-        """The time in which the client wants its response. Raises Invalid."""
+    def deadline(self, settings: Settings) -> Deadline:
+        """That of the client, or the default; it counts from the last byte of the body. Raises Invalid."""
         stated = self.headers.get(TIMEOUT)
         if stated is None:
-            return default_ms / 1000
+            return Deadline(settings.timeout_ms / 1000, settings.max_timeout_ms / 1000, self.received)
         if not stated.isdigit() or len(stated) > MAX_DIGITS or not 0 < int(stated) <= MAX_TIMEOUT_MS:
             shown = stated[:20].decode("latin-1")
             text = f"x-request-timeout-ms is {shown!r}: send whole milliseconds from 1 to {MAX_TIMEOUT_MS}"
             raise Invalid(text, code="timeout")
-        return int(stated) / 1000
+        return Deadline(int(stated) / 1000, started=self.received)
 
     async def read_body(self, limit: int) -> bytes:
         """Raises TooLarge over `limit` bytes, BuffersFull where the bodies of all requests hold too many (both before
@@ -156,17 +158,15 @@ class TaskEndpoint:
             spec.check_head(tasks)
             body = await request.read_body(settings.max_body_bytes)
             cells[RECEIVE], cells[stage := PROCESS] = cells[RECEIVE] - 1, cells[PROCESS] + 1
-            timeout_seconds = request.timeout_seconds(settings.timeout_ms)
-            if TIMEOUT in request.headers:
-                tasks = tasks.keeping_deadline()
+            DEADLINE.set(request.deadline(settings))
             with request.connection:
                 body_bytes = len(body)
                 if body_bytes <= INLINE_BYTES and b"content-encoding" not in request.headers:
                     parsed = spec.read(request.headers, body, settings)
                 else:
-                    parsed, body_bytes, timeout_seconds = await self._read_on_thread(request, body, timeout_seconds)
+                    parsed, body_bytes = await self._read_on_thread(request, body)
                 del body  # the texts that were parsed from it take as much
-                result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+                result = await spec.run(tasks, parsed)
                 content, media_type, headers = await self._write_content(request, result)
         except Exception as error:
             if not isinstance(error, ServiceError):
@@ -190,22 +190,17 @@ class TaskEndpoint:
             cells[stage] -= 1
             request.release_body()
 
-    async def _read_on_thread(self, request: TaskRequest, body: bytes, seconds: float) -> tuple[Body, int, float]:
-        """The request in a large or coded body, the bytes without coding, and the seconds that are left of `seconds`.
-
-        Raises also DeadlineExceeded.
-        """
-        settings, loop = self.backend.settings, asyncio.get_running_loop()
-        started, size = loop.time(), len(body)
+    async def _read_on_thread(self, request: TaskRequest, body: bytes) -> tuple[Body, int]:
+        """The request in a large or coded body, and the bytes without coding. Raises also DeadlineExceeded."""
+        settings, deadline, size = self.backend.settings, DEADLINE.get(), len(body)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(deadline.seconds_left):
                 body = await decode_body(body, request.headers.get(b"content-encoding", b""), settings.max_body_bytes)
                 request.hold_body(len(body))
                 parsed = await on_thread(partial(self.spec.read, request.headers, body, settings))
         except TimeoutError:
-            fault = f"the deadline passed after {seconds:.3f} s, while the body of {size} bytes was read"
-            raise DeadlineExceeded(fault) from None
-        return parsed, len(body), seconds - (loop.time() - started)
+            raise deadline.exceeded(f"while the body of {size} bytes was read") from None
+        return parsed, len(body)
 
     async def _write_content(
         self, request: TaskRequest, result: TaskResult

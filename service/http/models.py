@@ -17,7 +17,7 @@ from packbert.service.http.endpoint import TaskRequest
 from packbert.service.http.headers import REFUSAL, find_key
 from packbert.service.http.responses import json_response
 from packbert.service.http.shares import answer_shared
-from packbert.service.models import ServedModel, Unchosen
+from packbert.service.models import ServedModel
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.inputs import Body
 
@@ -29,21 +29,20 @@ MAX_ADMIN_BYTES = 2**12
 def choosing(spec: TaskSpec, served: ServedModel, *, by_body: bool) -> TaskSpec:
     """The task of the model that a body names, or of `served`. Its answer says which model it is of."""
 
-    async def answer(request: Any, model: ServedModel, unchosen: Unchosen, *, timeout_seconds: float) -> TaskResult:
+    async def answer(request: Any, model: ServedModel) -> TaskResult:
         backend = model.current
         with backend.answering() as tasks:
             spec.check_head(tasks)
-            tasks = tasks.keeping_deadline() if unchosen.keeps_deadline else tasks
-            result = await spec.run(tasks, request, timeout_seconds=timeout_seconds)
+            result = await spec.run(tasks, request)
         result.model = backend.artifact.digest
         return result
 
-    def run(unchosen: Unchosen, request: Any, *, timeout_seconds: float) -> Awaitable[TaskResult]:
+    def run(_: None, request: Any) -> Awaitable[TaskResult]:
         name = getattr(request, "model", None) if by_body else None
         model = served.find(name) if isinstance(name, str) else served
         if model.shares:
-            return answer_shared(spec, model, unchosen, partial(answer, request), timeout_seconds)
-        return answer(request, model, unchosen, timeout_seconds=timeout_seconds)
+            return answer_shared(spec, model, partial(answer, request))
+        return answer(request, model)
 
     return replace(spec, run=run, head="")
 

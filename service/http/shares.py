@@ -4,7 +4,6 @@ import asyncio
 import base64
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,33 +11,32 @@ import numpy as np
 
 from packbert.service.errors import DeadlineExceeded, Overloaded, ServiceError, TooLarge
 from packbert.service.http.dialects.spec import TaskSpec
-from packbert.service.models import ServedModel, Unchosen
+from packbert.service.models import ServedModel
 from packbert.service.tasks.base import TaskResult
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.embed import unit_length
 
 BY_HEADS = ("root", "infer")  # tasks that the model's heads decide: shared with a model of the same heads only
 PATIENCE_SECONDS = 0.05  # in which a repeated request has to begin: the other processes have work where it does not
 DROPPED = (Overloaded, DeadlineExceeded, TooLarge)  # how the queue ends it then
 FIRST_BY = ("token_str", "label", "answer", "index")  # what a candidate, a label, an answer, a ranked text is known by
-Answer = Callable[..., Awaitable[TaskResult]]  # of a request: (ServedModel, Unchosen, *, timeout_seconds)
+Answer = Callable[[ServedModel], Awaitable[TaskResult]]  # of a request
 log = logging.getLogger("service")
 
 
-async def answer_shared(
-    spec: TaskSpec, model: ServedModel, unchosen: Unchosen, answer: Answer, timeout_seconds: float
-) -> TaskResult:
+async def answer_shared(spec: TaskSpec, model: ServedModel, answer: Answer) -> TaskResult:
     """The answer of the model that is drawn; what another one than `model` refuses or fails, `model` answers."""
-    (answering, repeating), started = _draw(spec, model), time.perf_counter()
+    answering, repeating = _draw(spec, model)
     if answering is not None:
         try:
-            result = await answer(answering, unchosen, timeout_seconds=timeout_seconds)
+            result = await answer(answering)
             answering.metrics.shared(answering.name, "answered")
             return result
         except DeadlineExceeded:
             raise
         except ServiceError:
-            timeout_seconds -= time.perf_counter() - started
-    result = await answer(model, unchosen, timeout_seconds=timeout_seconds)
+            pass  # `model` answers
+    result = await answer(model)
     if answering is not None:
         answering.metrics.shared(answering.name, "left")
     if repeating is not None and (task := asyncio.current_task()):  # which ends when the response is sent
@@ -69,8 +67,9 @@ def _begin_repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None
 
 async def _repeat(other: ServedModel, first: TaskResult, answer: Answer) -> None:
     metrics = other.metrics
+    DEADLINE.set(Deadline(PATIENCE_SECONDS))
     try:
-        second = await answer(other, Unchosen(keeps_deadline=True), timeout_seconds=PATIENCE_SECONDS)
+        second = await answer(other)
         cosines, agreements = compare(first.value, second.value)
     except DROPPED:
         metrics.shared(other.name, "dropped")

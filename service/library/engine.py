@@ -16,6 +16,7 @@ from packbert.service.library.methods import TaskMethods
 from packbert.service.models import ServedModel
 from packbert.service.settings import MODEL_NAME, PREFIX, Settings, SettingsError
 from packbert.service.tasks.base import made
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 
 T = TypeVar("T")
 
@@ -209,10 +210,10 @@ class Engine(TaskMethods):
             spec.check_head(tasks)
             request = validate(spec.request_model, {name: one for name, one in fields.items() if one is not None})
             if timeout_seconds is None:
-                timeout_seconds = self.settings.timeout_ms / 1000
+                DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, self.settings.max_timeout_ms / 1000))
             else:
-                tasks = tasks.keeping_deadline()
-            return made((await spec.run(tasks, request, timeout_seconds=timeout_seconds)).value)
+                DEADLINE.set(Deadline(timeout_seconds))
+            return made((await spec.run(tasks, request)).value)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.

@@ -89,7 +89,7 @@ class _Asked:
     align_to_words: bool
 
 
-async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float) -> TaskResult:
+async def answer(tasks: Tasks, request: AnswerRequest) -> TaskResult:
     """For one question an answer, or a list of at most `top_k` if that is more than 1; for a list a list of these."""
     request = merge_parameters(request)
     inputs = _inputs(request)
@@ -98,7 +98,7 @@ async def answer(tasks: Tasks, request: AnswerRequest, *, timeout_seconds: float
     pairs = [(one.question, one.context) for one in inputs]
     options, most = tasks.reading(request, OPTIONS), tasks.limits.max_inputs
     job = tasks.tokenizer.start_questions(pairs, options, _window_options(tasks, request), most)
-    result = await tasks.run_job(job, timeout_seconds=timeout_seconds)
+    result = await tasks.run_job(job)
     found = [_Candidates(context, asked) for _, context in pairs]
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):
         found[index].add(tokens, row)

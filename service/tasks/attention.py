@@ -48,7 +48,7 @@ class AttentionResponse(BaseModel):
     )
 
 
-async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds: float) -> TaskResult:
+async def attention(tasks: Tasks, request: AttentionRequest) -> TaskResult:
     """The pieces, and a float32 array [layers, heads, tokens, tokens], or less with `reduce`."""
     sizes = tasks.manifest.sizes
     layers = _choose(request.layers, sizes["layers"], "layers")
@@ -63,12 +63,12 @@ async def attention(tasks: Tasks, request: AttentionRequest, *, timeout_seconds:
     options = tasks.reading(request, options)
     # a text that is too long is refused by its tokens, however many they are
     read = tasks.tokenizer.encode([as_text(request.inputs, 0)], options, "right")
-    (tokens,), left = await tasks.prepare(read, timeout_seconds)
+    (tokens,), tokenize_seconds = await tasks.prepare(read)
     check_tokens([tokens], [0])
     check_size(tokens, each)
     cost = expected_cost(len(tokens), each * len(tokens) ** 2, sizes)
-    result = await tasks.run_alone([tokens], cost=cost, timeout_seconds=left)
-    result.tokenize_seconds, (row,) = timeout_seconds - left, result.rows
+    result = await tasks.run_alone([tokens], cost=cost)
+    result.tokenize_seconds, (row,) = tokenize_seconds, result.rows
     shape = (len(layers), *(() if averaged else (sizes["heads"],)), len(tokens), len(tokens))
     array = row[output].reshape(shape)
     if not averaged and request.heads is not None:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from packbert.model_export.artifact.batch import Row, Tokens
 from packbert.service.artifact import Manifest
-from packbert.service.errors import DeadlineExceeded, Invalid, NoSuchHead, ServiceError, TooLarge
+from packbert.service.errors import Invalid, NoSuchHead, ServiceError, TooLarge
 from packbert.service.scheduling.request import InferenceQueue, Request
 from packbert.service.settings import RootTask
+from packbert.service.tasks.deadline import DEADLINE
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import SpecialTokensField, TruncationFields
 from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, is_short
@@ -73,9 +74,10 @@ def accept(sequences: Sequence[EncodedText], first: int) -> None:
 WHOLE_TOKENS = 8192  # of the largest batch, and of the smallest part
 WHOLE_SHARE = 0.8  # of what the queue takes: a request that is expected to have so many tokens fits as a whole
 PART_SECONDS = 5.0  # of the device, which a part takes: so long another large request waits for it
-DEADLINES = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
+TIMES_ALONE = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
 MAX_ATTENTION = 128  # tokens of an /attention request
+BEFORE_TOKENIZING = "before the texts were tokenized: send less or allow more time"
 SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 
 
@@ -85,7 +87,6 @@ class Limits:
     truncate: bool  # for requests that do not set it
     special_tokens: bool = False  # likewise
     max_tokens: int = 2**62  # of a request that is not in parts
-    max_timeout_seconds: float = 0.0  # up to which a deadline follows the size of a request
 
     @property
     def whole_tokens(self) -> int:
@@ -119,7 +120,6 @@ class Tasks:
         request: TruncationFields,
         options: EncodeOptions,
         *,
-        timeout_seconds: float,
         check: Check = accept,
         in_parts: bool = True,
     ) -> TaskResult:
@@ -133,17 +133,15 @@ class Tasks:
         if isinstance(texts, TokenIds):
             sequences = await encode_ids(self.tokenizer, texts, options, truncation)
             if (tokens := sum([len(one.ids) for one in sequences])) > self.limits.whole_tokens:
-                return await self._run_made(sequences, tokens, check=check, timeout_seconds=timeout_seconds)
+                return await self._run_made(sequences, tokens, check=check)
         elif is_short(sizes := self.tokenizer.measure(texts)):
             sequences = self.tokenizer.encode_sync(texts, options, truncation)
         else:
             job = self.tokenizer.start_job(texts, sizes, options, truncation)
-            return await self.run_job(job, check=check, in_parts=in_parts, timeout_seconds=timeout_seconds)
-        return await self._run_whole(sequences, range(len(sequences)), started, timeout_seconds, check)
+            return await self.run_job(job, check=check, in_parts=in_parts)
+        return await self._run_whole(sequences, range(len(sequences)), started, check)
 
-    async def run_job(
-        self, job: EncodingJob, *, timeout_seconds: float, check: Check = accept, in_parts: bool = True
-    ) -> TaskResult:
+    async def run_job(self, job: EncodingJob, *, check: Check = accept, in_parts: bool = True) -> TaskResult:
         """As `run`, for a job that makes one or more sequences of each text. An error has the index of the text.
 
         Short texts are tokenized at once. Long ones take turns with those of other requests, and the model runs on the
@@ -155,8 +153,8 @@ class Tasks:
             sequences: list[EncodedText] = []
             while not job.done:
                 sequences += job.step()
-            return await self._run_whole(sequences, job.owners, started, timeout_seconds, check)
-        request = await self._begin(job, timeout_seconds, in_parts=in_parts)
+            return await self._run_whole(sequences, job.owners, started, check)
+        request = await self._begin(job, in_parts=in_parts)
         sequences = await self._append_all(request, job, self.tokenizer.run_job(job, queued=True), check)
         tokenize_seconds = 0.0 if request.part else time.perf_counter() - started  # of parts beside the model's runs
         result = await _finish(request, sequences, job.owners)
@@ -165,27 +163,15 @@ class Tasks:
         return result
 
     async def run_steps(
-        self,
-        job: Job,
-        steps: Callable[[Request], Steps],
-        *,
-        timeout_seconds: float,
-        check: Check = accept,
-        in_parts: bool = False,
+        self, job: Job, steps: Callable[[Request], Steps], *, check: Check = accept, in_parts: bool = False
     ) -> TaskResult:
         """Runs the model on what `steps` makes for the request that is passed to it; the model runs on the first of
         these while later ones are made. The result has no time of tokenizing."""
-        request = await self._begin(job, timeout_seconds, in_parts=in_parts)
+        request = await self._begin(job, in_parts=in_parts)
         return await _finish(request, await self._append_all(request, job, steps(request), check), job.owners)
 
     async def _run_made(
-        self,
-        sequences: Sequence[EncodedText],
-        tokens: int,
-        *,
-        timeout_seconds: float,
-        check: Check = accept,
-        after: asyncio.Lock | None = None,
+        self, sequences: Sequence[EncodedText], tokens: int, *, check: Check = accept, after: asyncio.Lock | None = None
     ) -> TaskResult:
         """Runs sequences that count as so many tokens: in parts where they are too many, or whole `after` others."""
         job = Forecast(expected_sequences=len(sequences), expected_tokens=tokens, owners=[*range(len(sequences))])
@@ -196,38 +182,37 @@ class Tasks:
                 yield sequences
                 await request.caught_up()
 
-        return await self.run_steps(job, made, check=check, in_parts=after is None, timeout_seconds=timeout_seconds)
+        return await self.run_steps(job, made, check=check, in_parts=after is None)
 
-    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int, timeout_seconds: float) -> TaskResult:
+    async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
-        return await self._run_made(sequences, cost, after=self.alone, timeout_seconds=timeout_seconds)
+        return await self._run_made(sequences, cost, after=self.alone)
 
-    async def _begin(self, job: Job, timeout_seconds: float, *, in_parts: bool) -> Request:
+    async def _begin(self, job: Job, *, in_parts: bool) -> Request:
         """Admits a request by what its job expects: by a part of that where it is `in_parts` and too large.
 
-        The deadline of a large one follows its size, unless the client has set it.
+        The deadline of a large one follows its size, unless the client has set it. Raises DeadlineExceeded where it has
+        passed: the queue would say that the request is too large.
         """
         sequences, tokens, part = job.expected_sequences, job.expected_tokens, 0
+        deadline = DEADLINE.get()
+        if (seconds := deadline.seconds_left) <= 0:
+            raise deadline.exceeded(BEFORE_TOKENIZING)
         if tokens > self.limits.whole_tokens:
             most, rate = self.limits.max_tokens, await self.queue.rate()
-            if in_parts and tokens > min(WHOLE_SHARE * most, rate * timeout_seconds):
+            if in_parts and tokens > min(WHOLE_SHARE * most, rate * seconds):
                 part = max(1, int(min(most // 2, max(WHOLE_TOKENS, PART_SECONDS * rate))))
-            timeout_seconds = max(timeout_seconds, min(self.limits.max_timeout_seconds, DEADLINES * tokens / rate))
-        return self.queue.begin((), sequences=sequences, tokens=tokens, part=part, timeout_seconds=timeout_seconds)
+            seconds = max(seconds, min(deadline.max_seconds, TIMES_ALONE * tokens / rate))
+        return self.queue.begin((), sequences=sequences, tokens=tokens, part=part, timeout_seconds=seconds)
 
     async def _run_whole(
-        self,
-        sequences: Sequence[EncodedText],
-        owners: Sequence[int],
-        started: float,
-        timeout_seconds: float,
-        check: Check = accept,
+        self, sequences: Sequence[EncodedText], owners: Sequence[int], started: float, check: Check = accept
     ) -> TaskResult:
         """Runs all sequences of a request, which has been tokenized since `started`."""
         check_tokens(sequences, owners, accepts_empty=self.accepts_empty)
         tokenize_seconds = time.perf_counter() - started
         check(sequences, 0)
-        request = self.queue.begin(sequences, timeout_seconds=timeout_seconds - tokenize_seconds)
+        request = self.queue.begin(sequences, timeout_seconds=DEADLINE.get().seconds_left)
         result = await _finish(request, sequences, owners)
         result.tokenize_seconds = tokenize_seconds
         return result
@@ -247,24 +232,19 @@ class Tasks:
                     request.append(made, job.expected_tokens)
         return sequences
 
-    async def prepare(self, tokenized: Awaitable[T], timeout_seconds: float) -> tuple[T, float]:
-        """What is tokenized before the texts, and the seconds that are left. Raises DeadlineExceeded."""
-        started = time.perf_counter()
+    async def prepare(self, tokenized: Awaitable[T]) -> tuple[T, float]:
+        """What is tokenized before the texts, and the seconds that it took. Raises DeadlineExceeded."""
+        started, deadline = time.perf_counter(), DEADLINE.get()
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(deadline.seconds_left):
                 result = await tokenized
         except TimeoutError:
-            passed = f"the deadline passed after {timeout_seconds:.3f} s, before the texts were tokenized"
-            raise DeadlineExceeded(f"{passed}: send less or allow more time") from None
-        return result, timeout_seconds - (time.perf_counter() - started)
+            raise deadline.exceeded(BEFORE_TOKENIZING) from None
+        return result, time.perf_counter() - started
 
     def allowing(self, inputs: int) -> "Tasks":
         """For a request that makes so many texts of inputs whose number it has checked."""
         return replace(self, limits=replace(self.limits, max_inputs=inputs))
-
-    def keeping_deadline(self) -> "Tasks":
-        """For a request whose client has set its deadline."""
-        return replace(self, limits=replace(self.limits, max_timeout_seconds=0.0))
 
     def accepting_empty(self) -> "Tasks":
         """For a route of other servers, whose clients send texts without tokens among others."""

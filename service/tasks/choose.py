@@ -47,7 +47,7 @@ class Choice(BaseModel):
 ChooseResponse = list[Choice] | list[list[Choice]]
 
 
-async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float) -> TaskResult:
+async def choose(tasks: Tasks, request: ChooseRequest) -> TaskResult:
     """The choices of a prompt, best first: a list for one prompt, a list of lists for a list of prompts."""
     inputs = _inputs(request)
     if (empty := next((index for index, one in enumerate(inputs) if not one.choices), None)) is not None:
@@ -55,7 +55,7 @@ async def choose(tasks: Tasks, request: ChooseRequest, *, timeout_seconds: float
     owners = [index for index, one in enumerate(inputs) for _ in one.choices]
     pairs = [(one.prompt, choice) for one in inputs for choice in one.choices]
     try:
-        result = await tasks.run(pairs, request, OPTIONS, timeout_seconds=timeout_seconds)
+        result = await tasks.run(pairs, request, OPTIONS)
     except ServiceError as error:
         if error.index is not None:
             place = error.index - owners.index(owners[error.index])

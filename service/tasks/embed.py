@@ -29,26 +29,24 @@ VECTORS_AT_ONCE = 256  # scaled at once: 1 ms for 768 numbers
 OPTIONS = {name: EncodeOptions(outputs=frozenset({name})) for name in ("cls", "pooler", "mean", "sentence")}
 
 
-async def embed(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     """[inputs, dimensions] float32. The deadline includes the tokenizing of a prompt."""
     request = merge_parameters(request)
     inputs = read_inputs(tasks, request.inputs, request.tokenizer, request)
-    return await embed_texts(tasks, inputs, request, timeout_seconds=timeout_seconds)
+    return await embed_texts(tasks, inputs, request)
 
 
-async def embed_texts(
-    tasks: Tasks, texts: list[str] | TokenIds, request: EmbeddingFields, *, timeout_seconds: float
-) -> TaskResult:
+async def embed_texts(tasks: Tasks, texts: list[str] | TokenIds, request: EmbeddingFields) -> TaskResult:
     """As `embed`."""
     pooling = _choose_pooling(tasks, request)
     options = tasks.reading(request, OPTIONS[pooling])
     prompted, prompt = prepend_prompt(tasks, texts, request)
     if prompt and pooling == "sentence" and not tasks.manifest.embedding.include_prompt:
-        options, timeout_seconds = await tasks.prepare(_options_without(tasks, prompt, options), timeout_seconds)
+        options, _ = await tasks.prepare(_options_without(tasks, prompt, options))
     if isinstance(request, WindowFields) and asks_for_windows(request, request):
-        result = await run_vectors(tasks, prompted, prompt, request, options, timeout_seconds=timeout_seconds)
+        result = await run_vectors(tasks, prompted, prompt, request, options)
     else:
-        result = await tasks.run(prompted, request, options, timeout_seconds=timeout_seconds)
+        result = await tasks.run(prompted, request, options)
     return await _finish(tasks, result, request, pooling)
 
 
@@ -161,13 +159,11 @@ async def _options_without(tasks: Tasks, prompt: str, options: EncodeOptions) ->
     return replace(options, pooled_from=len(alone) - 1)
 
 
-async def similarity(tasks: Tasks, request: SimilarityRequest, *, timeout_seconds: float) -> TaskResult:
+async def similarity(tasks: Tasks, request: SimilarityRequest) -> TaskResult:
     """[sentences] float32: the similarity of each sentence to the source sentence, by the checkpoint's function."""
     request = merge_parameters(request)
     source, sentences = request.inputs.source_sentence, request.inputs.sentences
-    return await similarities(
-        tasks, source, sentences, request, name="source_sentence", timeout_seconds=timeout_seconds
-    )
+    return await similarities(tasks, source, sentences, request, name="source_sentence")
 
 
 def similarity_fields(manifest: Manifest) -> dict[str, bool]:
@@ -192,7 +188,7 @@ def compare(manifest: Manifest, first: NDArray[np.float64], second: NDArray[np.f
 
 
 async def similarities(
-    tasks: Tasks, text: str, others: Sequence[str], fields: TruncationFields, *, name: str, timeout_seconds: float
+    tasks: Tasks, text: str, others: Sequence[str], fields: TruncationFields, *, name: str
 ) -> TaskResult:
     """[others] float32, of the vectors that `embed` gives for the same fields.
 
@@ -203,7 +199,7 @@ async def similarities(
     shared = {key: getattr(fields, key) for key in VectorFields.model_fields if hasattr(fields, key)}
     request = EmbedRequest.model_validate(shared | {"inputs": [text, *others]} | similarity_fields(tasks.manifest))
     try:
-        result = await embed(tasks.allowing(1 + len(others)), request, timeout_seconds=timeout_seconds)
+        result = await embed(tasks.allowing(1 + len(others)), request)
     except ServiceError as error:
         if error.index == 0:
             error.message, error.index = f"{name}: {error.message}", None

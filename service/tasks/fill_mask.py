@@ -103,26 +103,24 @@ MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so m
 MAX_NAMED_PIECES, MAX_NAMED_CHARACTERS = 10, 60  # of a target, in an error message
 
 
-async def fill_mask(tasks: Tasks, request: FillMaskRequest, *, timeout_seconds: float) -> TaskResult:
+async def fill_mask(tasks: Tasks, request: FillMaskRequest) -> TaskResult:
     """One input (or a list of one) gives one result, a longer list a list of results."""
     asked = merge_parameters(request)
     if asked.joint:
-        return await _fill_together(tasks, asked, timeout_seconds)
+        return await _fill_together(tasks, asked)
     top_k = _top_k(tasks, asked)
     words: dict[Ids, str] = {}
     if asked.targets is not None:
         finding = find_targets(tasks, as_list(asked.targets), first_piece=asked.first_piece is True)
-        words, timeout_seconds = await tasks.prepare(finding, timeout_seconds)
+        words, _ = await tasks.prepare(finding)
         if any(len(ids) > 1 for ids in words):
-            return await _fill_words(tasks, asked, words, top_k, timeout_seconds)
-    result = await _run(tasks, asked, top_k, words, timeout_seconds)
+            return await _fill_words(tasks, asked, words, top_k)
+    result = await _run(tasks, asked, top_k, words)
     texts = in_turns(zip(result.sequences, result.rows, strict=True))
     return result.finish(_unwrap([await _fill(tasks, tokens, row, top_k, words) async for tokens, row in texts]))
 
 
-async def _run(
-    tasks: Tasks, asked: FillMaskRequest, top_k: int, words: Collection[Ids], timeout_seconds: float
-) -> TaskResult:
+async def _run(tasks: Tasks, asked: FillMaskRequest, top_k: int, words: Collection[Ids]) -> TaskResult:
     """A pass for each text, which scores all of its masks."""
     answer = AnswerSize(min(top_k, len(words) or top_k))
 
@@ -131,17 +129,15 @@ async def _run(
         answer.add(sequences)
 
     options = _options(top_k, tuple(sorted(ids[0] for ids in words)))
-    return await tasks.run(as_list(asked.inputs), asked, options, check=check, timeout_seconds=timeout_seconds)
+    return await tasks.run(as_list(asked.inputs), asked, options, check=check)
 
 
-async def _fill_words(
-    tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int, timeout_seconds: float
-) -> TaskResult:
+async def _fill_words(tasks: Tasks, asked: FillMaskRequest, words: Mapping[Ids, str], top_k: int) -> TaskResult:
     """As `fill_mask`, for targets of which some have several pieces."""
     answer = AnswerSize(min(top_k, len(words)))
-    texts, left = await tasks.prepare(_read(tasks, asked, answer), timeout_seconds)
-    result, scores = await score_words(tasks, texts, list(words), timeout_seconds=left)
-    result.tokenize_seconds = timeout_seconds - left
+    texts, tokenize_seconds = await tasks.prepare(_read(tasks, asked, answer))
+    result, scores = await score_words(tasks, texts, list(words))
+    result.tokenize_seconds = tokenize_seconds
     value = []
     async for text, logs in in_turns(zip(texts, scores, strict=True)):
         per_mask = []
@@ -155,14 +151,14 @@ async def _fill_words(
     return result.finish(_unwrap(value))
 
 
-async def _fill_together(tasks: Tasks, asked: FillMaskRequest, timeout_seconds: float) -> TaskResult:
+async def _fill_together(tasks: Tasks, asked: FillMaskRequest) -> TaskResult:
     """As `fill_mask`, for `joint`: a list of candidates for each input, of which each fills all masks."""
     if asked.targets is not None:
         raise Invalid("targets are scored at each mask by itself, and joint fills all: send one of them", code="joint")
     beam, top_k = choose_beam(tasks, asked.beam, asked.top_k, DEFAULT_TOP_K)
-    texts, left = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)), timeout_seconds)
-    result = await fill_together(tasks, texts, beam=beam, top_k=top_k, timeout_seconds=left)
-    result.tokenize_seconds = timeout_seconds - left
+    texts, tokenize_seconds = await tasks.prepare(_read(tasks, asked, AnswerSize(top_k, joint=True)))
+    result = await fill_together(tasks, texts, beam=beam, top_k=top_k)
+    result.tokenize_seconds = tokenize_seconds
     return result if len(texts) > 1 else result.finish(result.value[0])
 
 

@@ -111,9 +111,7 @@ def choose_beam(tasks: Tasks, beam: int | None, top_k: int | None, default_top_k
     return beam, top_k
 
 
-async def fill_together(
-    tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int, timeout_seconds: float
-) -> TaskResult:
+async def fill_together(tasks: Tasks, texts: Sequence[EncodedText], *, beam: int, top_k: int) -> TaskResult:
     """For each text a list of the `top_k` best ways to fill all of its masks, as `JointCandidate` documents.
 
     Raises TooLarge where all rounds together could be more than the queue takes at once.
@@ -122,7 +120,7 @@ async def fill_together(
     count, tokens = sum(passes), sum(n * len(text) for n, text in zip(passes, texts, strict=True))
     check_cost(tasks, count, tokens, WAY_OUT)
     job, searches = Forecast(expected_sequences=count, expected_tokens=tokens), [Search(text, beam) for text in texts]
-    result = await run_forecast(tasks, job, partial(_rounds, searches, job), timeout_seconds=timeout_seconds)
+    result = await run_forecast(tasks, job, partial(_rounds, searches, job))
     result.truncated = sum(text.truncated for text in texts)
     value = LongList()
     async for search in in_turns(searches):

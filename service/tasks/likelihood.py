@@ -6,7 +6,6 @@ tokens of its word (Kauf and Ivanova 2023). Every token is a pass of the model.
 
 import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +77,7 @@ class Sentence:
 
 
 async def score_sentences(
-    tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant, *, timeout_seconds: float
+    tasks: Tasks, texts: Sequence[str], request: TruncationFields, variant: Variant
 ) -> TaskResult:
     """For each text what `Likelihood` documents.
 
@@ -88,22 +87,20 @@ async def score_sentences(
     if tasks.tokenizer.mask_id < 0:
         raise NoSuchHead("this model's tokenizer has no mask token, and a likelihood needs one")
     tasks.check_count(texts)
-    started = time.perf_counter()
     limit, direction = tasks.manifest.max_tokens, tasks.truncation(request)
     check = partial(_check_tokens, tasks.limits.max_tokens)
     special = tasks.reads_special_tokens(request)
     reading = describe_tokens(tasks.tokenizer, texts, add_special_tokens=True, special_tokens=special, check=check)
-    found, left = await tasks.prepare(reading, timeout_seconds)
+    found, tokenize_seconds = await tasks.prepare(reading)
     sentences = [_sentence(details, limit, direction, index) async for index, details in in_turns(enumerate(found))]
     count, tokens = sum(len(one.positions) for one in sentences), sum(one.cost for one in sentences)
     check_cost(tasks, count, tokens, WAY_OUT)
-    tokenize_seconds = time.perf_counter() - started
     passes = (
         (index, one)
         for index, sentence in enumerate(sentences)
         for one in _passes(sentence, variant, tasks.tokenizer.mask_id)
     )
-    result = await run_passes(tasks, passes, count=count, tokens=tokens, timeout_seconds=left)
+    result = await run_passes(tasks, passes, count=count, tokens=tokens)
     result.tokenize_seconds = tokenize_seconds
     result.truncated = sum(one.truncated for one in sentences)
     value, read = LongList(), 0

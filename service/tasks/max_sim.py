@@ -32,7 +32,7 @@ def own_vectors(tasks: Tasks, side: str, tokens: EncodedText, row: Row) -> NDArr
 
 
 async def score_by_tokens(
-    tasks: Tasks, queries: Sequence[str], documents: Sequence[str], request: TruncationFields, *, timeout_seconds: float
+    tasks: Tasks, queries: Sequence[str], documents: Sequence[str], request: TruncationFields
 ) -> TaskResult:
     """[documents] float64: the score of each document for the query at its place, or for the only one.
 
@@ -51,7 +51,7 @@ async def score_by_tokens(
         scoring = _Scoring(
             expected_sequences=count, expected_tokens=expected, owners=[*range(count)], tasks=tasks, jobs=jobs
         )
-        result = await tasks.run_steps(scoring, scoring.steps, timeout_seconds=timeout_seconds)
+        result = await tasks.run_steps(scoring, scoring.steps)
     except ServiceError as error:
         if error.index is not None:
             error.index -= len(queries)

@@ -18,24 +18,16 @@ from packbert.service.tokenization.encoding import EncodeOptions, Text
 from packbert.service.turns import in_turns
 
 
-async def score_labels(
-    tasks: Tasks, texts: Sequence[Text], request: TruncationFields, *, raw: bool, timeout_seconds: float
-) -> TaskResult:
+async def score_labels(tasks: Tasks, texts: Sequence[Text], request: TruncationFields, *, raw: bool) -> TaskResult:
     """[texts, labels] float64, in the order of the manifest's labels; logits if `raw`."""
     tasks.require_head("labels")
-    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, OPTIONS)
     score = SCORE_FUNCTIONS["none" if raw else tasks.manifest.label_scores]
     return result.finish(score(np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)))
 
 
 async def score_pairs(
-    tasks: Tasks,
-    first: Sequence[str],
-    second: Sequence[str],
-    request: TruncationFields,
-    *,
-    raw: bool,
-    timeout_seconds: float,
+    tasks: Tasks, first: Sequence[str], second: Sequence[str], request: TruncationFields, *, raw: bool
 ) -> TaskResult:
     """[second] float64: how well each text of `second` fits the text of `first` at its place, or the only one.
 
@@ -47,32 +39,30 @@ async def score_pairs(
         counts = f"{len(first)} first and {len(second)} second texts"
         raise Invalid(f"{counts}: send at least one second text, and one first text or as many", code="pair")
     if scorer(tasks.manifest, by_cosine=tasks.rerank_by_cosine) == "maxsim":
-        return await score_by_tokens(tasks, first, second, request, timeout_seconds=timeout_seconds)
+        return await score_by_tokens(tasks, first, second, request)
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
         tasks.check_count(second)
         tasks = tasks.allowing(len(first) + len(second))
-        return await _score_cosines(tasks, first, second, request, timeout_seconds=timeout_seconds)
+        return await _score_cosines(tasks, first, second, request)
     pairs = list(zip([*first] * len(second) if len(first) == 1 else first, second, strict=True))
-    return await _score_relevance(tasks, pairs, request, raw=raw, timeout_seconds=timeout_seconds)
+    return await _score_relevance(tasks, pairs, request, raw=raw)
 
 
-async def _score_relevance(
-    tasks: Tasks, pairs: Sequence[Text], request: TruncationFields, *, raw: bool, timeout_seconds: float
-) -> TaskResult:
+async def _score_relevance(tasks: Tasks, pairs: Sequence[Text], request: TruncationFields, *, raw: bool) -> TaskResult:
     """[pairs] float64 by a cross-encoder."""
-    result = await score_labels(tasks, pairs, request, raw=True, timeout_seconds=timeout_seconds)
+    result = await score_labels(tasks, pairs, request, raw=True)
     logits = result.value[:, 0]
     return result.finish(logits if raw else SCORE_FUNCTIONS[tasks.manifest.relevance_scores](logits))
 
 
 async def _score_cosines(
-    tasks: Tasks, first: Sequence[str], second: Sequence[str], request: TruncationFields, *, timeout_seconds: float
+    tasks: Tasks, first: Sequence[str], second: Sequence[str], request: TruncationFields
 ) -> TaskResult:
     """As `score_pairs`. The index of an error is that of the text in `first` or in `second`, which it names."""
     fields = EmbeddingFields.model_validate(request.how_texts_are_read() | similarity_fields(tasks.manifest))
     try:
-        result = await embed_texts(tasks, [*first, *second], fields, timeout_seconds=timeout_seconds)
+        result = await embed_texts(tasks, [*first, *second], fields)
     except ServiceError as error:
         if error.index is not None:
             side = "first" if error.index < len(first) else "second"
@@ -86,10 +76,10 @@ async def _score_cosines(
 NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))
 
 
-async def nsp(tasks: Tasks, request: NspRequest, *, timeout_seconds: float) -> TaskResult:
+async def nsp(tasks: Tasks, request: NspRequest) -> TaskResult:
     """The softmax of the pair head's two logits, under the labels that the head was trained on."""
     pairs, single = _pairs(request.inputs)
-    result = await tasks.run(pairs, request, NSP_OPTIONS, timeout_seconds=timeout_seconds)
+    result = await tasks.run(pairs, request, NSP_OPTIONS)
     scores = [_score(row["pair"][0], tasks.manifest.pair_labels) async for row in in_turns(result.rows)]
     return result.finish(scores[0] if single else scores)
 
@@ -114,7 +104,7 @@ def _score(logits: NDArray[np.generic], labels: Sequence[str]) -> dict[str, Any]
     return {"label": first if probability >= 0.5 else second, first: probability, second: 1.0 - probability}
 
 
-async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, timeout_seconds: float) -> TaskResult:
+async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str]) -> TaskResult:
     """[texts] scores, higher is better, in the order of the texts.
 
     A cross-encoder reads each pair (query, text): its score is what its checkpoint makes of the logit, by default the
@@ -122,12 +112,12 @@ async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str], *, t
     model without BERT_RERANK=cosine.
     """
     if scorer(tasks.manifest, by_cosine=tasks.rerank_by_cosine) == "maxsim":
-        return await score_by_tokens(tasks, [request.query], texts, request, timeout_seconds=timeout_seconds)
+        return await score_by_tokens(tasks, [request.query], texts, request)
     if not is_cross_encoder(tasks.manifest):
         require_cosine(tasks)
-        return await similarities(tasks, request.query, texts, request, name="query", timeout_seconds=timeout_seconds)
+        return await similarities(tasks, request.query, texts, request, name="query")
     pairs = [(request.query, text) for text in texts]
-    return await _score_relevance(tasks, pairs, request, raw=request.raw_scores, timeout_seconds=timeout_seconds)
+    return await _score_relevance(tasks, pairs, request, raw=request.raw_scores)
 
 
 def is_cross_encoder(manifest: Manifest) -> bool:

@@ -43,25 +43,21 @@ async def make_passes(job: Forecast, passes: Iterable[Pass]) -> Steps:
         yield made
 
 
-async def run_passes(
-    tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int, timeout_seconds: float
-) -> TaskResult:
+async def run_passes(tasks: Tasks, passes: Iterable[Pass], *, count: int, tokens: int) -> TaskResult:
     """Runs `count` passes with `tokens` tokens in all as one request; the model runs on the first while later are made.
 
     The result has a row for each pass and its input as the owner, and no time of tokenizing. An error has the index of
     the input. Raises what the queue raises.
     """
     job = Forecast(expected_sequences=count, expected_tokens=tokens)
-    return await run_forecast(tasks, job, lambda _: make_passes(job, passes), timeout_seconds=timeout_seconds)
+    return await run_forecast(tasks, job, lambda _: make_passes(job, passes))
 
 
-async def run_forecast(
-    tasks: Tasks, job: Forecast, steps: Callable[[Request], Steps], *, timeout_seconds: float
-) -> TaskResult:
+async def run_forecast(tasks: Tasks, job: Forecast, steps: Callable[[Request], Steps]) -> TaskResult:
     """As Tasks.run_steps; an error that the passes take too long says how many there are."""
     count = job.expected_sequences
     try:
-        return await tasks.run_steps(job, steps, timeout_seconds=timeout_seconds)
+        return await tasks.run_steps(job, steps)
     except TooMuchForDeadline as error:
         cost, _, _ = error.message.partition(": ")
         error.message = f"{cost}; they are {count} passes of the model: {WAY_OUT}"
@@ -100,7 +96,7 @@ class Plan:
 
 
 async def score_words(
-    tasks: Tasks, texts: Sequence[EncodedText], targets: Sequence[Ids], *, timeout_seconds: float
+    tasks: Tasks, texts: Sequence[EncodedText], targets: Sequence[Ids]
 ) -> tuple[TaskResult, list[Scores]]:
     """The log-probability of each target at each mask of each text; the result has the rows of all passes.
 
@@ -114,7 +110,7 @@ async def score_words(
     check_cost(tasks, count, tokens, FEWER_TARGETS)
     mask_id = tasks.tokenizer.mask_id
     passes = ((index, one) for index, text in enumerate(texts) for one in _passes(plan, text, mask_id))
-    result = await run_passes(tasks, passes, count=count, tokens=tokens, timeout_seconds=timeout_seconds)
+    result = await run_passes(tasks, passes, count=count, tokens=tokens)
     result.truncated = sum(text.truncated for text in texts)
     scores, first = [], 0
     async for text, (passed, _) in in_turns(zip(texts, costs, strict=True)):

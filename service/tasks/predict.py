@@ -124,7 +124,7 @@ TEXT_OR_PAIR = "an input is a text or a pair, this one has {} texts"
 Floats = NDArray[np.float64]
 
 
-async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> TaskResult:
+async def predict(tasks: Tasks, request: PredictRequest) -> TaskResult:
     """The labels with their scores, best first: a list for one text or pair, a list of lists for a batch.
 
     With `parameters`, a list of one list for one text or pair, as the Hugging Face API answers its clients.
@@ -134,11 +134,9 @@ async def predict(tasks: Tasks, request: PredictRequest, *, timeout_seconds: flo
     request = merge_parameters(request)
     score, combine = _score_function(tasks, request), _window_function(request)
     if combine is None:
-        result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS)
     else:
-        result = await run_windows(
-            tasks, texts, request, tasks.reading(request, OPTIONS), timeout_seconds=timeout_seconds
-        )
+        result = await run_windows(tasks, texts, request, tasks.reading(request, OPTIONS))
     scores = [score(row["labels"][0].astype(np.float64)) async for row in in_turns(result.rows)]
     scores = scores if combine is None else await combine_windows(result, scores, combine)
     ranked = LongList([_rank(tasks.manifest.labels, one, request.top_k) async for one in in_turns(scores)])

@@ -42,15 +42,15 @@ EmbedSparseResponse = Annotated[
 ]
 
 
-async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed_sparse(tasks: Tasks, request: EmbedSparseRequest) -> TaskResult:
     """A list of weights for each text; always a list of lists."""
     _require(tasks, request.force)
     fields = VectorFields(prompt_name=request.prompt_name)
     texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, fields), fields)
     if tasks.manifest.sparse == TOKEN_WEIGHTS:
-        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS_OF_TOKENS)
         return result.finish(MadeList(partial(_weights_of_tokens, tasks.manifest), result.sequences, result.rows))
-    result = await tasks.run(texts, request, OPTIONS, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, OPTIONS)
     check_answer_size(sum(len(row["sparse_logits"]) for row in result.rows))
     return result.finish(MadeList(partial(_weights, tasks.manifest.sparse), result.rows))
 

@@ -24,17 +24,17 @@ WORD_SCORES: dict[str, Callable[[Floats], Floats]] = {  # strategy -> the scores
 Tagged = dict[str, Any]  # a token with its best tag, or a group of them, as in the response
 
 
-async def tag(tasks: Tasks, request: TagRequest, *, timeout_seconds: float) -> TaskResult:
+async def tag(tasks: Tasks, request: TagRequest) -> TaskResult:
     """A list of tokens, or of groups of tokens, for one text; a list of lists for several."""
     request, texts = merge_parameters(request), as_list(request.inputs)
     if not asks_for_windows(request, request):
-        result = await tasks.run(texts, request, OPTIONS, in_parts=False, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, OPTIONS, in_parts=False)
     elif request.aggregation_strategy in (None, "none"):
         message = "the groups of windows are joined, and aggregation_strategy none makes no groups"
         raise Invalid(f"{message}: send simple, first, average or max", code="stride")
     else:
         options = tasks.reading(request, OPTIONS)
-        result = await run_windows(tasks, texts, request, options, in_parts=False, timeout_seconds=timeout_seconds)
+        result = await run_windows(tasks, texts, request, options, in_parts=False)
     value: list[list[Tagged]] = [[] for _ in texts]
     windows = Counter(result.owners)
     async for index, tokens, row in in_turns(zip(result.owners, result.sequences, result.rows, strict=True)):

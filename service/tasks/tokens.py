@@ -58,31 +58,29 @@ TokenizeResponse = list[list[Token]] | Annotated[list[int], Field(description="w
 DecodeResponse = Annotated[list[str], Field(description="a text for each list of ids", examples=[["my dog"]])]
 
 
-async def tokenize(tasks: Tasks, request: TokenizeRequest, *, timeout_seconds: float) -> TaskResult:
+async def tokenize(tasks: Tasks, request: TokenizeRequest) -> TaskResult:
     """A list of tokens for each text, whatever its length; always a list of lists."""
-    started = time.perf_counter()
     texts = _texts(tasks, request)
     tasks.check_count(texts)
     how = {"add_special_tokens": request.add_special_tokens, "masks": request.mask}
     how["special_tokens"] = tasks.reads_special_tokens(request)
     if request.count:
-        counts, _ = await tasks.prepare(count_tokens(tasks.tokenizer, texts, **how), timeout_seconds)
-        return _result(started, counts)
+        counts, seconds = await tasks.prepare(count_tokens(tasks.tokenizer, texts, **how))
+        return _result(seconds, counts)
     reading = describe_tokens(tasks.tokenizer, texts, **how, check=check_answer_size)
-    found, _ = await tasks.prepare(reading, timeout_seconds)
-    return _result(started, MadeList(partial(_show, tasks, details=request.details), texts, found))
+    found, seconds = await tasks.prepare(reading)
+    return _result(seconds, MadeList(partial(_show, tasks, details=request.details), texts, found))
 
 
-async def decode(tasks: Tasks, request: DecodeRequest, *, timeout_seconds: float) -> TaskResult:
+async def decode(tasks: Tasks, request: DecodeRequest) -> TaskResult:
     """The text of each list of ids."""
-    started = time.perf_counter()
     single = bool(request.ids) and isinstance(request.ids[0], int)
     rows = cast(list[list[int]], [request.ids] if single else request.ids)
     tasks.check_count(rows)
     await _check_ids(rows, tasks.manifest.sizes["vocabulary"], tasks.tokenizer.max_characters)
     decoding = tasks.tokenizer.decode(rows, skip_special_tokens=request.skip_special_tokens)
-    texts, _ = await tasks.prepare(decoding, timeout_seconds)
-    return _result(started, texts)
+    texts, seconds = await tasks.prepare(decoding)
+    return _result(seconds, texts)
 
 
 def _texts(tasks: Tasks, request: TokenizeRequest) -> Texts:
@@ -141,6 +139,5 @@ def _show(tasks: Tasks, text: Text, tokens: TokenDetails, *, details: bool) -> M
     return MadeList(show, range(len(tokens)), *(column.data for column in columns))  # of Python's own integers
 
 
-def _result(started: float, value: Any) -> TaskResult:
-    now = time.perf_counter()
-    return TaskResult(value=value, tokenize_seconds=now - started, received=now)
+def _result(tokenize_seconds: float, value: Any) -> TaskResult:
+    return TaskResult(value=value, tokenize_seconds=tokenize_seconds, received=time.perf_counter())

@@ -63,7 +63,7 @@ OUTPUTS = {"cls": "layer_cls", "mean": "layer_mean", "none": "layer_tokens"}  # 
 Floats = NDArray[np.float32]
 
 
-async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed_layers(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     """The states of `request.layers`, float32.
 
     One array for all texts with pooling cls and mean: [texts, layers, hidden], or [texts, width] where layers are
@@ -86,9 +86,9 @@ async def embed_layers(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     options = tasks.reading(request, options)
     if asks_for_windows(request, request):
         check_answer_size(len(texts), hidden * len(layers), of="texts")
-        result = await run_vectors(tasks, texts, prompt, request, options, timeout_seconds=timeout_seconds)
+        result = await run_vectors(tasks, texts, prompt, request, options)
     else:
-        result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+        result = await tasks.run(texts, request, options, check=check)
     rows = [row[OUTPUTS[pooling]] for row in result.rows]
 
     def join(row: NDArray[np.generic]) -> Floats:
@@ -172,12 +172,12 @@ class PiecesAndVectors(BaseModel):
     vectors: Vectors | list[Vectors] = Field(description="of each piece; with layers, for each layer", examples=VECTOR)
 
 
-async def embed_all(tasks: Tasks, request: EmbedAllRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed_all(tasks: Tasks, request: EmbedAllRequest) -> TaskResult:
     """As /embed with `pooling: "none"`."""
-    return await embed_tokens(tasks, EmbedRequest(**dict(request), pooling="none"), timeout_seconds=timeout_seconds)
+    return await embed_tokens(tasks, EmbedRequest(**dict(request), pooling="none"))
 
 
-async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     """As `show_tokens`, of the last layer."""
     tasks.require_head("tokens")
     width = tasks.manifest.sizes["hidden"]
@@ -185,12 +185,12 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: 
     check = _size_check(request.dimensions or width, of="tokens")
     texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
     options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
-    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, options, check=check)
     states = [row["tokens"] for row in result.rows]
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))
 
 
-async def embed_multi(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> TaskResult:
+async def embed_multi(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     """For each text its vectors as ColBERT and BGE-M3 make them, [tokens, dimensions], of unit length."""
     tasks.require_head("multi")
     name = request.prompt_name or tasks.manifest.embedding.default_prompt or "document"
@@ -202,7 +202,7 @@ async def embed_multi(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: f
         raise Invalid(message, code="token_ids")
     texts, _ = prepend_prompt(tasks, inputs, request)
     check, options = _size_check(request.dimensions or width, of="tokens"), options_of(tasks, side)
-    result = await tasks.run(texts, request, options, check=check, timeout_seconds=timeout_seconds)
+    result = await tasks.run(texts, request, options, check=check)
     vectors = MadeList(partial(own_vectors, tasks, side), result.sequences, result.rows)
     shape = partial(cut_and_scale, request=request, normalize=request.dimensions is not None)
     return result.finish(MadeList(shape, vectors))
@@ -280,7 +280,7 @@ VectorsOfLayers = Annotated[list[list[Vectors]], Field(description="with layers:
 VectorsResponse = EmbedResponse | EmbedAllResponse | VectorsOfLayers | list[PiecesAndVectors] | list[WordsAndVectors]
 
 
-def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) -> Coroutine[Any, Any, TaskResult]:
+def embed_any(tasks: Tasks, request: EmbedRequest) -> Coroutine[Any, Any, TaskResult]:
     """Raises Invalid for fields that have no meaning together."""
     request = merge_parameters(request)
     if (request.pieces or request.words) and request.pooling != "none":
@@ -294,8 +294,8 @@ def embed_any(tasks: Tasks, request: EmbedRequest, *, timeout_seconds: float) ->
         message = f"{', '.join(asked)} need the texts, and tokenizer is for token ids: send one of them"
         raise Invalid(message, code="token_ids")
     if request.layers is not None:
-        return embed_layers(tasks, request, timeout_seconds=timeout_seconds)
+        return embed_layers(tasks, request)
     if request.layer_pooling is not None:
         raise Invalid("layer_pooling joins layers: send layers too", code="layer_pooling")
     run = {"none": embed_tokens, "multi": embed_multi}.get(pooling, embed)
-    return run(tasks, request, timeout_seconds=timeout_seconds)
+    return run(tasks, request)

@@ -35,7 +35,6 @@ async def run_windows(
     *,
     prompt: int = 0,
     in_parts: bool = True,
-    timeout_seconds: float,
 ) -> TaskResult:
     """As Tasks.run, with a row for each window; every window begins with the first `prompt` tokens of its text.
 
@@ -44,25 +43,19 @@ async def run_windows(
     tasks.check_count(texts)
     most = tasks.limits.max_inputs
     job = tasks.tokenizer.start_windows(texts, options, stride=fields.stride, prompt=prompt, most=most)
-    result = await tasks.run_job(job, in_parts=in_parts, timeout_seconds=timeout_seconds)
+    result = await tasks.run_job(job, in_parts=in_parts)
     result.added = job.added
     return result
 
 
 async def run_vectors(
-    tasks: Tasks,
-    texts: Sequence[str],
-    prompt: str,
-    fields: WindowFields,
-    options: EncodeOptions,
-    *,
-    timeout_seconds: float,
+    tasks: Tasks, texts: Sequence[str], prompt: str, fields: WindowFields, options: EncodeOptions
 ) -> TaskResult:
     """As Tasks.run, with one row for each text: the mean over its windows, which all begin with `prompt`."""
     size = 0
     if prompt:
-        size, timeout_seconds = await tasks.prepare(_count_tokens(tasks, prompt, options), timeout_seconds)
-    result = await run_windows(tasks, texts, fields, options, prompt=size, timeout_seconds=timeout_seconds)
+        size, _ = await tasks.prepare(_count_tokens(tasks, prompt, options))
+    result = await run_windows(tasks, texts, fields, options, prompt=size)
     (output,) = options.outputs
     vectors = await combine_windows(result, [row[output] for row in result.rows], mean)
     result.rows = [{output: vector} for vector in vectors]

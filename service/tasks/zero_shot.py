@@ -21,14 +21,14 @@ TEMPLATE = "This example is {}."
 UNUSED = ("top_k", "function_to_apply", "raw_scores", "window_scores", "long", "stride")  # they say nothing of labels
 
 
-def predict_labels(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> Coroutine[Any, Any, TaskResult]:
+def predict_labels(tasks: Tasks, request: PredictRequest) -> Coroutine[Any, Any, TaskResult]:
     """/predict: the checkpoint's own labels, or those of the request."""
     if not (_asks_for_labels(request) or _asks_for_labels(request.parameters)):
-        return predict(tasks, request, timeout_seconds=timeout_seconds)
-    return zero_shot(tasks, merge_parameters(request), timeout_seconds=timeout_seconds)
+        return predict(tasks, request)
+    return zero_shot(tasks, merge_parameters(request))
 
 
-async def zero_shot(tasks: Tasks, request: PredictRequest, *, timeout_seconds: float) -> TaskResult:
+async def zero_shot(tasks: Tasks, request: PredictRequest) -> TaskResult:
     """{sequence, labels, scores} for one text, a list of them for several; labels best first.
 
     Raises NoSuchHead for a classifier without an entailment label, TooLarge for too many pairs of text and label.
@@ -40,9 +40,9 @@ async def zero_shot(tasks: Tasks, request: PredictRequest, *, timeout_seconds: f
     hypotheses = _hypotheses(labels, request.hypothesis_template or TEMPLATE, tasks.tokenizer.max_characters)
     options = tasks.reading(request, OPTIONS)
     reading = tasks.tokenizer.read(hypotheses, _read_ids, special_tokens=options.special_tokens)
-    ids, left = await tasks.prepare(reading, timeout_seconds)
+    ids, _ = await tasks.prepare(reading)
     job = tasks.tokenizer.start_hypotheses(texts, ids, options, tasks.truncation(request))
-    result = await tasks.run_job(job, timeout_seconds=left)
+    result = await tasks.run_job(job)
     logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
     scores = score_labels(logits.reshape(len(texts), len(labels), -1), entailment, alone=bool(request.multi_label))
     found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])

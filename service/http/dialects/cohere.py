@@ -69,7 +69,7 @@ WRITERS: dict[str, Callable[[Floats], Any]] = {  # XOR with 0x80 adds 128 to a n
 }
 
 
-async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str, timeout_seconds: float) -> TaskResult:
+async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str) -> TaskResult:
     texts = _texts(request)
     fields = EmbeddingFields(
         **request.how_texts_are_read(),
@@ -77,7 +77,7 @@ async def _embed(tasks: Tasks, request: CohereEmbedRequest, *, version: str, tim
         dimensions=request.output_dimension,
         prompt_name=find_prompt_name(tasks, "input_type", request.input_type),
     )
-    result = await embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
+    result = await embed_texts(tasks.accepting_empty(), texts, fields)
     types = dict.fromkeys(request.embedding_types or ("float",))
     by_type = LongObject({one: MadeList(WRITERS[one], result.value) for one in types})
     as_floats = version == "1" and not request.embedding_types

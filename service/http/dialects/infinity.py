@@ -72,11 +72,11 @@ class InfinityModelsResponse(BaseModel):
     data: list[InfinityModel]
 
 
-async def _classify(tasks: Tasks, request: ClassifyRequest, *, timeout_seconds: float) -> TaskResult:
+async def _classify(tasks: Tasks, request: ClassifyRequest) -> TaskResult:
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw = request.raw_scores or request.use_activation is False
     texts, accepting = as_list(request.input), tasks.accepting_empty()
-    result = await score_labels(accepting, texts, fields, raw=raw, timeout_seconds=timeout_seconds)
+    result = await score_labels(accepting, texts, fields, raw=raw)
     as_vllm = not ONLY_VLLM.isdisjoint(request.model_fields_set)
     data = MadeList(partial(_vllm_labels if as_vllm else _rank, tasks), range(len(result.value)), result.value)
     return finish(tasks, result, "classify", data, named="list" if as_vllm else "classify")

@@ -17,6 +17,7 @@ from packbert.service.errors import Invalid, TooLarge
 from packbert.service.http.dialects.spec import Content, TaskSpec
 from packbert.service.http.responses import Floats, json_bytes, json_response
 from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.embed import embed_texts
 from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
@@ -120,29 +121,29 @@ class ModelMetadata(BaseModel):
     outputs: list[TensorMetadata]
 
 
-async def _infer(tasks: Tasks, request: InferRequest, *, timeout_seconds: float) -> TaskResult:
+async def _infer(tasks: Tasks, request: InferRequest) -> TaskResult:
     parameters, manifest = request.parameters, tasks.manifest
     names = _find_outputs(manifest, request)
     texts = _find_inputs(request)
-    if parameters.timeout and parameters.timeout < 1e6 * timeout_seconds:
-        timeout_seconds = parameters.timeout / 1e6
+    if parameters.timeout and parameters.timeout < 1e6 * DEADLINE.get().seconds_left:
+        DEADLINE.set(Deadline(parameters.timeout / 1e6))
     if names == VECTORS:
-        result = await _embed(tasks, texts, parameters, timeout_seconds=timeout_seconds)
+        result = await _embed(tasks, texts, parameters)
         outputs = {"embedding": result.value}
     else:
         raw = parameters.raw_scores
-        result = await score_labels(tasks, texts, parameters, raw=raw, timeout_seconds=timeout_seconds)
+        result = await score_labels(tasks, texts, parameters, raw=raw)
         best = [manifest.labels[i] for i in result.value.argmax(axis=-1).tolist()]
         outputs = {"scores": result.value.astype("<f4"), "label": best}
     result.value = await build_response(manifest.name, VERSION, request, outputs)
     return result
 
 
-async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters, *, timeout_seconds: float) -> TaskResult:
+async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters) -> TaskResult:
     plain = [text for text in texts if isinstance(text, str)]
     if len(plain) < len(texts):
         raise Invalid("text_pair is an input of scores and label, not of embedding: leave it out", code="tensor")
-    return await embed_texts(tasks, plain, parameters, timeout_seconds=timeout_seconds)
+    return await embed_texts(tasks, plain, parameters)
 
 
 def _find_outputs(manifest: Manifest, request: InferRequest) -> tuple[str, ...]:

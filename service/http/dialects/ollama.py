@@ -40,21 +40,21 @@ class OllamaPromptResponse(BaseModel):
     embedding: list[float]
 
 
-async def _embed(tasks: Tasks, request: OllamaRequest, *, timeout_seconds: float) -> TaskResult:
+async def _embed(tasks: Tasks, request: OllamaRequest) -> TaskResult:
     fields = EmbeddingFields(
         normalize=tasks.embedding.openai_normalize,
         dimensions=request.dimensions,
         **request.how_texts_are_read(),
     )
     texts = as_list(request.input)
-    result = await embed_texts(tasks.accepting_empty(), texts, fields, timeout_seconds=timeout_seconds)
+    result = await embed_texts(tasks.accepting_empty(), texts, fields)
     own = {"model": tasks.manifest.name, "prompt_eval_count": result.tokens}
     return result.finish(LongObject(own, embeddings=result.value))
 
 
-async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest, *, timeout_seconds: float) -> TaskResult:
+async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> TaskResult:
     texts = OllamaRequest(input=request.prompt, **request.how_texts_are_read())
-    result = await _embed(tasks, texts, timeout_seconds=timeout_seconds)
+    result = await _embed(tasks, texts)
     return result.finish({"embedding": result.value["embeddings"][0]})
 
 

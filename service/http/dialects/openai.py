@@ -105,11 +105,11 @@ class ModelsResponse(BaseModel):
     data: list[Model]
 
 
-async def _embeddings(tasks: Tasks, request: EmbeddingsRequest, *, timeout_seconds: float) -> TaskResult:
+async def _embeddings(tasks: Tasks, request: EmbeddingsRequest) -> TaskResult:
     fields = _embedding_fields(tasks, request)
     inputs = embed.read_inputs(tasks, request.input, request.tokenizer, fields)
     accepting = tasks if isinstance(inputs, TokenIds) else tasks.accepting_empty()
-    result = await embed.embed_texts(accepting, inputs, fields, timeout_seconds=timeout_seconds)
+    result = await embed.embed_texts(accepting, inputs, fields)
     as_base64 = request.encoding_format == "base64"
     result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result

@@ -119,7 +119,7 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
     return service_error(request_id, status, message, code, index) | {"message": message, "detail": message}
 
 
-async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: float) -> TaskResult:
+async def _rerank(tasks: Tasks, request: RerankRequest) -> TaskResult:
     texts = _texts(request)
     read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
     if request.truncate is None and (cuts or request.truncation is not None):
@@ -127,8 +127,8 @@ async def _rerank(tasks: Tasks, request: RerankRequest, *, timeout_seconds: floa
     if request.max_tokens_per_doc is not None:
         tasks.check_count(texts)
         cutting = _cut(tasks, request, texts, request.max_tokens_per_doc)
-        read, timeout_seconds = await tasks.prepare(cutting, timeout_seconds)
-    result = await pairs.rerank(tasks.accepting_empty(), request, read, timeout_seconds=timeout_seconds)
+        read, _ = await tasks.prepare(cutting)
+    result = await pairs.rerank(tasks.accepting_empty(), request, read)
     most = request.top_k if request.top_n is None else request.top_n
     ranked = [(index, float(result.value[index])) for index in np.argsort(-result.value, kind="stable").tolist()]
     ranked = ranked[:most] if most else ranked
@@ -162,10 +162,10 @@ async def _cut(tasks: Tasks, request: RerankRequest, texts: Sequence[str], most:
     return cut
 
 
-async def _rank(tasks: Tasks, request: RankingRequest, *, timeout_seconds: float) -> TaskResult:
+async def _rank(tasks: Tasks, request: RankingRequest) -> TaskResult:
     fields = RerankFields(query=request.query.text, raw_scores=True, **request.how_texts_are_read())
     texts = [one.text for one in request.passages]
-    result = await pairs.rerank(tasks.accepting_empty(), fields, texts, timeout_seconds=timeout_seconds)
+    result = await pairs.rerank(tasks.accepting_empty(), fields, texts)
     order = np.argsort(-result.value, kind="stable").tolist()
     rankings = [{"index": index, "logit": float(result.value[index])} for index in order]
     return result.finish({"rankings": rankings, "usage": usage(result.tokens)})

@@ -81,7 +81,7 @@ class RootRequest(Body):
         return self
 
 
-async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -> TaskResult:
+async def _root(tasks: Tasks, request: RootRequest) -> TaskResult:
     fields = set_fields(request)
     task = choose_task(tasks, fields)
     if task == "predict":
@@ -95,7 +95,7 @@ async def _root(tasks: Tasks, request: RootRequest, *, timeout_seconds: float) -
         error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
         raise
     spec.check_head(tasks)
-    result = await spec.run(tasks, parsed, timeout_seconds=timeout_seconds)
+    result = await spec.run(tasks, parsed)
     if _has_labels(fields):
         result.value = as_elements(result.value)
     return result

@@ -78,7 +78,7 @@ class TaskSpec:
     """A dialect's route to a task. Dialects differ in request and response shapes, never in how the model runs."""
 
     name: str  # in /metrics; the operation id in OpenAPI, unless there are several routes
-    run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model, *, timeout_seconds)
+    run: Callable[..., Awaitable[TaskResult]]  # (Tasks, request_model)
     request_model: type[Body]
     response_model: object  # documents what `run` returns as its value, and does not validate it
     summary: str

@@ -102,22 +102,20 @@ def _score_error(request_id: str, status: int, message: str, code: str, index: i
     return openai_error(request_id, status, message, code, index) | own
 
 
-async def _score(tasks: Tasks, request: ScoreRequest, *, timeout_seconds: float) -> TaskResult:
+async def _score(tasks: Tasks, request: ScoreRequest) -> TaskResult:
     if request.inputs is not None:
-        return await _score_sentences(tasks, request, request.inputs, timeout_seconds=timeout_seconds)
+        return await _score_sentences(tasks, request, request.inputs)
     if request.variant is not None:
         raise Invalid("variant says how texts in `inputs` are scored: send inputs, or leave it out", code="variant")
     first, second = _find_sides(request)
     fields = request.model_copy(update=truncation_fields(tasks, request))
     raw, tasks = request.use_activation is False, tasks.accepting_empty()
-    result = await score_pairs(tasks, first, second, fields, raw=raw, timeout_seconds=timeout_seconds)
+    result = await score_pairs(tasks, first, second, fields, raw=raw)
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(result.value.tolist())]
     return finish(tasks, result, "score", data)
 
 
-async def _score_sentences(
-    tasks: Tasks, request: ScoreRequest, inputs: str | list[str], *, timeout_seconds: float
-) -> TaskResult:
+async def _score_sentences(tasks: Tasks, request: ScoreRequest, inputs: str | list[str]) -> TaskResult:
     """Raises Invalid for a field of pairs beside `inputs`."""
     names = [*dict.fromkeys(name for side in SIDES for name in side), "use_activation"]
     if given := [name for name in names if getattr(request, name) is not None]:
@@ -125,7 +123,7 @@ async def _score_sentences(
         raise Invalid(message, code="pair")
     fields = request.model_copy(update=truncation_fields(tasks, request))
     variant = request.variant or "within_word"
-    result = await score_sentences(tasks, as_list(inputs), fields, variant, timeout_seconds=timeout_seconds)
+    result = await score_sentences(tasks, as_list(inputs), fields, variant)
     return result if isinstance(inputs, list) else result.finish(result.value[0])
 
 
@@ -144,17 +142,17 @@ def _find_sides(request: ScoreRequest) -> tuple[list[str], list[str]]:
     )
 
 
-async def _pooling(tasks: Tasks, request: PoolingRequest, *, timeout_seconds: float) -> TaskResult:
+async def _pooling(tasks: Tasks, request: PoolingRequest) -> TaskResult:
     fields, texts = request.model_copy(update=_pooling_fields(tasks, request)), as_list(request.input)
     tasks = tasks.accepting_empty()
     task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
     if task == "embed":
-        result = await embed_texts(tasks, texts, fields, timeout_seconds=timeout_seconds)
+        result = await embed_texts(tasks, texts, fields)
     elif fields.dimensions is not None:
         raise Invalid("dimensions applies to vectors, and task is classify: leave it out", code="dimensions")
     else:
         raw = request.use_activation is False
-        result = await score_labels(tasks, texts, fields, raw=raw, timeout_seconds=timeout_seconds)
+        result = await score_labels(tasks, texts, fields, raw=raw)
     as_base64, rows = request.encoding_format == "base64", result.value.astype("<f4")
 
     def show(index: int, row: Floats) -> dict[str, Any]:

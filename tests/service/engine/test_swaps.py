@@ -46,7 +46,7 @@ async def embed(model: ServedModel) -> Any:
     spec = native.ROUTES["/embed"]
     request = validate(spec.request_model, {"inputs": "the cat"})
     with model.current.answering() as tasks:
-        return (await spec.run(tasks, request, timeout_seconds=PATIENCE)).value
+        return (await spec.run(tasks, request)).value
 
 
 def engine_of(model: ServedModel) -> ModelEngine:

@@ -134,9 +134,9 @@ BODIES = {
 def test_the_route_declared_in_fastapi_and_the_fast_path_send_the_same_bytes(
     path: str, body: bytes | None, headers: dict[bytes, bytes], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(*_: Any, timeout_seconds: float) -> TaskResult:
+    async def run(*_: Any) -> TaskResult:
         """A value that none of the response models accepts: they must not validate it."""
-        seconds: Any = {"tokenize_seconds": timeout_seconds, "queue_seconds": 0.0, "forward_seconds": 0.0}
+        seconds: Any = {"tokenize_seconds": 0.0, "queue_seconds": 0.0, "forward_seconds": 0.0}
         value = np.full((2, 3), 0.5, np.float32)
         return TaskResult(value=value, sequences=(), owners=(), rows=(), truncated=1, tokens=9, received=0.0, **seconds)
 

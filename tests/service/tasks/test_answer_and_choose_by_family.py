@@ -48,7 +48,7 @@ def test_answers_and_their_places_are_those_of_the_pipeline(
     name: str, ask: Callable[[str, str, Question], Any]
 ) -> None:
     async def question(tasks: Tasks) -> Any:
-        return await asyncio.gather(*(answer(tasks, request, timeout_seconds=60) for request in requests(name)))
+        return await asyncio.gather(*(answer(tasks, request) for request in requests(name)))
 
     results = ask(name, "fp32", question)
     for result, case in zip(results, answers(name)["answer"], strict=True):
@@ -64,8 +64,8 @@ def test_scores_of_choices_are_the_softmax_of_transformers_logits(
 
     async def question(tasks: Tasks) -> Any:
         bodies = [{"prompt": case["prompt"], "choices": case["choices"]} for case in cases]
-        alone = [choose(tasks, ChooseRequest.model_validate(body), timeout_seconds=60) for body in bodies]
-        together = choose(tasks, ChooseRequest.model_validate({"inputs": bodies}), timeout_seconds=60)
+        alone = [choose(tasks, ChooseRequest.model_validate(body)) for body in bodies]
+        together = choose(tasks, ChooseRequest.model_validate({"inputs": bodies}))
         return [result.value for result in await asyncio.gather(*alone, together)]
 
     *alone, together = ask(name, "fp32", question)

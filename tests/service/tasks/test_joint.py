@@ -71,6 +71,6 @@ def test_masks_without_a_token_between_them_are_one_run(positions: tuple[int, ..
 def test_a_search_costs_a_pass_for_the_first_mask_and_the_beam_for_each_other(bert_artifact: Path) -> None:
     tasks = tasks_with_vectors(open_artifact(bert_artifact))
     tasks = replace(tasks, limits=replace(tasks.limits, max_tokens=(1 + 4 + 4) * 8 - 1))
-    search = fill_together(tasks, [text_of(1, 3, 5)], beam=4, top_k=1, timeout_seconds=60)
+    search = fill_together(tasks, [text_of(1, 3, 5)], beam=4, top_k=1)
     with pytest.raises(TooLarge, match="9 passes of the model with 72 tokens"):
         asyncio.run(search)

@@ -41,7 +41,7 @@ def embed(artifact: Artifact, requests: list[dict[str, Any]]) -> list[Any]:
         asked = [
             EmbedRequest.model_validate({"inputs": [text for text, *_ in golden("bert")]} | one) for one in requests
         ]
-        return [(await embed_any(tasks, one, timeout_seconds=60)).value for one in asked]
+        return [(await embed_any(tasks, one)).value for one in asked]
 
     answers: list[Any] = run(artifact.root, question)
     return answers

@@ -62,7 +62,6 @@ def test_vectors_of_queries_and_documents_are_the_authors(
                 await embed_any(
                     tasks,
                     EmbedRequest(inputs=[one["text"] for one in found[side]], pooling="multi", prompt_name=prompt),
-                    timeout_seconds=60,
                 )
             ).value
             for side, prompt in (("queries", "query"), ("documents", None))
@@ -87,9 +86,9 @@ def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_comp
         whole, alone = [], []
         for query in queries:
             fields = RerankFields(query=query)
-            whole.append((await rerank(tasks, fields, documents, timeout_seconds=60)).value)
-            alone.append([(await rerank(tasks, fields, [one], timeout_seconds=60)).value[0] for one in documents])
-        pairs = await score_pairs(tasks, queries, documents[:4], TruncationFields(), raw=False, timeout_seconds=60)
+            whole.append((await rerank(tasks, fields, documents)).value)
+            alone.append([(await rerank(tasks, fields, [one])).value[0] for one in documents])
+        pairs = await score_pairs(tasks, queries, documents[:4], TruncationFields(), raw=False)
         return np.array(whole), np.array(alone), pairs.value
 
     whole, alone, pairs = run(artifact(name, precision), question)
@@ -105,7 +104,7 @@ def test_rerank_scores_documents_by_max_sim_with_the_same_bits_alone_and_in_comp
 def test_weights_of_words_are_those_of_bge_m3(precision: str, artifact: Callable[[str, str], Path]) -> None:
     cases = multi_vectors.answers("bge-m3")["sparse"]
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(artifact("bge-m3", precision), lambda tasks: embed_sparse(tasks, request, timeout_seconds=60))
+    result = run(artifact("bge-m3", precision), lambda tasks: embed_sparse(tasks, request))
     for got, one in zip(result.value, cases, strict=True):
         want = {int(index): weight for index, weight in one["weights"].items()}
         weights = {weight["index"]: weight["value"] for weight in got}
@@ -150,7 +149,7 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
 
     async def question(tasks: Tasks) -> Any:
         tasks = tasks.allowing(len(texts))
-        return await rerank(tasks, RerankFields(query="the sun"), texts, timeout_seconds=60)
+        return await rerank(tasks, RerankFields(query="the sun"), texts)
 
     at_once = run(artifact("stanford", "fp32"), question)
     monkeypatch.setattr(max_sim, "MAX_HELD", 12 * 2_000)
@@ -160,7 +159,7 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
 
     async def many_queries(tasks: Tasks) -> Any:
         tasks = tasks.allowing(len(texts))
-        await score_pairs(tasks, texts, texts, TruncationFields(), raw=False, timeout_seconds=60)
+        await score_pairs(tasks, texts, texts, TruncationFields(), raw=False)
 
     with pytest.raises(TooLarge, match="the queries have more than 2000 tokens in all: split the request"):
         run(artifact("stanford", "fp32"), many_queries)
@@ -168,7 +167,7 @@ def test_vectors_of_many_documents_are_scored_a_few_at_a_time(
 
 def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable[[str, str], Path]) -> None:
     async def ask(tasks: Tasks, query: str, documents: list[str]) -> None:
-        await rerank(tasks, RerankFields(query=query, truncate=False), documents, timeout_seconds=60)
+        await rerank(tasks, RerankFields(query=query, truncate=False), documents)
 
     with pytest.raises(Invalid) as caught:
         run(artifact("stanford", "fp32"), lambda tasks: ask(tasks, "the cat " * 20, ["a"]))
@@ -183,7 +182,7 @@ def test_an_error_of_a_rerank_names_the_document_or_the_query(artifact: Callable
 def test_a_model_without_vectors_of_tokens_says_so(exported: Callable[..., Artifact]) -> None:
     request = EmbedRequest(inputs="a", pooling="multi")
     with pytest.raises(NoSuchHead, match="this model has no multi head"):
-        run(exported("bert").root, lambda tasks: embed_any(tasks, request, timeout_seconds=60))
+        run(exported("bert").root, lambda tasks: embed_any(tasks, request))
 
 
 def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_one(
@@ -194,8 +193,8 @@ def test_a_colbert_gives_its_vectors_of_documents_by_default_and_has_no_single_o
     async def question(tasks: Tasks) -> Any:
         request = EmbedRequest(inputs=[one["text"] for one in found], dimensions=6)
         with pytest.raises(Invalid, match="pooling multi gives a vector for each token: /embed has it"):
-            await embed_texts(tasks, ["a"], request, timeout_seconds=60)
-        return await embed_any(tasks, request, timeout_seconds=60)
+            await embed_texts(tasks, ["a"], request)
+        return await embed_any(tasks, request)
 
     for got, one in zip(run(artifact("stanford", "fp32"), question).value, found, strict=True):
         want = np.array(one["vectors"])[:, :6]

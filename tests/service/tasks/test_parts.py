@@ -1,9 +1,10 @@
 """Long requests: tokenized in turns while the model runs, ended by their deadline, and whole in their failures."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import RequestCounts
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, TaskResult, Tasks
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.embed import OPTIONS
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
@@ -45,7 +47,6 @@ def play(
     held: bool = False,
     rate: float = 1e9,
     limit: int = 2**62,
-    **limits: Any,
 ) -> RequestCounts:
     """Runs the story on a batcher that has not begun to serve; its counts, when nothing is left in it."""
 
@@ -57,7 +58,7 @@ def play(
             manifest=artifact.manifest,
             tokenizer=tokenizer,
             queue=batcher,
-            limits=Limits(max_inputs=2048, truncate=False, max_tokens=limit, **limits),
+            limits=Limits(max_inputs=2048, truncate=False, max_tokens=limit),
             embedding=embedding_defaults(artifact.manifest, Settings(artifact=artifact.folder)),
         )
         await story(tasks, batcher, runner)
@@ -69,13 +70,24 @@ def play(
     return asyncio.run(whole())
 
 
-async def ask(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> TaskResult:
-    return await tasks.run(texts, EmbedRequest(inputs=texts), OPTIONS["cls"], timeout_seconds=seconds)
+async def ask(tasks: Tasks, texts: list[str], *deadline: float) -> TaskResult:
+    DEADLINE.set(Deadline(*deadline or (60.0,)))
+    return await tasks.run(texts, EmbedRequest(inputs=texts), OPTIONS["cls"])
 
 
-async def error_of(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> ServiceError:
+@asynccontextmanager
+async def busy_thread(tokenizer: Tokenizer) -> AsyncIterator[None]:
+    """The tokenizer's thread reads nothing meanwhile."""
+    free = threading.Event()
+    waiting = asyncio.get_running_loop().run_in_executor(tokenizer._thread, free.wait)
+    yield
+    free.set()
+    await waiting
+
+
+async def error_of(tasks: Tasks, texts: list[str], *deadline: float) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
-        await ask(tasks, texts, seconds)
+        await ask(tasks, texts, *deadline)
     return caught.value
 
 
@@ -130,18 +142,21 @@ def test_an_invalid_text_at_the_end_fails_the_whole_request_with_its_index(
 
 
 def test_a_deadline_ends_tokenizing_with_503(tokenizer: Tokenizer) -> None:
-    """The thread is busy with another text, which has no place to be cut."""
-
     async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
-        other = asyncio.create_task(ask(tasks, ["c" * 500_000, "cat " * 100]))
-        await asyncio.sleep(0)
-        error = await error_of(tasks, LONG, seconds=0.001)
+        async with busy_thread(tokenizer):
+            error = await error_of(tasks, LONG, 0.5)
         assert isinstance(error, DeadlineExceeded)
         assert error.message.endswith("0 of 400 inputs had been dispatched, 0 tokenized")
-        other.cancel()
-        await asyncio.wait([other])
 
-    assert play(tokenizer, story) == RequestCounts(received=2, expired=1, cancelled=1)
+    assert play(tokenizer, story) == RequestCounts(received=1, expired=1)
+
+
+def test_a_deadline_that_has_passed_before_the_request_is_queued_is_503(tokenizer: Tokenizer) -> None:
+    async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
+        error = await error_of(tasks, LONG, 0.0)
+        assert isinstance(error, DeadlineExceeded)
+
+    assert play(tokenizer, story) == RequestCounts()
 
 
 def test_what_is_tokenized_counts_for_the_admission_of_the_next_request(tokenizer: Tokenizer) -> None:
@@ -185,36 +200,36 @@ def test_a_request_whose_answer_grows_with_its_tokens_is_not_in_parts(tokenizer:
         with pytest.raises(
             TooLarge, match=r"the queue takes at most 1800 at once .*: send at most \d+ inputs like these"
         ):
-            await tasks.run(LONG, EmbedRequest(inputs=LONG), OPTIONS["cls"], in_parts=False, timeout_seconds=60.0)
+            await tasks.run(LONG, EmbedRequest(inputs=LONG), OPTIONS["cls"], in_parts=False)
 
     assert play(tokenizer, story, max_tokens=2000, limit=1800) == RequestCounts(received=1, refused=1)
 
 
 def test_the_deadline_of_a_large_request_follows_its_size_unless_the_client_has_set_it(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, batcher: Batcher, _: FakeRunner) -> None:
-        async def deadline_of(tasks: Tasks) -> float:
-            asking = asyncio.create_task(ask(tasks, LONG))
+        async def seconds_of(*deadline: float) -> float:
+            asking = asyncio.create_task(ask(tasks, LONG, *deadline))
             await settle()
             (request,) = batcher.queue.waiting
             asking.cancel()
             await asyncio.wait([asking])
             return request.deadline - request.arrived
 
-        limits = tasks.limits
-        assert await deadline_of(tasks) == pytest.approx(4 * 18_600 / 100, rel=0.2)
-        assert await deadline_of(replace(tasks, limits=replace(limits, max_timeout_seconds=300.0))) == 300.0
-        for short in (tasks.keeping_deadline(), replace(tasks, limits=replace(limits, max_timeout_seconds=100.0))):
-            error = await error_of(short, LONG)
+        assert await seconds_of(60.0, 3600.0) == pytest.approx(4 * 18_600 / 100, rel=0.2)
+        assert await seconds_of(60.0, 300.0) == 300.0
+        for short in ((60.0,), (60.0, 100.0)):
+            error = await error_of(tasks, LONG, *short)
             assert isinstance(error, TooMuchForDeadline)
             assert "or a longer x-request-timeout-ms (without it: up to BERT_MAX_TIMEOUT_MS)" in error.message
 
-    counts = play(tokenizer, story, rate=100.0, max_timeout_seconds=3600.0)
+    counts = play(tokenizer, story, rate=100.0)
     assert counts == RequestCounts(received=4, cancelled=2, refused=2)
 
 
 async def ask_windows(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> TaskResult:
     request = EmbedRequest(inputs=texts, long="windows")
-    return await run_windows(tasks, texts, request, OPTIONS["cls"], timeout_seconds=seconds)
+    DEADLINE.set(Deadline(seconds))
+    return await run_windows(tasks, texts, request, OPTIONS["cls"])
 
 
 def test_windows_are_admitted_before_they_are_made_and_run_while_others_are(tokenizer: Tokenizer) -> None:
@@ -255,8 +270,9 @@ def test_windows_without_room_in_the_queue_are_refused_before_they_are_made(toke
 
 def test_a_deadline_ends_the_making_of_windows(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
-        with pytest.raises(DeadlineExceeded, match=r"0 of \d+ inputs had been dispatched, \d+ tokenized"):
-            await ask_windows(tasks, [LONG_TEXT] * 20, seconds=0.001)
+        async with busy_thread(tokenizer):
+            with pytest.raises(DeadlineExceeded, match=r"0 of \d+ inputs had been dispatched, \d+ tokenized"):
+                await ask_windows(tasks, [LONG_TEXT] * 20, seconds=0.5)
 
     assert play(tokenizer, story) == RequestCounts(received=1, expired=1)
 
@@ -273,8 +289,9 @@ def test_an_empty_text_among_windows_fails_the_request_with_its_index(tokenizer:
 def test_the_deadline_includes_the_targets_of_fill_mask(tokenizer: Tokenizer) -> None:
     async def story(tasks: Tasks, _: Batcher, __: FakeRunner) -> None:
         request = FillMaskRequest(inputs="the [MASK]", targets=["c" * 500_000], first_piece=True)
-        with pytest.raises(DeadlineExceeded, match="before the texts were tokenized"):
-            await fill_mask(tasks, request, timeout_seconds=0.001)
+        DEADLINE.set(Deadline(0.001))
+        with pytest.raises(DeadlineExceeded, match=r"after 0\.001 s, before the texts were tokenized"):
+            await fill_mask(tasks, request)
 
     assert play(tokenizer, story) == RequestCounts()
 
@@ -283,12 +300,17 @@ def test_requests_that_run_alone_wait_for_each_other_and_count_what_they_cost(to
     async def story(tasks: Tasks, batcher: Batcher, runner: FakeRunner) -> None:
         serving = asyncio.create_task(batcher.serve())
         texts = tokenizer.encode_sync(["cat"], OPTIONS["cls"], None)
-        running = [asyncio.create_task(tasks.run_alone(texts, cost=400, timeout_seconds=60.0)) for _ in range(3)]
-        late = asyncio.create_task(tasks.run_alone(texts, cost=400, timeout_seconds=0.01))
+
+        async def run_late() -> None:
+            DEADLINE.set(Deadline(0.01))
+            await tasks.run_alone(texts, cost=400)
+
+        running = [asyncio.create_task(tasks.run_alone(texts, cost=400)) for _ in range(3)]
+        late = asyncio.create_task(run_late())
         await settle()
         assert (len(runner.batches), batcher.queue.reserved) == (1, 3 * 400)
         with pytest.raises(Overloaded):
-            await tasks.run_alone(texts, cost=400, timeout_seconds=60.0)
+            await tasks.run_alone(texts, cost=400)
         with pytest.raises(DeadlineExceeded):
             await late
         running.pop().cancel()

@@ -16,6 +16,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import Clock, RequestCounts
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.fill_mask import FillMaskRequest, fill_mask
 from packbert.service.tasks.inputs import TruncationFields
@@ -92,11 +93,13 @@ async def _play(tokenizer: Tokenizer, story: Story, clock: Clock, *, rate: float
 
 
 def score(tasks: Tasks, texts: list[str], seconds: float = 60.0) -> Any:
-    return score_sentences(tasks, texts, TruncationFields(), "within_word", timeout_seconds=seconds)
+    DEADLINE.set(Deadline(seconds))
+    return score_sentences(tasks, texts, TruncationFields(), "within_word")
 
 
 def fill(tasks: Tasks, seconds: float = 60.0, **body: Any) -> Any:
-    return fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=seconds)
+    DEADLINE.set(Deadline(seconds))
+    return fill_mask(tasks, FillMaskRequest.model_validate(body))
 
 
 async def error_of(answer: Coroutine[Any, Any, Any]) -> ServiceError:

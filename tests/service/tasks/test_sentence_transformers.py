@@ -29,7 +29,7 @@ def served(folder: Path, **settings: str) -> Iterator[Ask]:
     """A function that sends /embed a body and returns the vectors [inputs, dimensions]."""
     chosen = Settings.from_environment({"BERT_ARTIFACT": str(folder), "BERT_TRUNCATE": "true"} | settings)
     with open_tasks(open_artifact(folder), chosen) as tasks:
-        yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body), timeout_seconds=60.0)).value
+        yield lambda **body: asyncio.run(embed(tasks, EmbedRequest(**body))).value
 
 
 def cosines(got: np.ndarray, want: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ def ask(exported: Callable[..., Artifact]) -> Callable[..., list[TaskResult]]:
 
 
 def fill(tasks: Tasks, **body: Any) -> Any:
-    return fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=60)
+    return fill_mask(tasks, FillMaskRequest.model_validate(body))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -56,9 +56,7 @@ def test_a_likelihood_has_the_log_probability_of_each_masked_token(
     results = ask(
         name,
         precision,
-        lambda tasks: [
-            score_sentences(tasks, texts, TruncationFields(), variant, timeout_seconds=60) for variant in VARIANTS
-        ],
+        lambda tasks: [score_sentences(tasks, texts, TruncationFields(), variant) for variant in VARIANTS],
     )
     for result, variant in zip(results, VARIANTS, strict=True):
         assert result.tokens == sum(one["cost_tokens"] for one in cases[variant])
@@ -141,14 +139,14 @@ def test_answers_of_several_passes_have_the_same_bits_alone_and_with_neighbours(
     bodies += [{"inputs": one["inputs"], "joint": True, "beam": one["beam"], "top_k": 2} for one in found["joint"]]
 
     def together(tasks: Tasks) -> list[Any]:
-        scored = [score_sentences(tasks, texts, TruncationFields(), one, timeout_seconds=60) for one in VARIANTS]
+        scored = [score_sentences(tasks, texts, TruncationFields(), one) for one in VARIANTS]
         return [*scored, *(fill(tasks, **body) for body in bodies)]
 
     async def story(tasks: Tasks) -> None:
         crowd = [result.value for result in await asyncio.gather(*together(tasks))]
         for number, variant in enumerate(VARIANTS):
             for text, one in zip(texts, crowd[number], strict=True):
-                alone = await score_sentences(tasks, [text], TruncationFields(), variant, timeout_seconds=60)
+                alone = await score_sentences(tasks, [text], TruncationFields(), variant)
                 assert alone.value == [one]
         for body, one in zip(bodies, crowd[2:], strict=True):
             assert (await fill(tasks, **body)).value == one

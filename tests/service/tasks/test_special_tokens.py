@@ -62,9 +62,9 @@ def test_tokens_and_decoded_texts_are_those_of_transformers(
     async def question(tasks: Tasks) -> Any:
         inputs = list(map(as_input, cases))
         asking = TokenizeRequest(inputs=inputs, details=True, special_tokens=special_tokens)
-        shown = await tokenize(tasks, asking, timeout_seconds=60)
+        shown = await tokenize(tasks, asking)
         decoded = [
-            (await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip), timeout_seconds=60)).value
+            (await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip))).value
             for ids in ([one["ids"] for one in cases],)
             for skip in (True, False)
         ]
@@ -90,8 +90,8 @@ def test_vectors_are_those_of_transformers(name: str, asked: str, special_tokens
     async def question(tasks: Tasks) -> Any:
         inputs: Any = [one["text"] for one in cases]
         both = {"inputs": inputs, "special_tokens": special_tokens}
-        of_tokens = await embed_all(tasks, EmbedAllRequest(**both), timeout_seconds=60)
-        of_texts = await embed(tasks, EmbedRequest(**both, pooling="cls", normalize=False), timeout_seconds=60)
+        of_tokens = await embed_all(tasks, EmbedAllRequest(**both))
+        of_texts = await embed(tasks, EmbedRequest(**both, pooling="cls", normalize=False))
         return list(of_tokens.value), of_texts.value
 
     of_tokens, of_texts = run(artifact, question)
@@ -109,7 +109,7 @@ def test_masks_beside_special_tokens_are_filled_as_by_transformers(
 
     async def question(tasks: Tasks) -> Any:
         request = FillMaskRequest(inputs=golden["text"], top_k=3, special_tokens=special_tokens)
-        return (await fill_mask(tasks, request, timeout_seconds=60)).value
+        return (await fill_mask(tasks, request)).value
 
     found = run(artifact, question)
     assert [one["token"] for one in found] == [one["token"] for one in golden["answer"]]
@@ -170,11 +170,7 @@ def test_the_setting_is_for_requests_that_do_not_say_it(name: str, artifact: Pat
 
     async def question(tasks: Tasks) -> Any:
         return [
-            list(
-                (
-                    await tokenize(tasks, TokenizeRequest(inputs=case["text"], special_tokens=said), timeout_seconds=60)
-                ).value
-            )
+            list((await tokenize(tasks, TokenizeRequest(inputs=case["text"], special_tokens=said))).value)
             for said in (None, False)
         ]
 

@@ -48,10 +48,10 @@ def test_similarities_are_those_of_the_checkpoints_function(name: str, tmp_path:
     first, *others = answers["texts"]
     with served(sentence_transformers.checkpoint(name, tmp_path / "checkpoint"), BERT_RERANK="cosine") as tasks:
         asked = SimilarityRequest.model_validate({"inputs": {"source_sentence": first, "sentences": others}})
-        found = asyncio.run(similarity(tasks, asked, timeout_seconds=60.0)).value
-        ranked = asyncio.run(rerank(tasks, RerankFields(query=first), others, timeout_seconds=60.0)).value
+        found = asyncio.run(similarity(tasks, asked)).value
+        ranked = asyncio.run(rerank(tasks, RerankFields(query=first), others)).value
         truncation = RerankFields(query=first)
-        scored = asyncio.run(score_pairs(tasks, [first], others, truncation, raw=False, timeout_seconds=60.0)).value
+        scored = asyncio.run(score_pairs(tasks, [first], others, truncation, raw=False)).value
     np.testing.assert_allclose(found, answers["similarities"], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(ranked, found)
     np.testing.assert_allclose(scored, found, rtol=1e-6)
@@ -62,7 +62,7 @@ def test_a_request_can_ask_for_another_length_of_truncated_vectors(tmp_path: Pat
 
         def ask(**fields: object) -> np.ndarray:
             request = EmbedRequest.model_validate({"inputs": ["The cat sat on the mat."]} | fields)
-            return np.asarray(asyncio.run(embed(tasks, request, timeout_seconds=60.0)).value)
+            return np.asarray(asyncio.run(embed(tasks, request)).value)
 
         own, scaled, whole = ask(), ask(normalize=True), ask(dimensions=32)
         np.testing.assert_allclose(own, whole[:, :KEPT], atol=1e-6)
@@ -85,8 +85,7 @@ def test_the_score_of_a_cross_encoder_is_made_by_its_stored_activation(
     with served(changed(tmp_path / "checkpoint", "distilbert-labels", **keys)) as tasks:
         texts = ["the river is cold", "a dog"]
         found, raw = (
-            asyncio.run(rerank(tasks, RerankFields(query="tea", raw_scores=one), texts, timeout_seconds=60.0)).value
-            for one in (False, True)
+            asyncio.run(rerank(tasks, RerankFields(query="tea", raw_scores=one), texts)).value for one in (False, True)
         )
     np.testing.assert_allclose(found, raw if is_logit else 1 / (1 + np.exp(-raw)), atol=1e-6)
 
@@ -106,6 +105,6 @@ def test_a_model_with_one_segment_takes_single_texts_and_refuses_pairs(tmp_path:
     with served(folder) as tasks:
         assert "no pairs" in tasks.manifest.assumed["single texts"]
         one = EmbedRequest(inputs="The cat sat on the mat.")
-        assert np.asarray(asyncio.run(embed(tasks, one, timeout_seconds=60.0)).value).shape == (1, 32)
+        assert np.asarray(asyncio.run(embed(tasks, one)).value).shape == (1, 32)
         with pytest.raises(Invalid, match="it takes single texts"):
-            asyncio.run(nsp(tasks, NspRequest.model_validate({"inputs": [["a", "b"]]}), timeout_seconds=60.0))
+            asyncio.run(nsp(tasks, NspRequest.model_validate({"inputs": [["a", "b"]]})))

@@ -13,6 +13,7 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import Unavailable
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
+from packbert.service.tasks.deadline import DEADLINE, Deadline
 from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.embed import embed
 from packbert.service.tasks.inputs import EmbedRequest
@@ -103,7 +104,12 @@ def test_the_timeout_for_the_queue_is_reduced_by_the_time_of_tokenizing(bert_art
         limits=Limits(max_inputs=9, truncate=True),
         embedding=embedding_defaults(artifact.manifest, Settings(artifact=bert_artifact)),
     )
+
+    async def ask() -> None:
+        DEADLINE.set(Deadline(60.0))
+        await embed(tasks, EmbedRequest(inputs="cat " * 200))
+
     with pytest.raises(Unavailable):
-        asyncio.run(embed(tasks, EmbedRequest(inputs="cat " * 200), timeout_seconds=60.0))
+        asyncio.run(ask())
     tokenizer.close()
     assert 0.0 < 60.0 - left[0] < 60.0

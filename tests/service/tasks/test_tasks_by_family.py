@@ -53,7 +53,7 @@ def test_fill_mask_equals_the_pipeline(name: str, ask: Callable[[str, Ask], list
     requests = [FillMaskRequest.model_validate(body) for body in bodies]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return await asyncio.gather(*(fill_mask(tasks, request, timeout_seconds=60) for request in requests))
+        return await asyncio.gather(*(fill_mask(tasks, request) for request in requests))
 
     same(without_targets(ask(name, question)), [case["answer"] for case in cases])
 
@@ -66,11 +66,7 @@ def test_nsp_equals_the_pair_head_and_uses_the_labels_of_its_training(
     first, second = ("in_order", "swapped") if name == "albert" else ("is_next", "not_next")
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return [
-            await nsp(
-                tasks, NspRequest(inputs=[[case["text"], case["text_pair"]] for case in cases]), timeout_seconds=60
-            )
-        ]
+        return [await nsp(tasks, NspRequest(inputs=[[case["text"], case["text_pair"]] for case in cases]))]
 
     for found, case in zip(ask(name, question)[0], cases, strict=True):
         assert list(found) == ["label", first, second]
@@ -96,10 +92,8 @@ def test_predict_equals_the_text_classification_pipeline(name: str, ask: Callabl
     batch = [[case["inputs"]] if isinstance(case["inputs"], str) else case["inputs"] for case in cases]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        one_by_one = [predict(tasks, PredictRequest(inputs=case["inputs"]), timeout_seconds=60) for case in cases]
-        together = [
-            predict(tasks, PredictRequest(inputs=batch, raw_scores=raw), timeout_seconds=60) for raw in (False, True)
-        ]
+        one_by_one = [predict(tasks, PredictRequest(inputs=case["inputs"])) for case in cases]
+        together = [predict(tasks, PredictRequest(inputs=batch, raw_scores=raw)) for raw in (False, True)]
         return await asyncio.gather(*one_by_one, *together)
 
     *found, scores, raw = ask(name, question)
@@ -114,6 +108,6 @@ def test_tag_equals_the_token_classification_pipeline(name: str, ask: Callable[[
     requests = [TagRequest.model_validate({"inputs": case["inputs"]} | case["parameters"]) for case in cases]
 
     async def question(tasks: Tasks) -> list[TaskResult]:
-        return await asyncio.gather(*(tag(tasks, request, timeout_seconds=60) for request in requests))
+        return await asyncio.gather(*(tag(tasks, request) for request in requests))
 
     same(ask(name, question), [case["answer"] for case in cases])

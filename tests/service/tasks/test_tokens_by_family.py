@@ -51,12 +51,9 @@ def test_tokens_and_texts_are_those_of_transformers(name: str, exported: Callabl
     ids = [one["ids"] for one in cases]
 
     async def question(tasks: Tasks) -> Any:
-        shown = await tokenize(tasks, TokenizeRequest(inputs=texts, details=True), timeout_seconds=60)
-        counts = await tokenize(tasks, TokenizeRequest(inputs=texts, count=True), timeout_seconds=60)
-        decoded = [
-            await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip), timeout_seconds=60)
-            for skip in (True, False)
-        ]
+        shown = await tokenize(tasks, TokenizeRequest(inputs=texts, details=True))
+        counts = await tokenize(tasks, TokenizeRequest(inputs=texts, count=True))
+        decoded = [await decode(tasks, DecodeRequest(ids=ids, skip_special_tokens=skip)) for skip in (True, False)]
         return shown.value, counts.value, decoded[0].value, decoded[1].value
 
     shown, counts, plain, with_special = run(exported(name).root, question)
@@ -94,9 +91,9 @@ def test_vectors_of_tokens_and_sparse_vectors_are_those_of_transformers(
     async def question(tasks: Tasks) -> Any:
         forced = EmbedSparseRequest(inputs=sparse_texts, force=True)
         return await asyncio.gather(
-            embed_all(tasks, EmbedAllRequest(inputs=texts), timeout_seconds=60),
-            embed_tokens(tasks, EmbedRequest(inputs=texts, pooling="none", pieces=True), timeout_seconds=60),
-            embed_sparse(tasks, forced, timeout_seconds=60),
+            embed_all(tasks, EmbedAllRequest(inputs=texts)),
+            embed_tokens(tasks, EmbedRequest(inputs=texts, pooling="none", pieces=True)),
+            embed_sparse(tasks, forced),
         )
 
     vectors, with_pieces, sparse = (result.value for result in run(artifact.root, question))
@@ -133,7 +130,7 @@ def test_a_sparse_encoder_of_sentence_transformers_gives_its_vectors_unforced(ac
     assert "sparse" in manifest.heads
     assert manifest.verification["sparse_max_abs_error"] < 1e-5
     request = EmbedSparseRequest(inputs=[one["text"] for one in cases])
-    result = run(tmp_path / "artifact", lambda tasks: embed_sparse(tasks, request, timeout_seconds=60))
+    result = run(tmp_path / "artifact", lambda tasks: embed_sparse(tasks, request))
     for weights, one in zip(result.value, cases, strict=True):
         assert [weight["index"] for weight in weights] == one["ids"]
         np.testing.assert_allclose([weight["value"] for weight in weights], one["weights"], atol=1e-4)
@@ -144,4 +141,4 @@ def test_a_model_without_masked_language_head_says_that_it_has_no_sparse_vectors
 ) -> None:
     request = EmbedSparseRequest(inputs="a", force=True)
     with pytest.raises(NoSuchHead, match="this model has no fill_mask head: the checkpoint has no weights of a masked"):
-        run(exported("bert-labels").root, lambda tasks: embed_sparse(tasks, request, timeout_seconds=60))
+        run(exported("bert-labels").root, lambda tasks: embed_sparse(tasks, request))

@@ -40,11 +40,11 @@ def stride_of(case: dict[str, Any]) -> dict[str, Any]:
 
 
 async def ask_vector(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await embed(tasks, EmbedRequest(inputs=text, **fields), timeout_seconds=600)
+    return await embed(tasks, EmbedRequest(inputs=text, **fields))
 
 
 async def ask_labels(tasks: Tasks, text: str, **fields: Any) -> TaskResult:
-    return await predict(tasks, PredictRequest(inputs=text, **fields), timeout_seconds=600)
+    return await predict(tasks, PredictRequest(inputs=text, **fields))
 
 
 def chosen(family: str, precision: str) -> list[dict[str, Any]]:

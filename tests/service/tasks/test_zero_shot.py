@@ -55,7 +55,7 @@ def answers(family: str) -> list[dict[str, Any]]:
 
 
 async def ask(tasks: Tasks, **body: Any) -> Any:
-    return (await predict_labels(tasks, PredictRequest.model_validate(body), timeout_seconds=600)).value
+    return (await predict_labels(tasks, PredictRequest.model_validate(body))).value
 
 
 def bodies_of(family: str) -> list[dict[str, Any]]:

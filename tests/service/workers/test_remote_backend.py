@@ -39,34 +39,28 @@ Ask = Callable[[Tasks], Awaitable[TaskResult]]
 
 
 def embed(pooling: str) -> Ask:
-    return lambda tasks: embed_task.embed(
-        tasks, EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}), timeout_seconds=60
-    )
+    return lambda tasks: embed_task.embed(tasks, EmbedRequest.model_validate({"inputs": TEXTS, "pooling": pooling}))
 
 
 def fill_mask(**more: Any) -> Ask:
     body = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"]} | more
-    return lambda tasks: fill_mask_task.fill_mask(tasks, FillMaskRequest.model_validate(body), timeout_seconds=60)
+    return lambda tasks: fill_mask_task.fill_mask(tasks, FillMaskRequest.model_validate(body))
 
 
 def nsp(tasks: Tasks) -> Awaitable[TaskResult]:
-    return nsp_task.nsp(
-        tasks, NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}), timeout_seconds=60
-    )
+    return nsp_task.nsp(tasks, NspRequest.model_validate({"inputs": [["the cat", "it"], ["a", "b"]]}))
 
 
 def predict(tasks: Tasks) -> Awaitable[TaskResult]:
-    return predict_task.predict(
-        tasks, PredictRequest.model_validate({"inputs": [[text] for text in TEXTS]}), timeout_seconds=60
-    )
+    return predict_task.predict(tasks, PredictRequest.model_validate({"inputs": [[text] for text in TEXTS]}))
 
 
 def score(tasks: Tasks) -> Awaitable[TaskResult]:
-    return score_sentences(tasks, TEXTS, TruncationFields(), "within_word", timeout_seconds=60)
+    return score_sentences(tasks, TEXTS, TruncationFields(), "within_word")
 
 
 def tag(tasks: Tasks) -> Awaitable[TaskResult]:
-    return tag_task.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}), timeout_seconds=60)
+    return tag_task.tag(tasks, TagRequest.model_validate({"inputs": TEXTS}))
 
 
 ASKED: dict[str, list[Ask]] = {

@@ -224,6 +224,21 @@ def test_a_timeout_in_microseconds_is_the_deadline(bert_artifact: Path) -> None:
             assert (queue.deadline <= 2) is is_short
 
 
+def test_a_timeout_does_not_follow_the_size_of_a_large_request(
+    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def rate(_: RunnerQueue) -> float:
+        return 10_000.0  # tokens a second: four times what the request takes alone are more than two seconds
+
+    monkeypatch.setattr(RunnerQueue, "rate", rate)
+    with serve_in_process(bert_artifact) as client:
+        queue, texts = client.backend.tasks.queue, ["the cat " * 60] * 100
+        assert isinstance(queue, RunnerQueue)
+        for parameters, is_short in (({"timeout": 2_000_000}, True), ({}, False)):
+            assert client.post(INFER, json=body(texts, parameters=parameters)).status_code == 200
+            assert (queue.deadline <= 2) is is_short
+
+
 @pytest.mark.parametrize("processes", ["0", "1"])
 def test_the_model_has_the_name_that_the_operator_gives_it(serve: Serve, bert_artifact: Path, processes: str) -> None:
     client = serve(bert_artifact, BERT_SERVED_MODEL_NAME="org/mine", BERT_API_PROCESSES=processes)

@@ -124,9 +124,7 @@ def test_of_a_classifier_with_several_labels_nothing_says_which_one_is_relevance
 
 def run(tasks: Any, **fields: Any) -> Any:
     async def story(_: object) -> TaskResult:
-        return await ROUTES["/rerank"].run(
-            tasks, RerankRequest.model_validate({"query": QUERY} | fields), timeout_seconds=9
-        )
+        return await ROUTES["/rerank"].run(tasks, RerankRequest.model_validate({"query": QUERY} | fields))
 
     return play(story).value
 
