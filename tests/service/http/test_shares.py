@@ -202,7 +202,7 @@ def test_a_signal_changes_the_shares_and_the_model_of_every_process(
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("a: {model: x, wieght: 0.1}", "a: wieght: Extra inputs are not permitted; write NAME: MODEL or NAME: {model"),
+        ("a: {model: x, wieght: 0.1}", "a: wieght: unknown key, known are model, of, weight, shadow; write NAME"),
         ("a: {model: x, weight: 2}", "a: weight: Input should be less than or equal to 1; write NAME: MODEL or"),
         ("a: {model: [x]}", "a: model: Input should be a valid string; write NAME: MODEL or NAME: {model: MODEL"),
         ("a: x\na: y", "a is named twice"),
