@@ -36,7 +36,9 @@ async def answer_shared(
             return result
         except DeadlineExceeded:
             raise
-        except ServiceError:
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                log.exception("a request could not be answered by %s", answering.name)
             timeout_seconds -= time.perf_counter() - started
     result = await answer(model, unchosen, timeout_seconds=timeout_seconds)
     if answering is not None:
