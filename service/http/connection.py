@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
             self,
             scope,
             keep_alive=version == "1.1" and parser.should_keep_alive() and not (self.limits.closing or self.in_reserve),
-            continues=(b"expect", b"100-continue") in noted,
+            continues=version == "1.1" and (b"expect", b"100-continue") in noted,
         )
         self._headers = []  # trailers, which follow, are not headers
         self._receiving = exchange

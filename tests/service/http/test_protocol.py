@@ -637,6 +637,14 @@ def test_a_client_that_expects_it_is_asked_for_its_body_when_the_application_rea
     play_connection(story)
 
 
+def test_an_expectation_of_http_1_0_is_ignored() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890")
+        assert connection.statuses == [200]
+
+    play_connection(story)
+
+
 @pytest.mark.parametrize("head", [GET.replace(b"/1.1", b"/1.0"), GET.replace(b"host", b"connection: close\r\nhost")])
 def test_a_connection_of_http_1_0_or_of_a_client_that_closes_it_ends_with_the_response(head: bytes) -> None:
     async def story(connection: Client, _: FakeTime) -> None:
