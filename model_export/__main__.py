@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packbert.model_export.artifact.manifest import TOKENIZER, Manifest, ManifestError, available
-from packbert.model_export.errors import ExportError
+from packbert.model_export.errors import ExportError, HubUnavailable
 from packbert.model_export.folder import check_empty
 from packbert.model_export.hub import locate, locate_base
 from packbert.parser import Parser, one_of
@@ -47,7 +47,7 @@ def main(words: Sequence[str], command: str = "export") -> int:
         print(locate(arguments.checkpoint)[0] if command == "download" else _export(arguments))
     except (ExportError, ManifestError, OSError) as error:  # OSError: a file of the checkpoint may not be read
         print(f"packbert {command}: {error}", file=sys.stderr)
-        return 2
+        return os.EX_TEMPFAIL if isinstance(error, HubUnavailable) else 2
     except KeyboardInterrupt:
         print(f"packbert {command}: interrupted, nothing was written", file=sys.stderr)
         return 130

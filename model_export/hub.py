@@ -13,9 +13,10 @@ from typing import NoReturn, cast
 
 from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS, DESCRIPTION, HUB_ID, MODULES, PICKLES
 from packbert.model_export.checkpoint import read_adapter
-from packbert.model_export.errors import ExportError
+from packbert.model_export.errors import ExportError, HubUnavailable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TEMPORARY = (408, 429, *range(500, 600))  # statuses
 
 
 def locate(name: str) -> tuple[Path, str]:
@@ -58,13 +59,11 @@ def _download(name: str, revision: str | None) -> Path:
 def _snapshot(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
     """The folder of the commit in the hub's cache, which then has all files of the patterns that the hub has."""
     from huggingface_hub import snapshot_download  # a fifth of the exporter's start, and most exports need no hub
-    from huggingface_hub.errors import HfHubHTTPError
 
-    http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])  # that of its HTTP library, which changes
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
-    except (http_error, OSError, ValueError) as error:
-        raise ExportError(f"{name} is not a local folder and could not be downloaded: {_reason(error)}") from error
+    except (_http_error(), OSError, ValueError) as error:
+        raise _failure(f"{name} is not a local folder and could not be downloaded", error) from error
 
 
 def _check_without_modules(name: str, commit: str) -> None:
@@ -81,10 +80,26 @@ def _check_without_modules(name: str, commit: str) -> None:
     try:
         hf_hub_download(name, MODULES, revision=commit)
     except LocalEntryNotFoundError as error:
-        fault = f"the hub's cache has {name} but does not know whether it has {MODULES}"
-        raise ExportError(f"{fault}: {_reason(error)}") from error
+        raise _failure(f"the hub's cache has {name} but does not know whether it has {MODULES}", error) from error
     except (EntryNotFoundError, HfHubHTTPError):
         return
+
+
+def _http_error() -> type[Exception]:
+    """That of the hub's HTTP library, which changes."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return cast("type[Exception]", HfHubHTTPError.__bases__[0])
+
+
+def _failure(fault: str, error: Exception) -> ExportError:
+    """HubUnavailable where no response came, or one that asks for patience or is a failure of the hub."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error  # of "it is not in the cache"
+    response = getattr(cause, "response", None)
+    passes = isinstance(cause, _http_error()) and (response is None or response.status_code in TEMPORARY)
+    return (HubUnavailable if passes else ExportError)(f"{fault}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ from packbert.service.flags import in_flags, variables_of
 from packbert.service.logs import configure_logging
 from packbert.service.model_cache import Cache, ModelError
 from packbert.service.observability.start import check_packages
-from packbert.service.prepare import prepare_model
+from packbert.service.prepare import ModelUnavailable, prepare_model
 from packbert.service.preparing import answer_probes
 from packbert.service.settings import Settings, SettingsError, named_models, set_variables
 
@@ -31,7 +31,8 @@ class Stopped(BaseException):
 
 
 def main(words: Sequence[str] = ()) -> int:
-    """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken."""
+    """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken or the hub
+    does not answer: that may pass."""
     given = variables_of(words)
     set_variables(given)
     try:
@@ -45,12 +46,12 @@ def main(words: Sequence[str] = ()) -> int:
         one_each = [settings.of_model(name, one.model) for name, one in named.items()] or [settings]
         choices = [find_artifact(one, _prepare) for one in one_each]
         check_one_device(choices)
+    except (ListenError, ModelUnavailable) as error:
+        _report(error, given)
+        return 1
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)
         return 2
-    except ListenError as error:
-        _report(error, given)
-        return 1
     except Stopped as stopped:
         print("packbert serve: stopped before the model was exported; nothing half is left", file=sys.stderr)
         return stopped.code

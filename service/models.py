@@ -56,7 +56,7 @@ class ServedModel(Backend):
                 raise
 
     async def swap(self, source: str = "", *, leads: bool = True) -> bool:
-        """Whether another artifact answers now, that of `source` or of the same place as before.
+        """Whether another artifact answers now, that of `source` or of the same place as before; a copy is another one.
 
         It is loaded and tested beside the one that answers, which is closed when its last request has ended. Without
         `leads` it is what answers in another process already. A swap during the start waits for the start of its model.
@@ -68,7 +68,7 @@ class ServedModel(Backend):
             source = source or old.source
             try:
                 new = await asyncio.to_thread(self._make, self.name, source, old, leads)
-                if new.artifact.digest == old.artifact.digest:
+                if new.artifact == old.artifact:
                     return False
                 try:
                     await new.open()

@@ -29,6 +29,10 @@ CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]")  # what moves a terminal's
 log = logging.getLogger("service")
 
 
+class ModelUnavailable(ModelError):
+    """The hub does not answer: a later start may have the model."""
+
+
 def check_exporter() -> None:
     """Raises ModelError where the exporter is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
@@ -41,7 +45,7 @@ def check_exporter() -> None:
 def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
     """The output of the command. `lock` is a descriptor that the child keeps until it ends.
 
-    Raises ModelError with the exporter's sentence where it fails.
+    Raises ModelError with the exporter's sentence where it fails, ModelUnavailable where the hub does not answer.
     """
     lifeline, write_end = os.pipe()  # the system closes the write end, however this process ends
     try:
@@ -65,7 +69,8 @@ def run_exporter(arguments: Sequence[str], lock: int | None = None) -> str:
             process.wait()
     if code:
         signalled = f"the export was ended by signal {-code}; without enough memory the system ends it with signal 9"
-        raise ModelError(fault or (signalled if code < 0 else f"the export failed with exit code {code}"))
+        kind = ModelUnavailable if code == os.EX_TEMPFAIL else ModelError
+        raise kind(fault or (signalled if code < 0 else f"the export failed with exit code {code}"))
     return output
 
 

@@ -316,7 +316,8 @@ def named_models(settings: Settings) -> dict[str, NamedModel]:
         try:
             models[name] = NamedModel.model_validate(model if isinstance(model, dict) else {"model": model})
         except ValidationError as error:
-            faults = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
+            messages = {"extra_forbidden": f"unknown key, known are {', '.join(NamedModel.model_fields)}"}
+            faults = [f"{one['loc'][0]}: {messages.get(one['type'], one['msg'])}" for one in error.errors()]
             raise SettingsError(f"{where}: {name}: {'; '.join(faults)}; write {FORMS}") from None
     for name in models:
         if fault := _fault_of_shares(name, models):

@@ -22,6 +22,7 @@ class FakeHub:
     files: dict[str, bytes]
     commit: str = COMMIT
     token: str = ""  # if set, the repository is gated and needs this token
+    status: int = 0  # if set, of every answer
     cut: str = ""  # of the file of this name only the first half is sent, and the connection is closed
     stall: str = ""  # of the file of this name nothing is sent; `stalled` is set
     stalled: threading.Event = field(default_factory=threading.Event)
@@ -69,7 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         hub.requests.append(self.path)
         path = self.path.partition("?")[0]
-        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+        if hub.status:
+            self._answer(hub.status, b"")
+        elif hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             self._refuse(
                 403 if "Authorization" in self.headers else 401, "GatedRepo", "Access to this model is restricted"
             )

@@ -25,7 +25,7 @@ from packbert.service.http.body import start_thread
 from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
 from packbert.service.http.endpoint import TaskEndpoint, make_endpoint, request_id
-from packbert.service.http.headers import ApiKeys
+from packbert.service.http.headers import ApiKeys, accepts_coding
 from packbert.service.http.models import ADMIN_PATH, PREFIX, add_model_routes, by_name, choosing
 from packbert.service.http.openapi import (
     API_KEY,
@@ -192,8 +192,12 @@ class TaskFastPath:
         return (endpoint or self._call_fallback)(scope, receive, send)
 
     async def _call_fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own_id = request_id(dict(scope["headers"]))
+        headers = dict(scope["headers"])
+        own_id = request_id(headers)
         scope["state"] = {**scope.get("state", {}), "request_id": own_id.decode()}
+        if not accepts_coding(headers.get(b"accept-encoding", b"").decode("latin-1"), "gzip"):
+            # GZipMiddleware finds gzip in `gzip;q=0` too
+            scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
 
         if scope["method"] == "HEAD":  # the response to HEAD is that to GET; the connection writes no body
             scope = {**scope, "method": "GET"}

@@ -24,7 +24,7 @@ from packbert.service.http.limits import ConnectionLimits
 SLICE_BYTES = 2**13  # parsed at a time: a rejection stops the rest, which the system may hand over in 250 KB
 UNREAD_BYTES = 2**16  # of a body: the system keeps further ones until the application reads these
 FREE_CHUNKS, LEAST_CHUNK_BYTES = 1000, 64  # of a body: each chunk takes as long as 64 bytes of another
-NOTED = frozenset({b"expect", b"transfer-encoding"})  # headers that the connection itself reads
+NOTED = frozenset({b"expect", b"host", b"transfer-encoding"})  # headers that the connection itself reads
 TIMER_SECONDS = 0.002  # by which a timer may be early: uvloop's have milliseconds
 
 
@@ -247,6 +247,9 @@ class Connection(asyncio.Protocol):
             raise Rejected(400, "CONNECT is not supported: this server is not a proxy")
         if version not in ("1.1", "1.0"):
             raise Rejected(505, f"HTTP/{version} is not supported: send HTTP/1.1")
+        hosts = [name for name, _ in noted].count(b"host")
+        if hosts > 1 or (version == "1.1" and not hosts):
+            raise Rejected(400, f"the request has {hosts} Host headers: send one")
         codings = [value for name, value in noted if name == b"transfer-encoding"]
         if codings and codings != [b"chunked"]:
             stated = b", ".join(codings).decode("latin-1")
@@ -262,7 +265,7 @@ class Connection(asyncio.Protocol):
             self,
             scope,
             keep_alive=version == "1.1" and parser.should_keep_alive() and not (self.limits.closing or self.in_reserve),
-            continues=(b"expect", b"100-continue") in noted,
+            continues=version == "1.1" and (b"expect", b"100-continue") in noted,
         )
         self._headers = []  # trailers, which follow, are not headers
         self._receiving = exchange

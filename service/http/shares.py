@@ -36,6 +36,8 @@ async def answer_shared(spec: TaskSpec, model: ServedModel, answer: Answer) -> T
             raise
         except ServiceError:
             pass  # `model` answers
+        except Exception:
+            log.exception("a request could not be answered by %s", answering.name)
     result = await answer(model)
     if answering is not None:
         answering.metrics.shared(answering.name, "left")

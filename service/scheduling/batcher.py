@@ -168,9 +168,8 @@ class Batcher:
             counts.failed += 1
 
     def check_admission(self, tokens: int) -> None:
-        """Raises and counts what `submit` would for so many tokens: for an estimate before a request is read."""
+        """Raises and counts what the queue would for so many tokens: for an estimate before a request is read."""
         try:
-            self._check_suspended()
             self.queue.check_admission(self.model.of(tokens), self.clock())
         except ServiceError:
             self.counts.refuse(1)

@@ -226,7 +226,8 @@ class EngineWorker:
             await self._loaded.wait()
         async with self._opening:
             named = [one for one in self.engines if one.artifact.manifest.name == hello.name]
-            engine = next((one for one in named if one.artifact.digest == hello.artifact), None)
+            asked = (hello.artifact, Path(hello.folder))
+            engine = next((one for one in named if (one.artifact.digest, one.artifact.folder.parent) == asked), None)
             if not hello.source or named[-1] is engine:
                 return engine or named[-1]
             if engine is not None:

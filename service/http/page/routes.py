@@ -4,7 +4,6 @@ The page calls the task routes, /info and /metrics as any other client does.
 """
 
 import asyncio
-import gzip
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
-from packbert.service.http.headers import accepts_coding, choose_language
+from packbert.service.http.headers import choose_language
 from packbert.service.settings import Settings
 
 FOLDER = Path(__file__).parent / "static"
@@ -49,13 +48,12 @@ HEADERS = {
 
 class PageFile(NamedTuple):
     content: bytes
-    compressed: bytes  # with gzip
     media_type: str
     etag: str
 
 
 class Page:
-    """The files, by their path below /page/, read and compressed once, when the first of them is requested."""
+    """The files, by their path below /page/, read once, when the first of them is requested."""
 
     def __init__(self, *, key_required: bool) -> None:
         self._key_required = key_required
@@ -72,9 +70,6 @@ class Page:
         stated = request.headers.get("if-none-match", "")
         if file.etag in (one.strip() for one in stated.split(",")):
             return Response(status_code=304, headers=headers)
-        if accepts_coding(request.headers.get("accept-encoding", ""), "gzip"):
-            headers["content-encoding"] = "gzip"
-            return Response(file.compressed, headers=headers, media_type=file.media_type)
         return Response(file.content, headers=headers, media_type=file.media_type)
 
     async def respond_home(self, request: Request) -> Response:
@@ -110,5 +105,4 @@ def read_files(*, key_required: bool) -> dict[str, PageFile]:
 
 def _make_file(content: bytes, suffix: str) -> PageFile:
     digest = hashlib.sha256(content).hexdigest()[:20]
-    compressed = gzip.compress(content, mtime=0)
-    return PageFile(content, compressed, MEDIA_TYPES[suffix], f'W/"{digest}"')  # weak: one for both codings
+    return PageFile(content, MEDIA_TYPES[suffix], f'W/"{digest}"')  # weak: one for both codings

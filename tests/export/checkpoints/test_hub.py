@@ -71,7 +71,7 @@ def test_a_hub_id_is_downloaded_and_is_the_artifacts_name(hub: FakeHub, tmp_path
 def test_a_broken_download_is_an_error_and_the_next_one_continues(hub: FakeHub, tmp_path: Path) -> None:
     hub.cut = "model.safetensors"
     finished = run(hub, tmp_path, f"{REPOSITORY}@v1", str(tmp_path / "artifact"))
-    assert finished.returncode == 2
+    assert finished.returncode == os.EX_TEMPFAIL
     assert "could not be downloaded" in finished.stderr
     assert not (tmp_path / "artifact").exists()
     offline = run(hub, tmp_path, f"{REPOSITORY}@v1", str(tmp_path / "artifact"), HF_HUB_OFFLINE="1")
@@ -120,6 +120,16 @@ def test_what_the_hub_refuses_has_a_way_out(name: str, token: str, sentence: str
     finished = run(hub, tmp_path, name, **({"HF_TOKEN": token} if token else {}), command="download")
     assert finished.returncode == 2
     assert sentence in finished.stderr
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, os.EX_TEMPFAIL), (503, os.EX_TEMPFAIL), (403, 2), (404, 2)])
+def test_a_failure_of_the_hub_may_pass_and_a_refusal_does_not(
+    status: int, code: int, hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.status = status
+    finished = run(hub, tmp_path, REPOSITORY, command="download")
+    assert finished.returncode == code
+    assert f"{status} " in finished.stderr
 
 
 def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) 
         await one.engine._canary.check()
         assert "the canary's vector is wrong" in await one.ready()
         with pytest.raises(Unavailable, match="wrong answers"):
-            one.admit(1)
+            await one.engine.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
+        assert one.engine.batcher.counts.refused == 1
         await one.close()
 
     asyncio.run(story())

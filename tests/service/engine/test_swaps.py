@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from packbert.service.engine.device import find_artifact
 from packbert.service.engine.engine import Device, ModelEngine
 from packbert.service.engine.local_backend import LocalBackend, make_backend
-from packbert.service.errors import Invalid
+from packbert.service.errors import Invalid, Unavailable
 from packbert.service.http.dialects import native
 from packbert.service.http.validation import validate
 from packbert.service.models import ServedModel
@@ -101,6 +102,22 @@ def test_a_wrong_model_that_was_put_out_of_memory_is_checked_again(folders: Mapp
         engine._canary.vector = right
         await until(lambda: not engine.readiness())
         assert len(await embed(models)) == 1
+        await models.close()
+
+    play(story())
+
+
+def test_a_request_that_a_suspended_default_does_not_answer_is_no_refusal_of_it(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        await models.open()
+        engine_of(models).batcher.suspend("it is wrong")
+        for model in models.group.values():
+            models.admit(0)  # before the body names a model
+            with suppress(Unavailable):
+                await embed(model)
+        counts = [engine_of(model).batcher.counts for model in models.group.values()]
+        assert [(one.received, one.refused, one.answered) for one in counts] == [(1, 1, 0), (1, 0, 1)]
         await models.close()
 
     play(story())

@@ -32,7 +32,8 @@ def requests(draw: st.DrawFn) -> bytes:
     """Mostly valid ones."""
     path = b"/" + draw(TOKENS)
     version = draw(st.sampled_from([b"1.1"] * 8 + [b"1.0", b"2.0"]))
-    headers = b"".join(b"%b: %b\r\n" % one for one in draw(HEADERS)) + draw(SPECIAL)
+    host = draw(st.sampled_from([b"host: x\r\n"] * 8 + [b"", b"host: x\r\nHost: y\r\n"]))
+    headers = host + b"".join(b"%b: %b\r\n" % one for one in draw(HEADERS)) + draw(SPECIAL)
     body = draw(st.binary(max_size=300))
     kind = draw(st.sampled_from(["GET", "length", "chunked", "trailers"]))
     if kind == "GET":

@@ -260,6 +260,31 @@ def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
             assert answer.json() == alone["second"]
 
 
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_after_a_swap_to_a_copy_the_folder_before_is_not_needed(
+    folders: dict[str, Path], alone: dict[str, Any], tmp_path: Path, processes: str
+) -> None:
+    for name in ("before", "after"):
+        shutil.copytree(folders["first"], tmp_path / name)
+    stated = f"one={tmp_path / 'before'} two={folders['second']}"
+    settings = OWN | {"BERT_MODELS": stated, "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": processes}
+    with ServiceProcess(settings) as process, httpx.Client(base_url=process.url, timeout=REPLY_SECONDS) as client:
+        body = {"model": "one", "source": str(tmp_path / "after")}
+        swaps = [client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"] for _ in range(2)]
+        assert swaps == [True, False]
+        shutil.rmtree(tmp_path / "before")
+        assert client.post("/attention", json={"inputs": "a"}).status_code == 200  # of a graph that is opened now
+        if processes == "1":
+            for name in ("api-0", "engine"):
+                os.kill(worker := children(process.process.pid)[name], signal.SIGKILL)
+                while Path(f"/proc/{worker}").exists():
+                    pass
+                while not is_ready(process.url):
+                    pass
+        answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
+        assert answer.json() == alone["first"]
+
+
 def is_ready(url: str) -> bool:
     try:
         return httpx.get(f"{url}/ready", timeout=REPLY_SECONDS).status_code == 200

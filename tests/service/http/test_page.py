@@ -1,6 +1,5 @@
 """The files of the page: what a browser is sent, with which headers, in which language, and where there is no page."""
 
-import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,13 +94,28 @@ def test_a_browser_that_has_a_file_gets_304(client: InProcessClient) -> None:
     assert home(client, "zh").headers["etag"] != home(client, "en").headers["etag"]
 
 
-def test_a_file_is_compressed_where_the_browser_accepts_it(client: InProcessClient) -> None:
-    plain = client.get("/page/main.js", headers={"accept-encoding": "identity"})
-    packed = client.get("/page/main.js", headers={"accept-encoding": "gzip"})
-    assert "content-encoding" not in plain.headers
-    assert packed.headers["content-encoding"] == "gzip"
-    assert packed.content == plain.content
-    assert int(packed.headers["content-length"]) < len(gzip.compress(plain.content)) + 32
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        ("gzip", "gzip"),
+        ("br, gzip;q=0.5", "gzip"),
+        ("identity", None),
+        ("gzip;q=0", None),
+        ("gzip; q=0.0, identity", None),
+        ("*;q=0", None),
+        ("*, gzip;q=0", None),
+        ("", None),
+    ],
+)
+@pytest.mark.parametrize("path", ["/page/main.js", "/openapi.json"])
+def test_a_file_is_compressed_where_the_client_accepts_it(
+    client: InProcessClient, path: str, accepted: str, coding: str | None
+) -> None:
+    answer = client.get(path, headers={"accept-encoding": accepted})
+    assert answer.headers.get("content-encoding") == coding
+    assert "accept-encoding" in answer.headers["vary"].lower()
+    assert answer.content == client.get(path, headers={"accept-encoding": "identity"}).content
+    assert (int(answer.headers["content-length"]) < len(answer.content)) is (coding == "gzip")
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/other.js", "/page/../routes.py", "/page/%2e%2e/routes.py"])

@@ -527,6 +527,20 @@ def test_http_2_by_prior_knowledge_is_refused_with_a_sentence(more: bytes) -> No
     play_connection(story, rejections=[(505, "malformed")])
 
 
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"), [("1.1", 0, 400), ("1.1", 2, 400), ("1.0", 0, 200), ("1.0", 2, 400)]
+)
+def test_a_request_has_one_host_and_one_of_http_1_0_at_most_one(version: str, hosts: int, status: int) -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(f"GET / HTTP/{version}\r\n".encode() + b"Host: x\r\n" * hosts + b"\r\n")
+        assert connection.statuses == [status]
+        if status == 400:
+            assert connection.error()["error"] == f"the request has {hosts} Host headers: send one"
+            assert (connection.paths, connection.transport.closed) == ([], True)
+
+    play_connection(story, rejections=[(400, "malformed")] * (status == 400))
+
+
 @pytest.mark.parametrize("version", ["2.0", "0.9"])
 def test_another_version_of_http_gets_505(version: str) -> None:
     async def story(connection: Client, _: FakeTime) -> None:
@@ -619,6 +633,14 @@ def test_a_client_that_expects_it_is_asked_for_its_body_when_the_application_rea
         assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
         await connection.send(b"1234567890")
         assert connection.statuses == [100, 200]
+
+    play_connection(story)
+
+
+def test_an_expectation_of_http_1_0_is_ignored() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(POST.replace(b"1.1\r\n", b"1.0\r\nExpect: 100-Continue\r\n"), b"1234567890")
+        assert connection.statuses == [200]
 
     play_connection(story)
 

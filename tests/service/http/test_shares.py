@@ -1,12 +1,13 @@
 """A share of a model's requests for another one, which answers them (weight) or repeats them (shadow)."""
 
+import asyncio
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import httpx
 import numpy as np
@@ -14,9 +15,11 @@ import pytest
 
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.artifact import open_artifact
+from packbert.service.http.app import create_app
 from packbert.service.http.shares import compare
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
+from tests.service.engine.test_swaps import served
 from tests.service.polling import sum_of, until
 from tests.serving import fail_to_serve
 
@@ -102,6 +105,29 @@ def test_a_task_that_the_other_model_lacks_is_answered_by_the_model(
     ids = post(service, "/embed", inputs=[[200, 300]], tokenizer="old")  # of the other one they would be other words
     assert digest_of(ids) == mine
     assert [scrape(service, outcome(one)) for one in ("answered", "left")] == [1, 2]
+
+
+def test_an_unexpected_failure_of_the_other_model_is_logged_and_the_model_answers(
+    old: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file := tmp_path / "models.yaml").write_text(f"one: {old}\ntwo: {{model: {old}, of: one, weight: 1}}\n")
+
+    def break_down(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("of no known kind")
+
+    async def story() -> None:
+        models = served({"bert": old}, BERT_MODELS=str(file))
+        await models.open()
+        models.group["two"].current.admit = break_down  # type: ignore[method-assign]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(models)), base_url="http://x") as client:
+            answer = await client.post("/embed", json={"inputs": TEXTS})
+            metrics = (await client.get("/metrics")).text
+        assert answer.status_code == 200
+        assert sum_of(metrics, 'bert_shared_requests_total{model="two",outcome="left"}') == 1
+        await models.close()
+
+    asyncio.run(story())
+    assert "a request could not be answered by two" in caplog.messages
 
 
 def test_answers_are_compared_by_vectors_of_one_size_and_by_first_candidates() -> None:
@@ -202,7 +228,7 @@ def test_a_signal_changes_the_shares_and_the_model_of_every_process(
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("a: {model: x, wieght: 0.1}", "a: wieght: Extra inputs are not permitted; write NAME: MODEL or NAME: {model"),
+        ("a: {model: x, wieght: 0.1}", "a: wieght: unknown key, known are model, of, weight, shadow; write NAME"),
         ("a: {model: x, weight: 2}", "a: weight: Input should be less than or equal to 1; write NAME: MODEL or"),
         ("a: {model: [x]}", "a: model: Input should be a valid string; write NAME: MODEL or NAME: {model: MODEL"),
         ("a: x\na: y", "a is named twice"),

@@ -15,6 +15,7 @@ from packbert.service.model_cache import Cache, ModelError
 from packbert.service.prepare import prepare_artifact
 from tests.paths import GOLDEN
 from tests.service.model_cache.helpers import wanted
+from tests.serving import fail_to_serve
 
 NAMES = ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt")
 
@@ -92,6 +93,20 @@ def test_offline_it_says_what_is_missing(folder: Path, tmp_path: Path, monkeypat
         prepare_artifact(wanted(REPOSITORY), Cache(tmp_path / "cache"))
     assert prepare_artifact(wanted(REPOSITORY), Cache(folder / "cache")).is_dir()
     assert not (tmp_path / "cache" / "artifacts").exists()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("503", 1), ("nothing listens", 1), ("404", 2)])
+def test_a_start_without_the_hub_ends_with_a_code_that_is_restarted(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    settings = {"BERT_MODEL": REPOSITORY, "BERT_CACHE": str(tmp_path / "cache")} | hub.variables(tmp_path / "hub")
+    if answer.isdigit():
+        monkeypatch.setattr(hub, "status", int(answer))
+    else:
+        settings["HF_ENDPOINT"] = "http://127.0.0.1:9"
+    ended = fail_to_serve(settings)
+    assert ended.returncode == code
+    assert f"packbert serve: {REPOSITORY} is not a local folder and could not be downloaded: " in ended.stderr
 
 
 @pytest.mark.usefixtures("variables")

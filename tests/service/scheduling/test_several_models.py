@@ -109,8 +109,8 @@ def test_a_suspended_model_refuses_its_own_requests_alone() -> None:
             with pytest.raises(Unavailable, match="it is wrong"):
                 await lost
             with pytest.raises(Unavailable, match="it is wrong"):
-                models.second.check_admission(1)
-            models.first.check_admission(1)
+                await models.submit(models.second, 3)
+            assert await models.submit(models.first, 4) == [4]
 
     play(story)
 
