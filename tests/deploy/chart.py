@@ -10,7 +10,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import helm_python
 import jsonschema
 import kubernetes_validate
 import yaml
@@ -22,6 +21,10 @@ CUSTOM_RESOURCES = Path(__file__).with_name("custom_resources.json")
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()  # the chart's kubeVersion, the newest known
 RELEASE, NAMESPACE = "demo", "prod"
 Resource = dict[str, Any]
+
+
+class ChartError(Exception):
+    """Helm refuses the chart or its values."""
 
 
 class Rendered:
@@ -61,13 +64,13 @@ class Rendered:
 
 
 def render(values: dict[str, Any], name: str = RELEASE) -> Rendered:
-    """Raises helm_python.HelmError where the chart or its schema refuses the values."""
+    """Raises ChartError where the chart or its schema refuses the values."""
     return Rendered(helm_process().submit(_render, values, name).result())
 
 
 def lint(values: dict[str, Any]) -> dict[str, Any]:
     """Helm's report on the chart with these values."""
-    report: dict[str, Any] = helm_process().submit(helm_python.lint, CHART, values, strict=True).result()
+    report: dict[str, Any] = helm_process().submit(_lint, values).result()
     return report
 
 
@@ -83,16 +86,28 @@ def render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
 
 @cache
 def helm_process() -> ProcessPoolExecutor:
-    """Helm's library is written in Go, whose runtime crashed in a process in which other tests had run before."""
+    """The only process that imports Helm's library, which is written in Go: its runtime takes over the signals of a
+    process, and a socket that was closed by its peer then ended the one of the tests."""
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
+def _lint(values: dict[str, Any]) -> dict[str, Any]:
+    import helm_python
+
+    report: dict[str, Any] = helm_python.lint(CHART, values, strict=True)
+    return report
+
+
 def _chart_files() -> dict[str, Any]:
+    import helm_python
+
     with helm_python.Chart.load(CHART) as chart:
         return {"values": chart.values, "metadata": chart.metadata}
 
 
 def _render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
+    import helm_python
+
     with helm_python.Chart.load(CHART) as chart:
         archive = chart.save(folder)
     with helm_python.Chart.load(Path(archive)) as packed:
@@ -101,9 +116,14 @@ def _render_packaged(values: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _render(values: dict[str, Any], name: str) -> dict[str, str]:
-    with helm_python.Chart.load(CHART) as chart:
-        chart.validate_schema(values)
-        files: dict[str, str] = chart.render(values, name=name, namespace=NAMESPACE)
+    import helm_python
+
+    try:
+        with helm_python.Chart.load(CHART) as chart:
+            chart.validate_schema(values)
+            files: dict[str, str] = chart.render(values, name=name, namespace=NAMESPACE)
+    except helm_python.HelmError as error:  # unpickled, it would import the library
+        raise ChartError(str(error)) from None
     return files
 
 
