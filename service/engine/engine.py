@@ -234,11 +234,7 @@ class ModelEngine:
     async def load(self) -> None:
         """Opens the sessions; the first time with what a start measures."""
         began = time.monotonic()
-        try:
-            await asyncio.to_thread(self._load)
-        except BaseException:
-            self.runner.close()
-            raise
+        await asyncio.to_thread(self._load)
         if self.opened:
             self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
@@ -253,14 +249,18 @@ class ModelEngine:
     def _load(self) -> None:
         device, limit = self.artifact.manifest.device, self.device.memory_limit
         before = memory_in_use(device)
-        copied = self._open_runner()
-        if self.calibration is None:
-            self.calibration = self._measure()
-            self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)
+        try:
+            copied = self._open_runner()
+            if self.calibration is None:
+                self.calibration = self._measure()
+                self.memory_bytes = max(self.memory_bytes, memory_in_use(device) - before + copied)
             if self.memory_bytes > limit:
                 takes = f"{self.artifact.manifest.name} alone takes {self.memory_bytes >> 20} MiB of memory"
                 way_out = "raise it, export the model in int8, or set a smaller BERT_TOKEN_BUDGET"
                 raise DeviceError(f"{takes}, and BERT_MEMORY_LIMIT is {int(limit) >> 20} MiB: {way_out}")
+        except BaseException:
+            self.runner.close()
+            raise
 
     def _measure(self) -> Calibration:
         calibrations, manifest = self.device.calibrations, self.artifact.manifest
