@@ -137,7 +137,7 @@ def test_a_large_request_that_comes_while_draining_is_told_503_and_its_connectio
             busy = [pool.submit(client.post, "/embed", json=HALF) for _ in range(4)]
             until(lambda: metrics(client)["bert_inflight_requests"] >= 3)
             process.process.terminate()
-            until(lambda: client.get("/ready").status_code == 503)
+            until(lambda: client.post("/embed", json={"inputs": "a cat"}).status_code == 503)  # /ready is so before
             late.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body[:20_000])
             until(lambda: client.get("/ready").status_code == 503)
             late.sendall(body[20_000:])
