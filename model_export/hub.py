@@ -17,6 +17,8 @@ from packbert.model_export.errors import ExportError, HubUnavailable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TEMPORARY = (408, 429, *range(500, 600))  # statuses
+# errors of httpx and of requests, before anything is sent
+WRONG_ENDPOINT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidSchema", "InvalidURL", "MissingSchema")
 
 
 def locate(name: str) -> tuple[Path, str]:
@@ -86,10 +88,13 @@ def _check_without_modules(name: str, commit: str) -> None:
 
 
 def _http_error() -> type[Exception]:
-    """That of the hub's HTTP library, which changes."""
+    """The base class of all errors of the hub's HTTP library, which is requests before 1.0, and httpx after."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return cast("type[Exception]", HfHubHTTPError.__bases__[0])
+    status_error = HfHubHTTPError.__bases__[0]
+    library = status_error.__module__.partition(".")[0]
+    own = [one for one in status_error.__mro__ if one.__module__.partition(".")[0] == library]
+    return cast("type[Exception]", own[-1])
 
 
 def _failure(fault: str, error: Exception) -> ExportError:
@@ -98,7 +103,8 @@ def _failure(fault: str, error: Exception) -> ExportError:
 
     cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error  # of "it is not in the cache"
     response = getattr(cause, "response", None)
-    passes = isinstance(cause, _http_error()) and (response is None or response.status_code in TEMPORARY)
+    asked = isinstance(cause, _http_error()) and type(cause).__name__ not in WRONG_ENDPOINT
+    passes = asked and (response is None or response.status_code in TEMPORARY)
     return (HubUnavailable if passes else ExportError)(f"{fault}: {_reason(error)}")
 
 

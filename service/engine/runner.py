@@ -35,7 +35,7 @@ from packbert.service.engine.session import (
     onnxruntime_version,
     open_session,
 )
-from packbert.service.errors import InferenceFailed, OutOfMemory
+from packbert.service.errors import DeviceError, InferenceFailed, OutOfMemory
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 
 
@@ -52,7 +52,8 @@ class FurtherGraph:
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def open(self) -> Session:
-        """The session, opened by the first call. Raises InferenceFailed where a file is not the one of the manifest."""
+        """The session, opened by the first call. Raises InferenceFailed where a file is not the one of the manifest,
+        or the device cannot be used."""
         with self._opening:
             if self._session is None:
                 self._session = self._read()
@@ -65,7 +66,10 @@ class FurtherGraph:
     def _read(self) -> Session:
         check_unchanged(self.artifact, self.path, self.purpose)
         opens = partial(open_session, self.path, self.artifact.manifest, threads=self.threads)
-        return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
+        try:
+            return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
+        except DeviceError as error:
+            raise InferenceFailed(f"the graph for {self.purpose} cannot be opened: {error}") from error
 
 
 def check_unchanged(artifact: Artifact, graph: Path, purpose: str) -> None:

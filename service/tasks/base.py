@@ -77,7 +77,6 @@ PART_SECONDS = 5.0  # of the device, which a part takes: so long another large r
 TIMES_ALONE = 4  # the default deadline of a larger request, in times that it takes alone: others share the device
 MAX_TOP_K = 1000  # candidates of a mask, answers of a question, targets
 MAX_ATTENTION = 128  # tokens of an /attention request
-BEFORE_TOKENIZING = "before the texts were tokenized: send less or allow more time"
 SIDES: dict[str, Direction | None] = {"NONE": None, "START": "left", "END": "right"}  # of words of truncation
 
 
@@ -197,7 +196,7 @@ class Tasks:
         sequences, tokens, part = job.expected_sequences, job.expected_tokens, 0
         deadline = DEADLINE.get()
         if (seconds := deadline.seconds_left) <= 0:
-            raise deadline.exceeded(BEFORE_TOKENIZING)
+            raise deadline.exceeded("before the request was queued: send less or allow more time")
         if tokens > self.limits.whole_tokens:
             most, rate = self.limits.max_tokens, await self.queue.rate()
             if in_parts and tokens > min(WHOLE_SHARE * most, rate * seconds):
@@ -239,7 +238,7 @@ class Tasks:
             async with asyncio.timeout(deadline.seconds_left):
                 result = await tokenized
         except TimeoutError:
-            raise deadline.exceeded(BEFORE_TOKENIZING) from None
+            raise deadline.exceeded("before the texts were tokenized: send less or allow more time") from None
         return result, time.perf_counter() - started
 
     def allowing(self, inputs: int) -> "Tasks":

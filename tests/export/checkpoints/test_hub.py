@@ -132,6 +132,12 @@ def test_a_failure_of_the_hub_may_pass_and_a_refusal_does_not(
     assert f"{status} " in finished.stderr
 
 
+def test_an_address_that_is_none_of_http_does_not_pass(hub: FakeHub, tmp_path: Path) -> None:
+    finished = run(hub, tmp_path, REPOSITORY, HF_ENDPOINT="htp://127.0.0.1:9", command="download")
+    assert finished.returncode == 2
+    assert "check the network, HF_ENDPOINT (htp://127.0.0.1:9)" in finished.stderr
+
+
 def test_a_gated_model_takes_a_token(hub: FakeHub, tmp_path: Path) -> None:
     hub.token = "right"
     assert run(hub, tmp_path, REPOSITORY, HF_TOKEN="right", command="download").returncode == 0

@@ -1,5 +1,6 @@
 """A weights file that is changed in place under a running service."""
 
+import errno
 import os
 import shutil
 import threading
@@ -15,6 +16,7 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 from packbert.service.artifact import open_artifact
 from packbert.service.engine import mapped_file, runner
+from packbert.service.errors import InferenceFailed
 
 DEADLINE_SECONDS = 60
 MEETING_SECONDS = 0.3
@@ -91,3 +93,16 @@ def test_no_graph_opens_while_another_thread_replaces_mappings_of_its_file(
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(runner.FurtherGraph.open, graphs))
     assert steps == ["open", "detach"] * 2
+
+
+def test_a_further_graph_without_memory_for_its_weights_names_the_way_out(
+    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def detach_from(_: Path) -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(mapped_file, "detach_from", detach_from)
+    artifact = open_artifact(bert_artifact)
+    graph = runner.FurtherGraph(artifact=artifact, path=artifact.attention, purpose="/attention", threads=1)
+    with pytest.raises(InferenceFailed, match=r"/attention cannot be opened: .*no memory.*BERT_SHARE_WEIGHTS=true"):
+        graph.open()
