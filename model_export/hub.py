@@ -101,11 +101,13 @@ def _failure(fault: str, error: Exception) -> ExportError:
     """HubUnavailable where no response came, or one that asks for patience or is a failure of the hub."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error  # of "it is not in the cache"
+    cause = error
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        cause = error.__cause__  # of "it is not in the cache"
     response = getattr(cause, "response", None)
     asked = isinstance(cause, _http_error()) and type(cause).__name__ not in WRONG_ENDPOINT
     passes = asked and (response is None or response.status_code in TEMPORARY)
-    return (HubUnavailable if passes else ExportError)(f"{fault}: {_reason(error)}")
+    return (HubUnavailable if passes else ExportError)(f"{fault}: {_reason(cause)}")
 
 
 def _reason(error: Exception) -> str:
