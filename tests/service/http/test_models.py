@@ -1,6 +1,5 @@
 """Several models in one service: by the body, by the path, by KServe's path; and the swap of one of them."""
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from benchmarks.harness.process import ServiceProcess
+from benchmarks.server.processes import children
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import open_artifact
 from tests.conftest import REPLY_SECONDS
@@ -213,16 +213,6 @@ def test_every_answer_under_swaps_is_wholly_one_models(
     assert embed(service, "/embed") == alone["first"]
 
 
-def children(process: int) -> dict[str, int]:
-    """The worker processes by their names."""
-    found = {}
-    for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-        for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            if word.startswith(b'{"name"'):
-                found[json.loads(word)["name"]] = int(pid)
-    return found
-
-
 def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folders: dict[str, Path]) -> None:
     settings = OWN | {"BERT_MODELS": f"one={folders['first']}", "BERT_ADMIN_KEY": "swap", "BERT_API_PROCESSES": "2"}
     with ServiceProcess(settings) as process:
@@ -233,11 +223,7 @@ def test_without_a_source_every_process_reads_that_of_the_last_swap_again(folder
             return httpx.post(url, json=body, headers=ADMIN, timeout=REPLY_SECONDS).json()
 
         assert swap(source=str(folders["second"]))["swapped"]
-        os.kill(worker := children(process.process.pid)["api-1"], signal.SIGKILL)
-        while Path(f"/proc/{worker}").exists():
-            pass
-        while not is_ready(process.url) or "api-1" not in children(process.process.pid):
-            pass
+        replace_worker(process, "api-1")
         digest = open_artifact(folders["second"]).digest
         assert [swap() for _ in range(12)] == [{"model": "one", "digest": digest, "swapped": False}] * 12
 
@@ -250,12 +236,7 @@ def test_a_process_that_is_replaced_after_a_swap_has_the_new_model(
         body = {"model": "one", "source": str(folders["second"])}
         assert client.post("/admin/models", json=body, headers=ADMIN).json()["swapped"]
         for name in ("api-0", "engine"):
-            worker = children(process.process.pid)[name]
-            os.kill(worker, signal.SIGKILL)
-            while Path(f"/proc/{worker}").exists():
-                pass
-            while not is_ready(process.url):
-                pass
+            replace_worker(process, name)
             answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
             assert answer.json() == alone["second"]
 
@@ -276,13 +257,18 @@ def test_after_a_swap_to_a_copy_the_folder_before_is_not_needed(
         assert client.post("/attention", json={"inputs": "a"}).status_code == 200  # of a graph that is opened now
         if processes == "1":
             for name in ("api-0", "engine"):
-                os.kill(worker := children(process.process.pid)[name], signal.SIGKILL)
-                while Path(f"/proc/{worker}").exists():
-                    pass
-                while not is_ready(process.url):
-                    pass
+                replace_worker(process, name)
         answer = httpx.post(f"{process.url}/embed", json={"inputs": TEXTS}, timeout=REPLY_SECONDS)
         assert answer.json() == alone["first"]
+
+
+def replace_worker(process: ServiceProcess, name: str) -> None:
+    """Kills a worker of the service; returns when its successor runs and the service is ready."""
+    os.kill(worker := children(process.process.pid)[name], signal.SIGKILL)
+    while Path(f"/proc/{worker}").exists():
+        pass
+    while not is_ready(process.url) or name not in children(process.process.pid):
+        pass
 
 
 def is_ready(url: str) -> bool:
