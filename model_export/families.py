@@ -176,6 +176,7 @@ BERT = Family(
     defaults=BERT_DEFAULTS,
     pair="is_next",
     pair_of_name={"macbert": "order"},
+    ignored_heads={"fit_dense": "distillation"},  # TinyBERT's, between its states and its teacher's
 )
 ROBERTA = Family(
     prefix="roberta.",
@@ -295,6 +296,7 @@ FAMILIES = {
         slices=stored.PROJECTIONS | {"intermediate": ("gated", 0, 2), "gate": ("gated", 1, 2)},
         biases=MODERNBERT_BIASES,
         supported={
+            "position_embedding_type": ("absolute", "sans_pos", "rope", None),  # read by no version of transformers
             "rope_scaling": (None,),
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),

@@ -59,8 +59,10 @@ def classifier_of(config: Mapping[str, Any], parts: NamedWeights) -> Classifier:
     if problem is not None and str(problem) not in SCORE_FUNCTIONS:
         supported = ", ".join(sorted(SCORE_FUNCTIONS))
         raise ExportError(f"config.json sets problem_type to {problem!r}; supported are {supported}")
-    default = "sigmoid" if len(names) == 1 else "softmax"
-    return Classifier(output=outputs.pop(), names=names, scores=SCORE_FUNCTIONS[problem] if problem else default)
+    scores = SCORE_FUNCTIONS[problem or "single_label_classification"]
+    if scores == "softmax" and len(names) == 1:
+        scores = "sigmoid"
+    return Classifier(output=outputs.pop(), names=names, scores=scores)
 
 
 def _check_summary(config: Mapping[str, Any]) -> None:

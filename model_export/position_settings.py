@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "geglu": "gelu",  # this and "reglu": a gated feed-forward with it
     "reglu": "relu",
     "silu": "silu",
+    "swish": "silu",
     "swiglu": "silu",  # the published name of a gated feed-forward with it
 }
 MAX_POSITIONS = 2**16  # where no table of positions bounds them

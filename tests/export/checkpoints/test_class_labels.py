@@ -35,6 +35,7 @@ def classifier(**config: Any) -> tuple[tuple[str, ...], str]:
         ({"id2label": {"1": "good", "0": "bad"}}, ("bad", "good"), "softmax"),
         ({}, ("LABEL_0", "LABEL_1"), "softmax"),
         ({"num_labels": 1}, ("LABEL_0",), "sigmoid"),
+        ({"num_labels": 1, "problem_type": "single_label_classification"}, ("LABEL_0",), "sigmoid"),
         ({"num_labels": 3, "problem_type": "multi_label_classification"}, ("LABEL_0", "LABEL_1", "LABEL_2"), "sigmoid"),
         ({"num_labels": 1, "problem_type": "regression"}, ("LABEL_0",), "none"),
     ],

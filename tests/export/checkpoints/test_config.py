@@ -15,6 +15,7 @@ from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
+from packbert.model_export.families import architecture_of
 from tests.export.goldens import expected, run
 from tests.paths import GOLDEN
 
@@ -78,6 +79,12 @@ def changed(family: str, folder: Path, **keys: object) -> Path:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(config | keys), "utf-8")
     return folder
+
+
+@pytest.mark.parametrize("stated", ["sans_pos", "rope", "absolute"])
+def test_modernbert_is_read_whatever_its_config_says_of_absolute_positions(stated: str) -> None:
+    config = json.loads((GOLDEN / "modernbert" / "config.json").read_text("utf-8"))
+    assert architecture_of(config | {"position_embedding_type": stated}) == architecture_of(config)
 
 
 @cache
