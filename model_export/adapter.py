@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from packbert.model_export.artifact.manifest import ADAPTER_CONFIG
 from packbert.model_export.errors import ExportError
 from packbert.model_export.lazy_weight import Array, LazyWeight
 from packbert.model_export.weights import Weights, read_safetensors, read_torch
 
-CONFIG = "adapter_config.json"
 FILES = {"adapter_model.safetensors": read_safetensors, "adapter_model.bin": read_torch}  # by priority
 WRAPPER = "base_model.model."  # before the names of the base's weights
 # A is [r, in] and B [out, r]; of a table of [rows, width] they are [r, rows] and [width, r]
@@ -39,10 +39,12 @@ class Adapter:
         if kind != "LORA":
             raise ExportError(f"{self.folder} holds an adapter of type {kind}; only LORA is merged here: {WAY_OUT}")
         if found := [name for name in VARIANTS if self.config.get(name)]:
-            raise ExportError(f"{self.folder / CONFIG} sets {found[0]}, and only plain LoRA is merged here: {WAY_OUT}")
+            raise ExportError(
+                f"{self.folder / ADAPTER_CONFIG} sets {found[0]}, and only plain LoRA is merged here: {WAY_OUT}"
+            )
         if (start := self.config.get("init_lora_weights")) not in PLAIN_STARTS:
             raise ExportError(
-                f"{self.folder / CONFIG} sets init_lora_weights to {start!r}, which changes the base: {WAY_OUT}"
+                f"{self.folder / ADAPTER_CONFIG} sets init_lora_weights to {start!r}, which changes the base: {WAY_OUT}"
             )
 
     @property
@@ -127,5 +129,5 @@ class Adapter:
         stated = [patterns[key] for key in patterns if re.match(rf"(.*\.)?({key})$", module)]
         alpha = stated[0] if stated else self.config.get("lora_alpha", 8)
         if not isinstance(alpha, int | float):
-            raise ExportError(f"{self.folder / CONFIG} sets lora_alpha to {alpha!r}; it must be a number")
+            raise ExportError(f"{self.folder / ADAPTER_CONFIG} sets lora_alpha to {alpha!r}; it must be a number")
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)

@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 import yaml
 
-from packbert.model_export.adapter import CONFIG as ADAPTER_CONFIG
 from packbert.model_export.adapter import Adapter
-from packbert.model_export.artifact.manifest import MODULES, UNLIMITED_BYTES, Identity, open_file, read_file
+from packbert.model_export.artifact.manifest import (
+    ADAPTER_CONFIG,
+    MANIFEST,
+    MODULES,
+    UNLIMITED_BYTES,
+    Identity,
+    open_file,
+    read_file,
+)
 from packbert.model_export.errors import ExportError
 from packbert.model_export.families import architecture_of, family_of, jina_family
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
 from packbert.model_export.weights import FORMATS, TENSORFLOW, Format, Weights, convert, convert_tensorflow
 
 CONFIG, ORIGINAL_CONFIG = "config.json", "bert_config.json"  # Hugging Face's name, google-research/bert's
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # files that a tokenizer is read from
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a file that Git LFS has not downloaded
 MAX_JSON_BYTES = 16 * 2**20  # of a file beside the weights; the largest in use are lists of added tokens
 # the first module of sentence-transformers -> why it is refused
@@ -42,9 +50,13 @@ class Checkpoint:
         self.identity = _identity(folder.resolve(), version)
         self.name = name or self.identity.source
         adapter = read_adapter(folder)
-        # with the model card, and modules.json of sentence-transformers
-        self.root = folder if adapter is None else base or adapter.local_base()
-        self.folder = folder = transformer_folder(self.root)
+        whole = folder if adapter is None else base or adapter.local_base()  # the folder of the encoder's weights
+        # with the model card, and modules.json of sentence-transformers, which saves it beside an adapter too
+        self.root = folder if (folder / MODULES).is_file() else whole
+        own_tokenizer = any(path for pattern in VOCABULARIES for path in folder.glob(pattern))
+        self.folder = transformer_folder(whole)
+        self.tokenizer_folder = folder if adapter is not None and own_tokenizer else self.folder
+        folder = self.folder
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
         self.format = _format(folder)
         self._weights = self._unwrap(FORMATS[self.format].read(_files(folder, FORMATS[self.format])))
@@ -131,10 +143,8 @@ def transformer_folder(root: Path) -> Path:
     for _, kind in read_modules(root)[:1]:
         if why := NO_ENCODERS.get(kind.rsplit(".", 1)[-1]):
             raise ExportError(f"{root} is a {kind.rsplit('.', 1)[-1]} of sentence-transformers, {why}")
-    if (root / CONFIG).is_file():
-        return root
     path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
-    return root / path
+    return root / path if (root / path / CONFIG).is_file() else root
 
 
 def read_adapter(folder: Path) -> Adapter | None:
@@ -225,9 +235,12 @@ def _format(folder: Path) -> str:
     if not folder.is_dir():
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
         raise ExportError(f"{folder} is missing: {expected}")
-    for name, one in FORMATS.items():
-        if any(folder.glob(one.files)) or (folder / one.index).is_file():
-            return name
+    formats = FORMATS.items()
+    found = [name for name, one in formats if (folder / one.single).is_file() or (folder / one.index).is_file()]
+    if found := [*found, *(name for name, one in formats if any(folder.glob(one.files)))]:
+        return found[0]
+    if (folder / MANIFEST).is_file():
+        raise ExportError(f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}")
     for pattern in TENSORFLOW:
         if any(folder.glob(pattern)):
             calls = convert_tensorflow(folder, pattern)

@@ -75,7 +75,9 @@ def _describe_sizes(a: Architecture) -> list[tuple[str, str]]:
 def _describe_tokenizer(checkpoint: Checkpoint, a: Architecture, description: Description) -> TokenizerFiles | None:
     config = checkpoint.config
     try:
-        found = read_tokenizer(checkpoint.folder, config, family_of(config), size=a.vocabulary, positions=a.positions)
+        found = read_tokenizer(
+            checkpoint.tokenizer_folder, config, family_of(config), size=a.vocabulary, positions=a.positions
+        )
     except ExportError as error:
         description.refused.append(str(error))
         return None

@@ -199,7 +199,7 @@ def _export(
     built = build_graph(checkpoint, precision, device, without_modules=without_modules)
     sizes, family = built.parts.architecture, built.parts.family
     tokenizer = read_tokenizer(
-        checkpoint.folder, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions
+        checkpoint.tokenizer_folder, checkpoint.config, family, size=sizes.vocabulary, positions=sizes.positions
     )
     apply_sentence_settings(tokenizer, built.sentence, positions=sizes.positions)
     check_tokenizer_fits(built, tokenizer)

@@ -11,7 +11,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
 
-from packbert.model_export.artifact.manifest import CHECKPOINT_WEIGHTS, DESCRIPTION, HUB_ID, MODULES, PICKLES
+from packbert.model_export.artifact.manifest import (
+    CHECKPOINT_WEIGHTS,
+    DESCRIPTION,
+    HUB_ID,
+    MODULES,
+    PICKLES,
+    has_preferred_weights,
+)
 from packbert.model_export.checkpoint import read_adapter
 from packbert.model_export.errors import ExportError, HubUnavailable
 
@@ -51,7 +58,7 @@ def _download(name: str, revision: str | None) -> Path:
     folder = _snapshot(name, revision, DESCRIPTION)
     for patterns in (CHECKPOINT_WEIGHTS, PICKLES):
         _snapshot(name, folder.name, patterns)
-        if any(folder.glob(CHECKPOINT_WEIGHTS[0])):
+        if has_preferred_weights(folder):
             break
     if not (folder / MODULES).exists():
         _check_without_modules(name, folder.name)

@@ -41,7 +41,11 @@ def splade_activation(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
     return str(activation)
 
 
-TRANSFORMER = "sentence_bert_config.json"
+# module Transformer's settings; the first of these is read
+TRANSFORMER_SETTINGS = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PACKAGE = "sentence_transformers."
 SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the modes are concatenated
@@ -136,9 +140,11 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     folder, model = checkpoint.root, SentenceModel(width=width)
     listed, settings = read_modules(folder), optional_json(folder / SENTENCE_SETTINGS)
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
+        if prompt := settings.get("default_prompt_name"):
+            checkpoint.assumed["default_prompt_name"] = f"none: {prompt!r} of a CrossEncoder is not added to its texts"
         return model
     if sparse := splade_activation(folder, listed):
-        limits = _limits(folder / listed[0][0] / TRANSFORMER)
+        limits = _limits(_settings_file(folder / listed[0][0]))
         return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
     if any(kind == PYLATE for _, kind in listed):
         return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
@@ -181,13 +187,20 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
 
 
 def _transformer(model: SentenceModel, folder: Path) -> SentenceModel:
-    path = folder / TRANSFORMER
+    path = _settings_file(folder)
     config = optional_json(path)
     expected = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
     return replace(model, **_limits(path))
+
+
+def _settings_file(folder: Path) -> Path:
+    """That of module Transformer in `folder`, which need not exist."""
+    return next(
+        (folder / name for name in TRANSFORMER_SETTINGS if (folder / name).is_file()), folder / TRANSFORMER_SETTINGS[0]
+    )
 
 
 def _limits(path: Path) -> dict[str, Any]:

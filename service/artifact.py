@@ -6,6 +6,7 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
+    MANIFEST,
     MODEL,
     PREPACKED_FOR,
     TOKENIZER,
@@ -76,7 +77,9 @@ def read_artifact(folder: Path, device: str) -> Artifact:
 
 
 def _refuse_checkpoint(folder: Path, device: str) -> None:
-    """Raises ManifestError for a checkpoint, into whose folder nothing should be exported."""
+    """Raises ManifestError for a part of an artifact, and for a checkpoint: nothing is exported into its folder."""
+    if (folder / MANIFEST).is_file():
+        raise ManifestError(f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}")
     if not available(folder) and any(any(folder.glob(pattern)) for pattern in CHECKPOINT):
         solution = f"export it into another folder, `packbert export {folder} ARTIFACT --device {device}`"
         raise ManifestError(f"{folder} is a checkpoint, not an artifact: {solution}, and set BERT_ARTIFACT to that")

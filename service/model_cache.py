@@ -12,7 +12,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from packbert.model_export.artifact.manifest import FORMAT, HUB_ID, MANIFEST, checkpoint_files, most_bytes, open_file
+from packbert.model_export.artifact.manifest import (
+    ADAPTER_CONFIG,
+    FORMAT,
+    HUB_ID,
+    MANIFEST,
+    MAX_DESCRIPTION_BYTES,
+    checkpoint_files,
+    most_bytes,
+    open_file,
+    read_file,
+)
 
 DEFAULT_REVISION = "main"
 FileState = tuple[str, int, int, int, int]  # name, bytes, modified and changed (ns), inode
@@ -44,17 +54,15 @@ def find_source(model: str) -> Source:
         return Source(folder.name, folder)
     found = HUB_ID.fullmatch(model)
     if found is None or path.exists():
-        raise ModelError(f"{model} is neither a folder nor a hub id: write ORG/NAME or ORG/NAME@REVISION")
+        example = "such as google-bert/bert-base-uncased"
+        raise ModelError(f"{model} is neither a folder nor a hub id: write ORG/NAME or ORG/NAME@REVISION, {example}")
     return Source(found["name"], None, found["revision"] or DEFAULT_REVISION)
 
 
 def file_states(folder: Path) -> list[FileState]:
     """By these a change of the checkpoint is seen without reading it. Raises OSError."""
-    states = [(path, path.stat()) for path in checkpoint_files(folder)]
-    return [
-        (str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-        for path, stat in states
-    ]
+    states = [(name, path.stat()) for name, path in _files(folder)]
+    return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for name, stat in states]
 
 
 def content_digest(folder: Path) -> str:
@@ -62,14 +70,25 @@ def content_digest(folder: Path) -> str:
 
     Raises OSError, before it reads any of them where one is not a regular file or too large.
     """
-    digest, files = hashlib.sha256(), checkpoint_files(folder)
-    for path in files:
+    digest, files = hashlib.sha256(), _files(folder)
+    for _, path in files:
         open_file(path, most_bytes(path)).close()
-    for path in files:
+    for name, path in files:
         with open_file(path, most_bytes(path)) as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(folder)}\0{content}\n".encode())
+        digest.update(f"{name}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """The checkpoint's files, and those of an adapter's base where that is a folder too, with their names."""
+    named = [(str(path.relative_to(folder)), path) for path in checkpoint_files(folder)]
+    try:
+        config = json.loads(read_file(folder / ADAPTER_CONFIG, MAX_DESCRIPTION_BYTES))
+        base = Path(config["base_model_name_or_path"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # not an adapter, or what the exporter refuses
+        return named
+    return named + [(f"base/{path.relative_to(base)}", path) for path in checkpoint_files(base)]
 
 
 KEY_LENGTH = 16  # hexadecimal digits

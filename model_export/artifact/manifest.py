@@ -19,22 +19,29 @@ from packbert.model_export.artifact.cpu import BF16
 
 HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 MODULES = "modules.json"  # of sentence-transformers
+ADAPTER_CONFIG = "adapter_config.json"  # of peft
 TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
 SENTENCE_SETTINGS = "config_sentence_transformers.json"
 SENTENCE_FILES = (MODULES, SENTENCE_SETTINGS, "[0-9]_*/*")
 TOKEN_FILES = ("artifact.metadata", "colbert_linear.pt", "sparse_linear.pt")  # of ColBERT and BGE-M3
 DESCRIPTION = ("*config.json", "README.md", *SENTENCE_FILES, *TOKEN_FILES, *TOKENIZER_FILES)
 CHECKPOINT_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without safetensors
+PREFERRED = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+PICKLES = ("pytorch_model*.bin", "adapter_model.bin", "pytorch_model.bin.index.json")  # read only without PREFERRED
 MAX_DESCRIPTION_BYTES = 64 * 2**20  # of a file beside the weights; the largest tokenizer.json in use has 33 MB
 UNLIMITED_BYTES = 2**63
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
     """The files of a checkpoint that the exporter may read, sorted; other files of the folder do not count."""
-    weights = CHECKPOINT_WEIGHTS if any(folder.glob(CHECKPOINT_WEIGHTS[0])) else PICKLES
-    found = {path for pattern in (*DESCRIPTION, *weights) for path in folder.glob(pattern)}
+    pickles = () if has_preferred_weights(folder) else PICKLES
+    found = {path for pattern in (*DESCRIPTION, *CHECKPOINT_WEIGHTS, *pickles) for path in folder.glob(pattern)}
     return sorted(path for path in found if path.exists() and not path.is_dir())
+
+
+def has_preferred_weights(folder: Path) -> bool:
+    """Whether pickles are not read there: other safetensors, as of another precision, do not replace them."""
+    return any((folder / name).is_file() for name in PREFERRED)
 
 
 def most_bytes(path: Path) -> int:

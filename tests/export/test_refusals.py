@@ -186,6 +186,10 @@ DAMAGES = {
         lambda folder: (folder / "adapter_config.json").write_text("{}", "utf-8"),
         "holds an adapter of type None; only LORA is merged here",
     ),
+    "a part of an artifact": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "manifest.json"),
+        "is a part of an artifact, for one device: name the artifact, ",
+    ),
     "a pointer of Git LFS": (
         lambda folder: (folder / "model.safetensors").write_text(
             "version https://git-lfs.github.com/spec/v1\n", "utf-8"

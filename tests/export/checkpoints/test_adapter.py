@@ -15,6 +15,8 @@ from packbert.model_export.artifact.manifest import Manifest
 from packbert.model_export.checkpoint import Checkpoint
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
+from packbert.model_export.sentence import sentence_model
+from tests import sentence_transformers
 from tests.paths import GOLDEN
 
 RANK = 4
@@ -114,6 +116,24 @@ def test_an_adapter_with_a_classifier_is_exported_over_the_base_that_the_command
     assert "tags" in manifest.heads
     assert manifest.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
     assert manifest.name == "adapter"
+
+
+def test_modules_and_tokenizer_beside_an_adapter_are_read_before_those_of_the_base(tmp_path: Path) -> None:
+    name = "bert.encoder.layer.0.attention.self.query"
+    arrays = factors(load_file(GOLDEN / "bert" / "model.safetensors"), name)
+    adapter = write_adapter(tmp_path / "adapter", GOLDEN / "bert", arrays)
+    assert Checkpoint(adapter).tokenizer_folder == GOLDEN / "bert"
+    whole = sentence_transformers.checkpoint("prompts", tmp_path / "whole")
+    ignored = shutil.ignore_patterns("config.json", "model.safetensors")
+    for path in whole.iterdir():  # what sentence-transformers saves, without the encoder of the base
+        if path.is_dir():
+            shutil.copytree(path, adapter / path.name)
+        elif path.name not in ignored("", [path.name]):
+            shutil.copy(path, adapter)
+    found = Checkpoint(adapter)
+    assert (found.root, found.tokenizer_folder, found.folder) == (adapter, adapter, GOLDEN / "bert")
+    assert sentence_model(found, 32) == sentence_model(Checkpoint(whole), 32)
+    assert sentence_model(found, 32) != sentence_model(Checkpoint(GOLDEN / "bert"), 32)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

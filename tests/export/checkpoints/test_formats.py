@@ -61,9 +61,17 @@ def with_copies(weights: Arrays) -> Arrays:
     }
 
 
+def as_pickle_beside_others(folder: Path, weights: Arrays) -> None:
+    """Beside safetensors under a name that transformers does not read, with other values."""
+    shutil.copy(GOLDEN / "pickles" / "bert.bin", folder / "pytorch_model.bin")
+    save_file({name: 2 * array for name, array in weights.items()}, folder / "model.fp16.safetensors")
+    (folder / "model.safetensors").unlink()
+
+
 STORED: dict[str, Callable[[Path, Arrays], object]] = {
     "two shards": in_shards,
     "one file beside others": beside_others,
+    "a pickle beside others": as_pickle_beside_others,
     "old names of the norms": lambda folder, weights: one_file(folder, renamed(weights)),
     "copies of what is tied": lambda folder, weights: one_file(folder, with_copies(weights)),
     "an untied decoder": lambda folder, weights: one_file(folder, weights | {f"{DECODER}.weight": 2 * weights[WORD]}),

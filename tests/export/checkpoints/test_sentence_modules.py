@@ -216,9 +216,31 @@ def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Pat
     assert written.count('"Lowercase"') == count
 
 
-def test_the_old_layout_is_read_from_the_transformers_folder_and_keeps_the_checkpoints_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_the_limit_is_read_under_the_names_of_all_versions(tmp_path: Path, family: str) -> None:
+    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    (folder / "sentence_bert_config.json").unlink()
+    write(folder / f"sentence_{family}_config.json", {"max_seq_length": 17})
+    assert read(folder).max_tokens == 17
+
+
+def test_a_crossencoders_prompt_is_reported(tmp_path: Path) -> None:
+    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    settings = {"model_type": "CrossEncoder", "prompts": {"ask": "ask: "}, "default_prompt_name": "ask"}
+    write(folder / "config_sentence_transformers.json", settings)
+    checkpoint = Checkpoint(folder)
+    sentence_model(checkpoint, WIDTH)
+    assert checkpoint.assumed["default_prompt_name"] == "none: 'ask' of a CrossEncoder is not added to its texts"
+
+
+@pytest.mark.parametrize("root", [None, {"__version__": "1.0"}])
+def test_the_old_layout_is_read_from_the_transformers_folder_and_keeps_the_checkpoints_name(
+    tmp_path: Path, root: object
+) -> None:
     folder = sentence_transformers.checkpoint("old-layout", tmp_path / "checkpoint")
     assert not (folder / "config.json").exists()
+    if root is not None:  # sentence-transformers before 2.0 wrote one of its own
+        write(folder / "config.json", root)
     one = Checkpoint(folder)
     assert (one.name, one.folder) == ("checkpoint", folder / "0_Transformer")
     assert read(folder).max_tokens == 32

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.harness.process import ServiceProcess
 from packbert.model_export.artifact.batch import Tokens
 from packbert.model_export.export import export
-from packbert.service.artifact import open_artifact
+from packbert.service.artifact import ManifestError, open_artifact
 from packbert.service.engine.calibration import self_test
 from packbert.service.engine.device import export_device
 from packbert.service.engine.runner import ModelRunner
@@ -59,6 +59,11 @@ def test_a_folder_with_only_a_gpu_artifact_names_the_export_to_run(both: Path, t
     explicit = fail_to_serve({"BERT_ARTIFACT": str(tmp_path / "artifact"), "BERT_DEVICE": "cpu"})
     assert explicit.returncode == 2
     assert "holds no artifact for cpu, only one for cuda" in explicit.stderr
+
+
+def test_a_part_of_an_artifact_names_the_artifact(both: Path) -> None:
+    with pytest.raises(ManifestError, match=f"name the artifact, {both}$"):
+        open_artifact(both / "cpu")
 
 
 def test_auto_falls_back_to_the_cpu_with_a_warning(both: Path) -> None:

@@ -1,5 +1,6 @@
 """A checkpoint's folder is exported once; what went into an artifact decides whether it is found again."""
 
+import json
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ import pytest
 
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import ManifestError
-from packbert.service.model_cache import Cache, ModelError, Recipe, find_source
+from packbert.service.model_cache import Cache, ModelError, Recipe, content_digest, file_states, find_source
 from packbert.service.prepare import prepare_artifact
 from tests.service.model_cache.helpers import copy_checkpoint, wanted
 
@@ -104,6 +105,16 @@ def test_what_went_in_is_part_of_the_key(what: str, copied: tuple[Path, Path, Pa
 
 
 @pytest.mark.usefixtures("without_exporter")
+def test_a_changed_base_makes_another_digest_of_its_adapter(tmp_path: Path) -> None:
+    base, adapter = copy_checkpoint(tmp_path / "base"), tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}), "utf-8")
+    before = content_digest(adapter), file_states(adapter)
+    (base / "config.json").write_text("{}", "utf-8")
+    after = content_digest(adapter), file_states(adapter)
+    assert (before[0] == after[0], before[1] == after[1]) == (False, False)
+
+
 def test_a_cache_that_cannot_be_written_is_read(copied: tuple[Path, Path, Path]) -> None:
     checkpoint, cache, artifact = copied
     for folder in ("sources", "locks"):
