@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self._server, self._client = (transport.get_extra_info(name, ())[:2] for name in ("sockname", "peername"))
         self.limits.connections.add(self)
+        transport.set_write_buffer_limits(0)  # whatever a client does not read is watched
         self.since = self._loop.time()
         self._list_in(self.limits.heads)
         self._arm()
@@ -235,13 +236,13 @@ class Connection(asyncio.Protocol):
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        self._headers.append((name.lower(), value.strip(b" \t")))
         self._head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         self._went_on = True
         self._check_head_size(self._head_bytes)
-        parser, noted = self._parser, [(name, value.strip().lower()) for name, value in self._headers if name in NOTED]
+        parser, noted = self._parser, [(name, value.lower()) for name, value in self._headers if name in NOTED]
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
             raise Rejected(400, "CONNECT is not supported: this server is not a proxy")

@@ -89,7 +89,7 @@ class TaskRequest:
             part, more = message.get("body", b""), message.get("more_body", False)
             parts.append(part)
             size += len(part)
-            if size > UNCOUNTED_BYTES:
+            if UNCOUNTED_BYTES < size <= limit:
                 self.hold_body(size)
         if (size := max(size, self.content_length)) > limit:
             text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES): split it"

@@ -95,7 +95,10 @@ class Sender:
                 seconds, problem = named_seconds(response, pause), read_failure(response)
             if time.monotonic() + seconds > ends:
                 return problem
-            self.concurrency.on_refusal(seconds)
+            if body is None:
+                time.sleep(seconds)
+            else:
+                self.concurrency.on_refusal(seconds)
             pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
     def _no_answer(self, path: str, error: httpx.RequestError) -> RequestFailed:

@@ -56,7 +56,7 @@ class QueueCollector(Collector):
         """Kind, name, description and value of each."""
         batcher, queue, now = self.batcher, self.batcher.queue, self.batcher.clock()
         batchers = self.models.values()
-        running, in_flight = sum(one.running for one in batchers), sum(one.unanswered for one in batchers)
+        in_flight, waiting = sum(one.counts.in_flight for one in batchers), queue.waiting_requests
         failed_runs = sum(one.failures.failed_runs for one in batchers)
         oldest = now - queue.oldest if queue.oldest is not None else 0.0
         expected = queue.tokens + queue.reserved
@@ -65,8 +65,8 @@ class QueueCollector(Collector):
         yield COUNTER, "bert_out_of_memory_runs", about, sum(one.failures.out_of_memory for one in batchers)
         yield GAUGE, "bert_inflight_requests", "Requests of clients that wait or run", in_flight
         about = "Requests of clients with at least one queued sequence"
-        yield GAUGE, "bert_waiting_requests", about, in_flight - running
-        yield GAUGE, "bert_running_requests", "Requests of clients that are wholly in runs", running
+        yield GAUGE, "bert_waiting_requests", about, waiting
+        yield GAUGE, "bert_running_requests", "Requests of clients that are wholly in runs", in_flight - waiting
         yield GAUGE, "bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", expected
         yield GAUGE, "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
         about = "Estimated time until all that is queued has been dispatched"

@@ -78,11 +78,6 @@ class Batcher:
         """Requests of clients that wait or run."""
         return sum(not request.exclusive for request in self._pending)
 
-    @property
-    def running(self) -> int:
-        """Those of them that are wholly in runs."""
-        return sum(not request.exclusive and request.dispatched_all for request in self._pending)
-
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
         """A request of these sequences, with one row for each.
 

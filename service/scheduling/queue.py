@@ -48,6 +48,11 @@ class RequestQueue:
         self._fair = FairOrder(minimum_cost=self.token_budget)
         self._limit = WaitLimit(fair=self._fair, max_wait_seconds=self.max_wait_seconds)
 
+    @property
+    def waiting_requests(self) -> int:
+        """Without the exclusive ones."""
+        return len(self._waiting) - len(self._exclusive)
+
     def __len__(self) -> int:
         return len(self._waiting)
 

@@ -36,6 +36,10 @@ class RequestCounts:
     cancelled: int = 0
     expired: int = 0
 
+    @property
+    def in_flight(self) -> int:
+        return self.received - self.answered - self.failed - self.refused - self.cancelled - self.expired
+
     def refuse(self, requests: int) -> None:
         self.received += requests
         self.refused += requests

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from packbert.service.library import client
 from packbert.service.library.client import Concurrency, Sender
 from packbert.service.library.files import Input
 from packbert.service.library.job import Answers, RequestFailed
@@ -44,6 +46,25 @@ def test_answers_come_in_the_order_of_the_chunks_although_some_are_refused_first
     chunks: list[list[Input]] = [[str(number)] for number in range(50)]
     assert list(run(make_sender(handle), chunks)) == [([number], chunk) for number, chunk in enumerate(chunks)]
     assert refused == set(range(0, 50, 3))
+
+
+def test_a_get_waits_between_its_attempts_as_long_as_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def refuse(_: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        raise httpx.ConnectError("there is no server")
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    found = make_sender(refuse, patience_seconds=300.0).send("/info", None, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert now > 300 - client.MAX_PAUSE_SECONDS
+    assert asked < 60
 
 
 def test_few_chunks_are_read_ahead() -> None:

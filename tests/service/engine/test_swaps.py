@@ -17,7 +17,7 @@ from packbert.service.http.validation import validate
 from packbert.service.models import ServedModel
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
-from tests.service.test_metrics import render_metrics
+from tests.service.test_metrics import render_metrics, values_of
 
 OLD, NEW = "bert", "bert-labels"
 PATIENCE = 60.0  # seconds for what takes a fraction of one
@@ -131,11 +131,31 @@ def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Ma
         await put_out(engine)
         async with engine.device.loading:
             asked = asyncio.create_task(embed(models))
-            await until(lambda: engine.batcher.running == 1)
+            await until(lambda: engine.batcher.unanswered == 1 and not engine.batcher.queue.waiting_requests)
             asked.cancel()
             await asyncio.wait([asked])
         assert len(await embed(models.group["two"])) == 1
         assert engine not in engine.device.loaded
+        await models.close()
+
+    play(story())
+
+
+def test_requests_of_the_model_before_a_swap_are_in_the_gauges_until_they_end(folders: Mapping[str, Path]) -> None:
+    async def story() -> None:
+        models = served(folders)
+        await models.open()
+        before = engine_of(models)
+        with models.current.answering():
+            request = before.batcher.begin([], sequences=1, tokens=5, timeout_seconds=PATIENCE)
+            swapping = asyncio.create_task(models.swap(str(folders[NEW])))
+            await until(lambda: engine_of(models) is not before)
+            values = values_of((await models.render_metrics(""))[0].decode())
+            assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (1, 1)
+            request.withdraw()
+        await swapping
+        values = values_of((await models.render_metrics(""))[0].decode())
+        assert (values["bert_inflight_requests"], values["bert_waiting_requests"]) == (0, 0)
         await models.close()
 
     play(story())

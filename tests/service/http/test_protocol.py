@@ -23,10 +23,16 @@ class FakeTransport(asyncio.Transport):
         self.written = b""
         self.closed = self.aborted = self.reading_paused = False
         self.unread = 0  # bytes that are written and that the client has not read
+        self.most_unread = 2**16  # more of them pause the protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
+        self.most_unread = high or 0
 
     def write(self, data: Any) -> None:
         if not self.closed:
             self.written += data
+            if self.unread > self.most_unread:
+                self.protocol.pause_writing()
 
     def close(self) -> None:
         self.closed = True
@@ -58,7 +64,7 @@ class Client:
         self.may_respond.set()
         self.fails = self.answers_early = False
         self.transport = FakeTransport()
-        self.protocol = connection_module.Connection(self.app, limits)
+        self.protocol = self.transport.protocol = connection_module.Connection(self.app, limits)
         self.protocol.connection_made(self.transport)
 
     async def app(
@@ -375,6 +381,26 @@ def test_a_client_that_reads_more_slowly_than_the_least_rate_is_disconnected(
             await asyncio.sleep(1)
             transport.unread -= read_per_second
         assert transport.aborted == aborted
+
+    play_connection(story)
+
+
+def test_a_client_that_does_not_read_the_end_of_its_last_answer_is_disconnected() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        connection.transport.unread = 100
+        await connection.send(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        assert connection.statuses == [200]
+        assert connection.transport.closed
+        await asyncio.sleep(11)
+        assert connection.transport.aborted
+
+    play_connection(story)
+
+
+def test_blanks_around_the_value_of_a_header_are_no_part_of_it() -> None:
+    async def story(connection: Client, _: FakeTime) -> None:
+        await connection.send(GET.replace(b"\r\n\r\n", b"\r\nx-api-key: \t k1 \t \r\n\r\n"))
+        assert dict(connection.headers)[b"x-api-key"] == b"k1"
 
     play_connection(story)
 

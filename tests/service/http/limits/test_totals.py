@@ -3,8 +3,11 @@
 import asyncio
 
 import pytest
+from starlette.types import Message
 
-from packbert.service.errors import BuffersFull
+from packbert.service.errors import BuffersFull, TooLarge
+from packbert.service.http.endpoint import TaskRequest
+from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.limits import TRIM_SECONDS, BufferedBytes
 from tests.service.fakes import FakeTime, play
 
@@ -93,3 +96,20 @@ def test_memory_is_trimmed_once_after_the_last_byte() -> None:
         assert trims.at == [time.now - 9.5 * TRIM_SECONDS]
 
     play(story)
+
+
+def test_a_body_over_the_limit_of_its_route_is_not_counted() -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": bytes(2**15), "more_body": True}
+
+    async def send(_: Message) -> None:
+        raise AssertionError("nothing is answered here")
+
+    async def story() -> None:
+        connection = ClientConnection()
+        scope = {"path": "/", "headers": [], "state": {CONNECTION_KEY: connection}}
+        with pytest.raises(TooLarge):
+            await TaskRequest(scope, receive, send).read_body(4096)
+        assert connection.buffered.bodies == 0
+
+    asyncio.run(story())
