@@ -172,6 +172,7 @@ def run_teacher(arguments: argparse.Namespace) -> None:
         reserved=reserved_sentences(arguments),
         count=arguments.teacher_sentences,
         width=plan(arguments).shape.hidden,
+        start=arguments.start,
         output=arguments.teacher,
     )
 

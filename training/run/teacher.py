@@ -2,7 +2,7 @@
 
 The teacher is an English sentence-transformer: a BERT with mean pooling. A Chinese sentence gets the vector of its
 English translation. For a narrower network the vectors are centred and rotated to its width by their principal
-directions.
+directions, and then to those of the model that the run starts from, so that it has nothing to unlearn.
 """
 
 import logging
@@ -33,6 +33,7 @@ def write_vectors(
     reserved: Callable[[str], bool],
     count: int,
     width: int,
+    start: Path | None,
     output: Path,
 ) -> None:
     """Reads WORK/pairs-{en,zh}.txt and `count` sentences of the English corpus files, without `reserved` ones."""
@@ -42,6 +43,9 @@ def write_vectors(
     vectors = embed_sentences(teacher, texts)
     if width < vectors.shape[1]:
         vectors = reduce_width(vectors, width=width)
+        if start is not None:
+            sampled = slice(None, None, SAMPLED)
+            vectors = vectors @ rotation(vectors[sampled], embed_sentences(start, texts[sampled]))
     rows = {text: row for row, text in enumerate(texts)}
     translation = dict(zip(chinese, english, strict=True))
     group = [*range(len(texts)), *(rows[one] for one in translation.values())]
@@ -84,3 +88,10 @@ def reduce_width(vectors: Array, *, width: int) -> Array:
     reduced = centred @ directions[:width].T
     unit: Array = reduced / np.linalg.norm(reduced, axis=1, keepdims=True)
     return unit
+
+
+def rotation(vectors: Array, wanted: Array) -> Array:
+    """[width, width], orthogonal: takes `vectors` [texts, width] as near to `wanted` as one can (Schönemann 1966)."""
+    left, _, right = np.linalg.svd(vectors.T @ wanted)
+    found: Array = left @ right
+    return found
