@@ -374,7 +374,8 @@ def _name_paths(app: FastAPI, path: str) -> str:
     routes = [route for route in app.routes if isinstance(route, Route)]
     known = list(dict.fromkeys(each.path for each in routes if each.include_in_schema or each.path == DOCUMENTATION))
     near = difflib.get_close_matches(path, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}"
+    others = f", and others: {app.openapi_url}" if app.openapi_url else ""
+    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}{others}"
 
 
 def _methods_at(app: FastAPI, scope: Scope) -> list[str]:
