@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"there is no flag {name}{did_you_mean(name, self._flags)}")
         given, more = self.parse_known_args(words)
         if more:
-            self.error(f"there is no place for the argument {more[0]}")
+            self.error(f"there is no place for the argument {more[0]} in `{self.usage}`")
         return given
 
     def error(self, message: str) -> NoReturn:

@@ -71,6 +71,8 @@ def variables_of(words: Sequence[str]) -> dict[str, str]:
 
 def in_flags(message: str, variables: Collection[str]) -> str:
     """`message` with the flag in place of each of `variables`, which flags have set."""
+    if message.startswith("unknown setting"):  # a variable, then the list of all: one form for both
+        return message
     return re.sub(
         r"\bBERT_[A-Z_]+\b",
         lambda found: flag_of(found[0].removeprefix(PREFIX).lower()) if found[0] in variables else found[0],

@@ -6,6 +6,7 @@ from typing import Any
 from docs.tools.marks import markdown_table
 
 Document = Mapping[str, Any]
+WRONG_METHOD = {"405": "The path takes another method"}  # which no documented route answers
 
 
 def task_routes(document: Document) -> str:
@@ -28,11 +29,10 @@ def get_routes(document: Document) -> str:
 
 
 def errors(document: Document) -> str:
-    """Markdown, one row for each status that a task may answer."""
-    found = document["paths"]["/embed"]["post"]["responses"]
-    return markdown_table(
-        ("status", "when"), *((status, one["description"]) for status, one in sorted(found.items()) if status != "200")
-    )
+    """Markdown, one row for each status that a task or its path may answer."""
+    responses = document["paths"]["/embed"]["post"]["responses"]
+    found = {status: one["description"] for status, one in responses.items() if status != "200"}
+    return markdown_table(("status", "when"), *sorted((found | WRONG_METHOD).items()))
 
 
 def _request_model(operation: Mapping[str, Any]) -> str:

@@ -11,8 +11,7 @@ from packbert.service.engine.calibration import Calibration
 from packbert.service.engine.session import onnxruntime_version
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
-from packbert.service.tasks.defaults import embedding_defaults
-from packbert.service.tasks.pairs import scorer
+from packbert.service.tasks.defaults import embedding_defaults, scorer
 
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 

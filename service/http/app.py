@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from packbert.service.backend import Backend
-from packbert.service.errors import UNEXPECTED, ServiceError
+from packbert.service.errors import UNEXPECTED, DeviceError, ServiceError
 from packbert.service.http.body import start_thread
 from packbert.service.http.dialects import cohere, infinity, kserve, native, ollama, openai, rerank, root, vllm
 from packbert.service.http.dialects.spec import OPENAI_ERROR, SERVICE_ERROR, ErrorShape, TaskSpec
@@ -109,8 +109,8 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
                 await backend.open()
                 gc.collect()
                 gc.freeze()  # later collections skip all that exists now, such as the libraries' objects
-            except Exception:
-                log.exception("the model cannot be loaded")
+            except Exception as error:
+                log.error("the model cannot be loaded: %s", error, exc_info=not isinstance(error, DeviceError))
                 backend.on_fatal()
 
         loading = asyncio.create_task(load())
@@ -374,7 +374,8 @@ def _name_paths(app: FastAPI, path: str) -> str:
     routes = [route for route in app.routes if isinstance(route, Route)]
     known = list(dict.fromkeys(each.path for each in routes if each.include_in_schema or each.path == DOCUMENTATION))
     near = difflib.get_close_matches(path, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}"
+    others = f", and others: {app.openapi_url}" if app.openapi_url else ""
+    return (f"did you mean {near[0]}? " if near else "") + f"this server has {', '.join(known)}{others}"
 
 
 def _methods_at(app: FastAPI, scope: Scope) -> list[str]:

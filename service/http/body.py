@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from packbert.service.errors import BadRequest, TooLarge
 from packbert.service.http import validation
-from packbert.service.settings import Settings
+from packbert.service.settings import PREFIX, Settings
 from packbert.service.tasks.base import MAX_TOP_K
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class BodyLimits:
     containers: int  # lists and objects
     values: int  # commas and containers: one for each number, string, list and object
     characters: int  # of one string
+    settings: Settings
 
     @classmethod
     def of(cls, settings: Settings) -> "BodyLimits":
@@ -52,6 +53,7 @@ class BodyLimits:
             containers=inputs,
             values=STRINGS_PER_INPUT * inputs + MAX_TOP_K + settings.max_waiting_tokens,  # numbers: token ids
             characters=settings.max_characters,
+            settings=settings,
         )
 
     @cached_property
@@ -59,10 +61,11 @@ class BodyLimits:
         """A string with escapes; possessive, so that it takes linear time whatever follows."""
         return re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+){0,%d}+"' % (ESCAPES * self.characters), re.DOTALL)
 
-    def check(self, count: int, most: int, what: str, settings: str) -> None:
-        """Raises TooLarge."""
+    def check(self, count: int, most: int, what: str, *names: str) -> None:
+        """`names`: of the settings that decide about `most`. Raises TooLarge."""
         if count > most:
-            raise TooLarge(f"the body has {count} {what} or more; at most {most} are accepted ({settings}): split it")
+            stated = ", ".join(f"{PREFIX}{name.upper()} is {getattr(self.settings, name)}" for name in names)
+            raise TooLarge(f"the body has {count} {what} or more; at most {most} are accepted ({stated}): split it")
 
 
 def start_thread() -> None:
@@ -91,7 +94,7 @@ def decode(body: bytes, limits: BodyLimits) -> Any:
     at = size = 0
     while (start := body.find(b'"', at)) >= 0:
         number = len(strings) + len(piece)
-        limits.check(number + 1, limits.strings, "strings", "BERT_MAX_INPUTS")
+        limits.check(number + 1, limits.strings, "strings", "max_inputs")
         end = _find_end(body, start, limits)
         outside += (body[at:start], b'"%d"' % number)
         piece.append(body[start:end])
@@ -121,8 +124,8 @@ def _find_end(body: bytes, start: int, limits: BodyLimits) -> int:
 def _check_counts(outside: bytes, limits: BodyLimits) -> bytes:
     containers = outside.count(b"[") + outside.count(b"{")
     values = containers + outside.count(b",")
-    limits.check(containers, limits.containers, "lists and objects", "BERT_MAX_INPUTS")
-    limits.check(values, limits.values, "values", "BERT_MAX_INPUTS, BERT_MAX_WAITING_TOKENS")
+    limits.check(containers, limits.containers, "lists and objects", "max_inputs")
+    limits.check(values, limits.values, "values", "max_inputs", "max_waiting_tokens")
     if len(outside) > (most := SPACE_BYTES + BYTES_PER_VALUE * values):
         size = f"the body has {len(outside)} bytes outside of its strings"
         raise TooLarge(f"{size}; for {values} values at most {most} are accepted: send it without spaces")

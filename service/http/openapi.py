@@ -16,6 +16,7 @@ Responses = dict[int | str, dict[str, Any]]  # FastAPI's type of `responses=`
 TASK_ERRORS = {
     400: "The body is not JSON in UTF-8",
     401: "The server requires a key (BERT_API_KEY, BERT_API_KEY_FILE), and it is missing or wrong",
+    404: "There is no such path, or no model of this name",
     413: "The body, the number of inputs or the size of the response exceeds the limit",
     415: "The body has a content-encoding other than gzip",
     422: "Unknown or missing fields, wrong types, an empty input, no mask, or too long without truncation",

@@ -1,6 +1,7 @@
 """`Engine`: a model in a Python program."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from packbert.service.tasks.base import made
 from packbert.service.tasks.deadline import DEADLINE, Deadline
 
 T = TypeVar("T")
+NOT_OPEN = "the engine is not open: use it in `with Engine.from_artifact(...) as engine`, or `async with`"
 
 
 class LoopThread:
@@ -77,18 +79,19 @@ class Engine(TaskMethods):
         self._backend: Backend | None = None  # None until it is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
-        self._status = LOADING
+        self._status = NOT_OPEN
 
     @classmethod
     def from_artifact(cls, path: Path | str, **options: object) -> Self:
         """An engine that is not open yet. `options` are settings by their names in lower case, such as
         `threads=4`; None is the default. Raises SettingsError for one that is unknown or cannot work."""
         given = {"artifact": path, **options}
-        return cls(
-            Settings.from_environment(
-                {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
-            )
-        )
+        variables = {PREFIX + name.upper(): str(one) for name, one in given.items() if one is not None}
+        try:
+            return cls(Settings.from_environment(variables))
+        except SettingsError as error:
+            in_options = re.sub(rf"\b{PREFIX}([A-Z_]+)\b", lambda found: found[1].lower(), str(error))
+            raise SettingsError(in_options) from None
 
     @classmethod
     def from_artifacts(cls, paths: Mapping[str, Path | str], **options: object) -> Self:
@@ -107,7 +110,7 @@ class Engine(TaskMethods):
         """
         if self._loop is not None:
             raise RuntimeError("this engine was opened before: make another with Engine.from_artifact")
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._status = asyncio.get_running_loop(), LOADING
         try:
             backend = await self._load()
         except BaseException as error:

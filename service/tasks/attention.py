@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.base import MAX_ATTENTION, LongObject, TaskResult, Tasks, check_tokens
-from packbert.service.tasks.inputs import FailFastList, Pair, SpecialTokensField, as_text
+from packbert.service.tasks.inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
 from packbert.service.tasks.vectors import Piece, show_pieces
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 
@@ -19,7 +19,7 @@ OPERATIONS_PER_NUMBER = 4000  # made and written: 84 ns, in which the bundled mo
 Matrix = list[list[float]]
 
 
-class AttentionRequest(SpecialTokensField):
+class AttentionRequest(ModelField, SpecialTokensField):
     inputs: str | Pair = Field(examples=["my dog is hairy"], description='a text, or a pair {"text", "text_pair"}')
     layers: FailFastList[int] | None = Field(
         None, description="from 0, the first one; negative: from the end; null: all", examples=[[0, -1]]

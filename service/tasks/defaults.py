@@ -44,11 +44,26 @@ def embedding_defaults(manifest: Manifest, settings: Settings) -> EmbeddingDefau
     )
 
 
+def is_cross_encoder(manifest: Manifest) -> bool:
+    """A text classifier with one label, as in other servers. Of two labels nothing says which one is relevance."""
+    return "labels" in manifest.heads and len(manifest.labels) == 1
+
+
+def scorer(manifest: Manifest, *, by_cosine: bool) -> str | None:
+    """What scores documents; BERT_RERANK=cosine replaces the vectors of tokens of ColBERT and BGE-M3."""
+    if is_cross_encoder(manifest):
+        return "cross-encoder"
+    return "cosine" if by_cosine else "maxsim" if "multi" in manifest.heads else None
+
+
 def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
-    """BERT_ROOT_TASK. Raises SettingsError for a task whose head the artifact does not have."""
+    """BERT_ROOT_TASK. Raises SettingsError for a task that the artifact cannot do."""
     task = settings.root_task
     if task in ROOT_HEADS and (head := ROOT_HEADS[task]) not in manifest.heads:
         raise SettingsError(f"BERT_ROOT_TASK: {manifest.name} has no {head} head, which {task} needs")
+    if task == "rerank" and scorer(manifest, by_cosine=settings.rerank == "cosine") is None:
+        way_out = "set BERT_RERANK=cosine or another task"
+        raise SettingsError(f"BERT_ROOT_TASK: {manifest.name} is no cross-encoder, which rerank needs: {way_out}")
     return task
 
 

@@ -102,15 +102,22 @@ class ClientOptions(Body):
     dont_load_model: bool | None = None
 
 
-class ClientFields(Body):
-    """Fields that clients of other servers send and that cannot change an answer of this one."""
+class ModelField(Body):
+    """Of every request whose path names no model."""
 
-    model: str | None = Field(None, description=NO_EFFECT)
+    model: str | None = Field(
+        None, description="one of the service's models, where it has several; a service of one model accepts any name"
+    )
+
+
+class ClientFields(ModelField):
+    """Fields that clients of other servers send."""
+
     user: str | None = Field(None, description=NO_EFFECT)
     options: ClientOptions | None = Field(None, description=NO_EFFECT)
 
 
-class TextsWithPrompt(TruncationFields):
+class TextsWithPrompt(ModelField, TruncationFields):
     inputs: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
     prompt_name: str | None = Field(None, description=PROMPT_NAME)
     tokenizer: str | None = Field(None, description=OWN_TOKENIZER)
@@ -172,7 +179,7 @@ def as_text(one: str | Pair | Sequence[str], index: int, *, alone: bool = False,
     return one[0], one[1]
 
 
-class NspRequest(TruncationFields):
+class NspRequest(ModelField, TruncationFields):
     inputs: Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=[{"text": "I like tea.", "text_pair": "It is warm."}],
         description='one pair, also as ["a", "b"]; or a list of pairs, also as [["a", "b"], ["c", "d"]]',

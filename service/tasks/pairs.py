@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.artifact import Manifest
 from packbert.service.errors import Invalid, NoSuchHead, ServiceError
 from packbert.service.tasks.base import TaskResult, Tasks
+from packbert.service.tasks.defaults import is_cross_encoder, scorer
 from packbert.service.tasks.embed import compare, embed_texts, similarities, similarity_fields
 from packbert.service.tasks.inputs import EmbeddingFields, NspRequest, Pair, RerankFields, TruncationFields, as_text
 from packbert.service.tasks.max_sim import score_by_tokens
@@ -118,18 +118,6 @@ async def rerank(tasks: Tasks, request: RerankFields, texts: Sequence[str]) -> T
         return await similarities(tasks, request.query, texts, request, name="query")
     pairs = [(request.query, text) for text in texts]
     return await _score_relevance(tasks, pairs, request, raw=request.raw_scores)
-
-
-def is_cross_encoder(manifest: Manifest) -> bool:
-    """A text classifier with one label, as in other servers. Of two labels nothing says which one is relevance."""
-    return "labels" in manifest.heads and len(manifest.labels) == 1
-
-
-def scorer(manifest: Manifest, *, by_cosine: bool) -> str | None:
-    """What scores documents; BERT_RERANK=cosine replaces the vectors of tokens of ColBERT and BGE-M3."""
-    if is_cross_encoder(manifest):
-        return "cross-encoder"
-    return "cosine" if by_cosine else "maxsim" if "multi" in manifest.heads else None
 
 
 def require_cosine(tasks: Tasks) -> None:

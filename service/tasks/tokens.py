@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid, TooLarge
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks
-from packbert.service.tasks.inputs import Body, FailFastList, Pair, SpecialTokensField, as_text
+from packbert.service.tasks.inputs import FailFastList, ModelField, Pair, SpecialTokensField, as_text
 from packbert.service.tokenization.encoding import PromptedTexts, Text, Texts
 from packbert.service.tokenization.tokens import TokenDetails, count_tokens, describe_tokens
 from packbert.service.turns import in_turns
@@ -19,7 +19,7 @@ WRONG_PAIR = "a pair has two texts, this one has {}; inputs takes texts and pair
 MAX_TOKENS = 300_000  # in a response that shows them: about 24 MB, 45 MB with details
 
 
-class TokenizeRequest(SpecialTokensField):
+class TokenizeRequest(ModelField, SpecialTokensField):
     inputs: str | Pair | FailFastList[str | Pair | FailFastList[str]] = Field(
         examples=["my dog is hairy"],
         description='a text, a list of texts, or pairs: {"text", "text_pair"} or ["a", "b"] inside a list',
@@ -47,7 +47,7 @@ class Token(BaseModel):
     position: int = Field(0, description="with details: the position that the model gets", examples=[1])
 
 
-class DecodeRequest(Body):
+class DecodeRequest(ModelField):
     ids: FailFastList[int] | FailFastList[FailFastList[int]] = Field(
         examples=[[2026, 3899]], description="the ids of a text, or a list of them for several"
     )

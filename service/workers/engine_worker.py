@@ -182,8 +182,8 @@ class EngineWorker:
         try:
             for engine in self.engines:
                 await engine.open()
-        except Exception:
-            log.exception("the model cannot be loaded")
+        except Exception as error:
+            log.error("the model cannot be loaded: %s", error, exc_info=not isinstance(error, DeviceError))
             self._finish(LOAD_FAILED)
         else:
             self._loaded.set()

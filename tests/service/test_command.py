@@ -80,7 +80,7 @@ def test_each_command_shows_two_examples(command: str) -> None:
         (["--api-key", "secret"], "there is no flag --api-key (did you mean --api-key-file?)"),
         (["--max-input", "7"], "there is no flag --max-input (did you mean --max-inputs?)"),
         (["--portt=7"], "there is no flag --portt (did you mean --port?)"),
-        (["a/b", "c/d"], "there is no place for the argument c/d"),
+        (["a/b", "c/d"], "there is no place for the argument c/d: several models are NAME=MODEL each"),
         (["a/b", "--model", "c/d"], "MODEL and --model name two models: leave one out"),
     ],
 )
@@ -114,6 +114,11 @@ def test_an_unknown_argument_ends_the_process(
         ),
         (["client", "embed", "a", "-o", "b", "--patience", "x"], {}, "packbert client: --patience: x is not a number "),
         (["client", "embed", "a", "-o", "b", "--url", "bert"], {}, "packbert client: --url: bert is not http://HOST"),
+        (
+            ["bulk", "a", "b.csv", "o.npy"],
+            {},
+            "packbert bulk: there is no place for the argument o.npy in `packbert bulk --model MODEL INPUT OUTPUT ",
+        ),
         (["surve"], {}, "packbert: there is no command surve (did you mean serve?)"),
     ],
 )
@@ -127,6 +132,7 @@ def test_an_error_names_the_flag_or_the_variable(words: list[str], variables: di
 def test_a_message_names_flags_only_for_what_flags_set() -> None:
     message = "BERT_MAX_WAITING_TOKENS is below BERT_TOKEN_BUDGET"
     assert in_flags(message, {"BERT_TOKEN_BUDGET": "9"}) == "BERT_MAX_WAITING_TOKENS is below --token-budget"
+    assert in_flags(listed := "unknown setting BERT_A; known are BERT_PORT", {"BERT_PORT": "9"}) == listed
 
 
 def test_the_client_ends_with_a_sentence_where_no_server_is(tmp_path: Path) -> None:

@@ -13,18 +13,17 @@ from packbert.service.http.dialects.openai import Usage, VllmFields, finish, tru
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import json_response
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
-from packbert.service.tasks.inputs import NO_EFFECT, StringOrList, TruncationFields
+from packbert.service.tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields
 from packbert.service.tasks.pairs import score_labels
 from packbert.service.tasks.predict import Floats, Label
 
 ONLY_VLLM = VllmFields.model_fields.keys() - TruncationFields.model_fields.keys()
 
 
-class ClassifyRequest(VllmFields):
+class ClassifyRequest(ModelField, VllmFields):
     """infinity's request. A request with one of vLLM's fields, such as `use_activation`, gets vLLM's response."""
 
     input: StringOrList = Field(examples=["I like tea."])
-    model: str | None = Field(None, description=NO_EFFECT)
     user: str | None = Field(None, description=NO_EFFECT)
     raw_scores: bool = Field(False, description="return logits instead of probabilities")
 

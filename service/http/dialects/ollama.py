@@ -12,11 +12,10 @@ from packbert.service.http.dialects.spec import TaskSpec
 from packbert.service.http.responses import json_response
 from packbert.service.tasks.base import LongObject, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, StringOrList, TruncationFields
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList, TruncationFields
 
 
-class OllamaFields(TruncationFields):
-    model: str | None = Field(None, description=NO_EFFECT)
+class OllamaFields(ModelField, TruncationFields):
     options: dict[str, Any] | None = Field(None, description=NO_EFFECT)
     keep_alive: str | float | None = Field(None, description=NO_EFFECT)
 

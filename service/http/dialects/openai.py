@@ -21,6 +21,7 @@ from packbert.service.tasks.inputs import (
     OWN_TOKENIZER,
     TOKEN_IDS,
     EmbeddingFields,
+    ModelField,
     TextsOrIds,
     TruncationFields,
 )
@@ -42,11 +43,10 @@ class VllmFields(TruncationFields):
     cache_salt: str | None = Field(None, description=NO_EFFECT)
 
 
-class EmbeddingsRequest(EmbeddingFields, VllmFields):
+class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
     """OpenAI's request; the fields of /embed are extensions. Without `normalize`, vectors have unit length."""
 
     input: TextsOrIds = Field(examples=["my dog is hairy"], description=TOKEN_IDS)
-    model: str | None = None
     user: str | None = Field(None, description=NO_EFFECT)
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=0, description="keep the first n numbers, before normalizing; 0: all")

@@ -16,14 +16,14 @@ from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAI
 from packbert.service.http.responses import Floats
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
 from packbert.service.tasks.embed import embed_texts
-from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, StringOrList
+from packbert.service.tasks.inputs import NO_EFFECT, EmbeddingFields, ModelField, StringOrList
 from packbert.service.tasks.likelihood import LikelihoodResponse, Variant, score_sentences
 from packbert.service.tasks.pairs import score_labels, score_pairs
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
-class ScoreRequest(VllmFields):
+class ScoreRequest(ModelField, VllmFields):
     """vLLM's: one text of the first side against each of the second, or as many against as many. With `inputs`: how
     likely each text is."""
 
@@ -41,7 +41,6 @@ class ScoreRequest(VllmFields):
     items: StringOrList | None = None
     data_1: StringOrList | None = Field(None, description="as text_1, with data_2")
     data_2: StringOrList | None = None
-    model: str | None = Field(None, description=NO_EFFECT)
     user: str | None = Field(None, description=NO_EFFECT)
 
 
@@ -67,11 +66,10 @@ class ScoreErrorBody(OpenAIErrorBody):
     request_id: str = Field(examples=["5f2c0f9e1d3a4b7c"])
 
 
-class PoolingRequest(EmbeddingFields, VllmFields):
+class PoolingRequest(ModelField, EmbeddingFields, VllmFields):
     """vLLM's request for a vector or for a classifier's scores; vectors have unit length unless it says otherwise."""
 
     input: StringOrList = Field(examples=["my dog is hairy"])
-    model: str | None = Field(None, description=NO_EFFECT)
     user: str | None = Field(None, description=NO_EFFECT)
     task: Literal["embed", "classify"] | None = Field(
         None, description="null: classify where the model has a classifier of texts, else embed"

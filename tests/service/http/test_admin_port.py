@@ -60,7 +60,7 @@ def test_the_admin_port_serves_no_task_and_no_list_of_models(app: Any, path: str
     assert get(app, PUBLIC + path, method, json={}).status_code != 404
     refused = get(app, ADMIN + path, method, json={})
     assert refused.status_code == 404
-    assert "this server has /docs, /health, /ready, /info, /metrics" in refused.text
+    assert "this server has /docs, /health, /ready, /info, /metrics, and others: /openapi.json" in refused.text
 
 
 def test_no_header_of_a_request_chooses_the_port(app: Any) -> None:

@@ -187,4 +187,5 @@ def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(
     service.start()
     assert service.process.wait(REPLY_SECONDS) == 1
     assert "first alone takes 128 MiB of memory, and BERT_MEMORY_LIMIT is 100 MiB: raise it" in service.output()
+    assert "Traceback" not in service.output()
     service.close()

@@ -16,6 +16,8 @@ from benchmarks.harness.process import ServiceProcess
 from benchmarks.server.processes import children
 from packbert.model_export.artifact.manifest import Manifest
 from packbert.service.artifact import open_artifact
+from packbert.service.http.app import TASKS
+from packbert.service.http.validation import example_of
 from tests.conftest import REPLY_SECONDS
 from tests.export.goldens import Artifact
 from tests.service.engine.changed_files import with_reversed_golden
@@ -96,6 +98,16 @@ def test_openai_and_azure_name_a_model_as_they_do(service: httpx.Client) -> None
     assert [one["id"] for one in service.get("/models").json()["data"]] == [*NAMES]
     assert [one["name"] for one in service.get("/api/tags").json()["models"]] == [*NAMES]
     assert service.get("/v1/models/second").json()["id"] == "second"
+
+
+def test_every_route_without_a_model_in_its_path_takes_the_one_that_the_body_names(service: httpx.Client) -> None:
+    for path, spec in TASKS.items():
+        body = example_of(spec.request_model)
+        by_body = service.post(path, json=body | {"model": "second"})
+        by_path = service.post(f"/models/second{path}", json=body)
+        assert by_body.status_code == by_path.status_code, path
+        assert by_body.headers.get("x-model-digest") == by_path.headers.get("x-model-digest"), path
+        assert service.post(path, json=body | {"model": "third"}).status_code == 404, path
 
 
 def test_an_answer_names_the_model_that_gave_it(service: httpx.Client, folders: dict[str, Path]) -> None:
