@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import normalizers
 
+from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
@@ -78,17 +79,64 @@ def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_soluti
         read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        ExportError,
-        match=r"adds tokens to the vocabulary \(<ent>\): it needs a tokenizer.json, which transformers writes",
-    ):
+ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
+    "added_tokens.json": lambda number: {"[E9]": number},
+    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
+    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
+    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
+}
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta", "roberta-labels"])
+@pytest.mark.parametrize("file", ADDING)
+def test_a_token_that_a_file_adds_to_the_vocabulary_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
+    usual = read(tmp_path, name).tokenizer
+    following, path = usual.get_vocab_size(), tmp_path / file.removesuffix(" of today")
+    stated = ADDING[file](following)
+    path.write_text(json.dumps((read_json(path) if path.exists() else {}) | stated), "utf-8")
+    config: Mapping[str, Any] = read_json(tmp_path / "config.json")
+    family = FAMILIES[config["model_type"]]
+    tokenizer = read_tokenizer(tmp_path, config, family, size=following + 1, positions=144).tokenizer
+    assert tokenizer.encode("a [E9] b").ids.count(following) == 1
+    assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
+    with pytest.raises(ExportError, match=rf"has id {following} \(\[E9\]\), but the model has only {following} word"):
+        read_tokenizer(tmp_path, config, family, size=following, positions=144)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
+def test_an_added_token_whose_stated_id_is_not_the_next_one_is_refused(name: str, tmp_path: Path) -> None:
+    message = (
+        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token"
+    )
+    with pytest.raises(ExportError, match=message):
         read(tmp_path / "settings", name, added_tokens_decoder={"500": ADDED})
     (tmp_path / "file").mkdir()
     (tmp_path / "file" / "added_tokens.json").write_text('{"<ent>": 500}', "utf-8")
-    with pytest.raises(ExportError, match="adds tokens to the vocabulary"):
+    with pytest.raises(ExportError, match=message):
         read(tmp_path / "file", name)
+
+
+def test_added_tokens_of_the_hub_are_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "added_tokens.json").touch()
+    assert [path.name for path in checkpoint_files(tmp_path)] == ["added_tokens.json"]
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_a_vocabulary_is_read_with_the_special_tokens_that_the_files_name(file: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
+    vocabulary = (tmp_path / "vocab.txt").read_text("utf-8").replace("[CLS]", "<s>").replace("[UNK]", "<unk>")
+    (tmp_path / "vocab.txt").write_text(vocabulary, "utf-8")
+    (tmp_path / file).write_text(json.dumps({"cls_token": "<s>", "sep_token": "cat", "unk_token": "<unk>"}), "utf-8")
+    found = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144)
+    assert found.tokenizer.encode("\U00012031").tokens == ["<s>", "<unk>", "cat"]
+    assert (found.special_tokens["cls"], found.special_tokens["sep"]) == (2, 110)
+
+
+def test_empty_lines_at_the_end_of_a_vocabulary_have_no_word_embedding(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("\n\n")
+    assert read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144).special_tokens["cls"] == 2
 
 
 def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path) -> None:
@@ -126,7 +174,12 @@ def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | N
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("model_max_length", "512"), ("model_max_length", 1), ("do_lower_case", "false"), ("cls_token", 3)],
+    [
+        ("model_max_length", "512"),
+        ("model_max_length", 1),
+        ("do_lower_case", "false"),
+        ("cls_token", 3),
+    ],
 )
 def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=key):
@@ -140,13 +193,18 @@ def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path
         {"additional_special_tokens": ["cat"]},
         {"extra_special_tokens": ["cat"]},
         {"added_tokens_decoder": {"7": {"content": "cat", "special": True}}},
+        {},
     ],
-    ids=lambda settings: next(iter(settings)),
+    ids=lambda settings: next(iter(settings), "special_tokens_map.json"),
 )
 def test_a_piece_that_the_settings_make_a_special_token_is_read_in_a_text(
     name: str, settings: dict[str, object], tmp_path: Path
 ) -> None:
-    usual, made = read(tmp_path / "usual", name), read(tmp_path / "made", name, **settings)
+    usual = read(tmp_path / "usual", name)
+    if not settings:
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "special_tokens_map.json").write_text('{"additional_special_tokens": ["cat"]}', "utf-8")
+    made = read(tmp_path / "made", name, **settings)
     assert own_special_tokens(usual.tokenizer, usual.special_tokens) == {}
     cat = made.tokenizer.token_to_id("cat")
     assert own_special_tokens(made.tokenizer, made.special_tokens) == {cat: "cat"}
