@@ -36,6 +36,7 @@ NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
 SEGMENTING = "RoFormerTokenizer"
 TOKEN_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")  # of an AddedToken
+WITHOUT_TYPES = ("DistilBertTokenizer", "MPNetTokenizer")  # their model_input_names, where the files state none
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
 
 
@@ -80,6 +81,8 @@ def read_tokenizer(
         raise ExportError(f"{mismatch}: they do not belong together")
     if tokenizer.num_special_tokens_to_add(False) < 2:
         raise ExportError("the tokenizer adds no [CLS] and [SEP] to a text: tokenizer.json has no post-processor")
+    if "segments" not in family.fixed and not _gives_types(settings):  # without segments no types are read
+        _clear_types(tokenizer)
     stated = settings["model_max_length"]
     return TokenizerFiles(
         tokenizer=tokenizer,
@@ -264,6 +267,28 @@ def _check_size(path: Path) -> None:
         open_file(path, MAX_DESCRIPTION_BYTES).close()
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _gives_types(settings: Mapping[str, Any]) -> bool:
+    """Whether transformers passes the model the types of this tokenizer."""
+    inputs = settings.get("model_input_names")
+    return "token_type_ids" in inputs if isinstance(inputs, list) else _class_of(settings) not in WITHOUT_TYPES
+
+
+def _clear_types(tokenizer: Tokenizer) -> None:
+    """Makes the tokenizer give both texts of a pair the type 0, which transformers assumes without types."""
+    processor = tokenizer.post_processor
+    if isinstance(processor, processors.BertProcessing):
+        frame = tokenizer.encode("")
+        cls, sep = frame.tokens
+        processor = processors.TemplateProcessing(
+            single=[cls, "$A", sep],
+            pair=[cls, "$A", sep, "$B", sep],
+            special_tokens=list(zip(frame.tokens, frame.ids, strict=True)),
+        )
+    else:
+        processor.__setstate__(re.sub(rb'"type_id":\d+', b'"type_id":0', processor.__getstate__()))
+    tokenizer.post_processor = processor
 
 
 def _stated_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -172,6 +172,27 @@ def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | N
         read(tmp_path / "checkpoint", name, tokenizer_class=stated)
 
 
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"model_input_names": ["input_ids", "attention_mask"]}, {"tokenizer_class": "DistilBertTokenizer"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_both_texts_of_a_pair_have_type_0_where_transformers_gives_no_types(
+    settings: dict[str, object], name: str, tmp_path: Path
+) -> None:
+    usual, cleared = read(tmp_path / "usual", name).tokenizer, read(tmp_path / "cleared", name, **settings).tokenizer
+    assert cleared.encode("the cat", "café").ids == usual.encode("the cat", "café").ids
+    assert any(usual.encode("the cat", "café").type_ids) == name.startswith("bert")
+    assert not any(cleared.encode("the cat", "café").type_ids)
+    assert cleared.encode("the cat").ids == usual.encode("the cat").ids
+
+
+def test_model_input_names_count_more_than_the_class(tmp_path: Path) -> None:
+    stated = {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["input_ids", "token_type_ids"]}
+    assert any(read(tmp_path, "bert-labels", **stated).tokenizer.encode("a", "b").type_ids)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
