@@ -34,7 +34,15 @@ NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
-SEGMENTING = "RoFormerTokenizer"
+REFUSED = {  # classes that read a text by code which a tokenizer.json beside them does not hold
+    "RoFormerTokenizer": "finds Chinese words by jieba, not served here: choose a model of characters, whose files "
+    "name a BertTokenizer",
+    "BertJapaneseTokenizer": "finds Japanese words by a dictionary, not served here: with a tokenizer.json that gives "
+    "the same ids, set tokenizer_class to PreTrainedTokenizerFast",
+    "BertweetTokenizer": "replaces names, links and emoji (normalization), not served here: set normalization to false "
+    "in tokenizer_config.json and send texts that are normalized",
+}
+UNCHECKED = ("BertweetTokenizer", "PhobertTokenizer")  # built from other files in transformers
 TOKEN_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")  # of an AddedToken
 WITHOUT_TYPES = ("DistilBertTokenizer", "MPNetTokenizer")  # their model_input_names, where the files state none
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
@@ -64,12 +72,7 @@ def read_tokenizer(
     settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class") or family.tokenizer}
     settings |= _settings(folder)
     names = _stated_names(folder, settings)
-    assumed: dict[str, str] = {}
-    if _class_of(settings) == SEGMENTING:
-        solution = "choose a model of characters, whose files name a BertTokenizer"
-        raise ExportError(
-            f"{folder} has a {SEGMENTING}, which finds Chinese words by jieba, not served here: {solution}"
-        )
+    assumed = _check_class(folder, settings)
     source, tokenizer = _tokenizer(folder, family, settings, names, assumed)
     _add_stated_tokens(tokenizer, folder, settings, {*family.tokens.values(), *names.values()})
     _escape_special_tokens(tokenizer)
@@ -100,7 +103,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     for key in FLAGS:
         if not isinstance(settings.get(key, True), bool):
             raise ExportError(f"{path} sets {key} to {settings[key]!r}; it must be true or false")
-    limit = settings.setdefault("model_max_length", UNLIMITED)
+    limit = settings.setdefault("model_max_length", settings.get("max_len", UNLIMITED))  # max_len: the old name
     if not isinstance(limit, int | float) or limit < MIN_TOKENS:
         raise ExportError(f"{path} sets model_max_length to {limit!r}; it must be a number of at least {MIN_TOKENS}")
     return settings
@@ -109,6 +112,18 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _class_of(settings: Mapping[str, Any]) -> str:
     """The tokenizer's class, without the suffix Fast; "None" where none is stated."""
     return str(settings["tokenizer_class"]).removesuffix("Fast")
+
+
+def _check_class(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What is assumed about the tokenizer's class and settings. Raises ExportError for one of REFUSED."""
+    name, assumed = _class_of(settings), {}
+    if name in REFUSED and (name != "BertweetTokenizer" or settings.get("normalization")):
+        raise ExportError(f"{folder} has a {name}, which {REFUSED[name]}")
+    if name in UNCHECKED:
+        assumed["tokenizer_class"] = f"that of tokenizer.json; transformers builds a {name} from other files"
+    if settings.get("truncation_side") == "left":
+        assumed["truncation_side"] = "right, the default of truncate; tokenizer_config.json sets left"
+    return assumed
 
 
 def _tokenizer(
@@ -146,9 +161,9 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
     if isinstance(normalizer, normalizers.BertNormalizer):
         for key, name in NORMALIZER.items():
             setattr(normalizer, name, settings.get(key, getattr(normalizer, name)))
-        if not normalizer.lowercase and "do_lower_case" not in settings:
-            reason = "transformers assumes true if tokenizer_config.json has no do_lower_case"
-            assumed["do_lower_case"] = f"false, as in tokenizer.json; {reason}"
+            if key != "strip_accents" and key not in settings and not getattr(normalizer, name):
+                reason = f"transformers assumes true if tokenizer_config.json has no {key}"
+                assumed[key] = f"false, as in tokenizer.json; {reason}"
     if isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
 

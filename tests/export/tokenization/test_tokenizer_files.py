@@ -60,13 +60,14 @@ def test_a_prefix_space_is_added_if_tokenizer_config_sets_it(tmp_path: Path) -> 
     assert found[0][1].startswith("Ġ")
 
 
-def test_a_cased_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
+def test_a_normalizer_of_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
     tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, handle_chinese_chars=False)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
     silent = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
     assert "The" not in silent.tokenizer.encode("the").tokens
-    assert silent.assumed["do_lower_case"].startswith("false, as in tokenizer.json")
+    assert set(silent.assumed) == {"do_lower_case", "tokenize_chinese_chars"}
+    assert all(reason.startswith("false, as in tokenizer.json") for reason in silent.assumed.values())
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model"])
@@ -149,14 +150,14 @@ def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
 def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str, tmp_path: Path) -> None:
-    """BertJapaneseTokenizer has a vocab.txt, but first splits a text into words by a dictionary."""
+    """HerbertTokenizer has other files than a BertTokenizer."""
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     path = tmp_path / "checkpoint" / where
-    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "BertJapaneseTokenizer"}), "utf-8")
+    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "HerbertTokenizer"}), "utf-8")
     config = read_json(tmp_path / "checkpoint" / "config.json")
     with pytest.raises(
         ExportError,
-        match=r"has a BertJapaneseTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
+        match=r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
     ):
         read_tokenizer(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
 
@@ -170,6 +171,29 @@ def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | N
     )
     with pytest.raises(ExportError, match=message):
         read(tmp_path / "checkpoint", name, tokenizer_class=stated)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels"])
+@pytest.mark.parametrize(
+    ("settings", "solution"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "set tokenizer_class to PreTrainedTokenizerFast"),
+        ({"tokenizer_class": "BertweetTokenizer", "normalization": True}, "set normalization to false"),
+    ],
+)
+def test_a_tokenizer_with_code_of_its_own_is_refused_with_a_solution(
+    settings: dict[str, object], solution: str, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ExportError, match=f"has a {settings['tokenizer_class']}, which .*, not served here: .*{solution}"
+    ):
+        read(tmp_path, name, **settings)
+
+
+@pytest.mark.parametrize("stated", ["BertweetTokenizer", "PhobertTokenizer"])
+def test_a_tokenizer_json_that_transformers_does_not_read_is_reported(stated: str, tmp_path: Path) -> None:
+    assumed = read(tmp_path, "roberta-labels", tokenizer_class=stated).assumed
+    assert assumed == {"tokenizer_class": f"that of tokenizer.json; transformers builds a {stated} from other files"}
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
@@ -194,9 +218,23 @@ def test_model_input_names_count_more_than_the_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "most"),
+    [({"max_len": 10}, 10), ({"max_len": 10, "model_max_length": 20}, 20), ({"max_len": 999}, 144)],
+)
+def test_max_len_is_the_old_name_of_model_max_length(settings: dict[str, int], most: int, tmp_path: Path) -> None:
+    assert read(tmp_path, "bert", **settings).max_tokens == most
+
+
+def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -> None:
+    assert "truncation_side" not in read(tmp_path / "right", "bert", truncation_side="right").assumed
+    assert read(tmp_path / "left", "bert", truncation_side="left").assumed["truncation_side"].startswith("right, ")
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("model_max_length", "512"),
+        ("max_len", "512"),
         ("model_max_length", 1),
         ("do_lower_case", "false"),
         ("cls_token", 3),
