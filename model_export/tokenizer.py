@@ -8,7 +8,6 @@ from typing import Any
 
 from tokenizers import (
     AddedToken,
-    BertWordPieceTokenizer,
     Regex,
     Tokenizer,
     decoders,
@@ -35,7 +34,17 @@ NORMALIZER = {  # tokenizer_config.json's flags -> BertNormalizer's attributes
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 CLASSES = {f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "Ernie", "Roberta")}  # built from FILES
-SEGMENTING = "RoFormerTokenizer"
+REFUSED = {  # classes that read a text by code which a tokenizer.json beside them does not hold
+    "RoFormerTokenizer": "finds Chinese words by jieba, not served here: choose a model of characters, whose files "
+    "name a BertTokenizer",
+    "BertJapaneseTokenizer": "finds Japanese words by a dictionary, not served here: with a tokenizer.json that gives "
+    "the same ids, set tokenizer_class to PreTrainedTokenizerFast",
+    "BertweetTokenizer": "replaces names, links and emoji (normalization), not served here: set normalization to false "
+    "in tokenizer_config.json and send texts that are normalized",
+}
+UNCHECKED = ("BertweetTokenizer", "PhobertTokenizer")  # built from other files in transformers
+TOKEN_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")  # of an AddedToken
+WITHOUT_TYPES = ("DistilBertTokenizer", "MPNetTokenizer")  # their model_input_names, where the files state none
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # these ignore tokenizer_config.json's flags
 
 
@@ -60,30 +69,31 @@ def read_tokenizer(
 
     Raises ExportError where there is none, it is damaged or not supported, or it does not fit the model.
     """
-    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class") or family.tokenizer} | _settings(
-        folder
-    )
-    assumed: dict[str, str] = {}
-    if str(settings["tokenizer_class"]).removesuffix("Fast") == SEGMENTING:
-        solution = "choose a model of characters, whose files name a BertTokenizer"
-        raise ExportError(
-            f"{folder} has a {SEGMENTING}, which finds Chinese words by jieba, not served here: {solution}"
-        )
-    source, tokenizer = _tokenizer(folder, family, settings, assumed)
-    _mark_special_tokens(tokenizer, settings)
+    settings: dict[str, Any] = {"tokenizer_class": config.get("tokenizer_class") or family.tokenizer}
+    settings |= _settings(folder)
+    names = _stated_names(folder, settings)
+    assumed = _check_class(folder, settings)
+    source, tokenizer = _tokenizer(folder, family, settings, names, assumed)
+    _add_stated_tokens(tokenizer, folder, settings, {*family.tokens.values(), *names.values()})
     _escape_special_tokens(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    if largest >= size:
-        mismatch = f"the tokenizer has id {largest}, but the model has only {size} word embeddings"
+    ids = {number: token for token, number in tokenizer.get_vocab().items() if token}  # "": an empty line of vocab.txt
+    if (largest := max(ids, default=-1)) >= size:
+        mismatch = f"the tokenizer has id {largest} ({ids[largest]}), but the model has only {size} word embeddings"
         raise ExportError(f"{mismatch}: they do not belong together")
-    special = _special_tokens(tokenizer, folder, family, settings)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         raise ExportError("the tokenizer adds no [CLS] and [SEP] to a text: tokenizer.json has no post-processor")
-    stated = settings.get("model_max_length", UNLIMITED)
-    limit = min(positions, int(stated)) if stated < UNLIMITED else positions
-    return TokenizerFiles(tokenizer=tokenizer, special_tokens=special, max_tokens=limit, source=source, assumed=assumed)
+    if "segments" not in family.fixed and not _gives_types(settings):  # without segments no types are read
+        _clear_types(tokenizer)
+    stated = settings["model_max_length"]
+    return TokenizerFiles(
+        tokenizer=tokenizer,
+        special_tokens=_special_tokens(tokenizer, family, names),
+        max_tokens=min(positions, int(stated)) if stated < UNLIMITED else positions,
+        source=source,
+        assumed=assumed,
+    )
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -93,14 +103,31 @@ def _settings(folder: Path) -> dict[str, Any]:
     for key in FLAGS:
         if not isinstance(settings.get(key, True), bool):
             raise ExportError(f"{path} sets {key} to {settings[key]!r}; it must be true or false")
-    limit = settings.get("model_max_length", UNLIMITED)
+    limit = settings.setdefault("model_max_length", settings.get("max_len", UNLIMITED))  # max_len: the old name
     if not isinstance(limit, int | float) or limit < MIN_TOKENS:
         raise ExportError(f"{path} sets model_max_length to {limit!r}; it must be a number of at least {MIN_TOKENS}")
     return settings
 
 
+def _class_of(settings: Mapping[str, Any]) -> str:
+    """The tokenizer's class, without the suffix Fast; "None" where none is stated."""
+    return str(settings["tokenizer_class"]).removesuffix("Fast")
+
+
+def _check_class(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What is assumed about the tokenizer's class and settings. Raises ExportError for one of REFUSED."""
+    name, assumed = _class_of(settings), {}
+    if name in REFUSED and (name != "BertweetTokenizer" or settings.get("normalization")):
+        raise ExportError(f"{folder} has a {name}, which {REFUSED[name]}")
+    if name in UNCHECKED:
+        assumed["tokenizer_class"] = f"that of tokenizer.json; transformers builds a {name} from other files"
+    if settings.get("truncation_side") == "left":
+        assumed["truncation_side"] = "right, the default of truncate; tokenizer_config.json sets left"
+    return assumed
+
+
 def _tokenizer(
-    folder: Path, family: Family, settings: Mapping[str, Any], assumed: dict[str, str]
+    folder: Path, family: Family, settings: Mapping[str, Any], names: Mapping[str, str], assumed: dict[str, str]
 ) -> tuple[str, Tokenizer]:
     """The file that counts, and the tokenizer read from it."""
     if (folder / "tokenizer.json").is_file():
@@ -112,7 +139,7 @@ def _tokenizer(
         _apply_tokenizer_config(tokenizer, settings, assumed)
         return "tokenizer.json", tokenizer
     if (folder / "vocab.txt").is_file():
-        source, tokenizer = "vocab.txt", _word_piece(folder / "vocab.txt", settings, assumed)
+        source, tokenizer = "vocab.txt", _word_piece(folder / "vocab.txt", settings, names, assumed)
     elif (folder / "vocab.json").is_file():
         source, tokenizer = "vocab.json and merges.txt", _byte_pairs(folder, family.tokens, settings)
     else:
@@ -121,9 +148,8 @@ def _tokenizer(
                 raise ExportError(f"{folder} has {name} and no tokenizer.json, {SOLUTION}")
         raise ExportError(f"{folder} has no tokenizer that is supported: {FILES}")
     name = settings["tokenizer_class"]
-    if name is not None and str(name).removesuffix("Fast") not in CLASSES:
+    if name is not None and _class_of(settings) not in CLASSES:
         raise ExportError(f"{folder} has a {name}, which cannot be built from {source}: it needs a tokenizer.json")
-    _refuse_added_tokens(folder, tokenizer, settings)
     return source, tokenizer
 
 
@@ -135,47 +161,50 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
     if isinstance(normalizer, normalizers.BertNormalizer):
         for key, name in NORMALIZER.items():
             setattr(normalizer, name, settings.get(key, getattr(normalizer, name)))
-        if not normalizer.lowercase and "do_lower_case" not in settings:
-            reason = "transformers assumes true if tokenizer_config.json has no do_lower_case"
-            assumed["do_lower_case"] = f"false, as in tokenizer.json; {reason}"
+            if key != "strip_accents" and key not in settings and not getattr(normalizer, name):
+                reason = f"transformers assumes true if tokenizer_config.json has no {key}"
+                assumed[key] = f"false, as in tokenizer.json; {reason}"
     if isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
 
 
-def _refuse_added_tokens(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Raises ExportError for tokens added to the vocabulary later: only tokenizer.json defines them completely."""
-    stated = settings.get("added_tokens_decoder")
-    fields = [one for one in (stated.values() if isinstance(stated, Mapping) else ()) if isinstance(one, Mapping)]
-    added = list(optional_json(folder / "added_tokens.json"))
-    for one in fields:
-        content = str(one.get("content"))
-        if not one.get("special") or tokenizer.token_to_id(content) is None:
-            added.append(content)
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    if unknown := [content for content in added if content not in known]:
-        raise ExportError(
-            f"{folder} adds tokens to the vocabulary ({unknown[0]}): it needs a tokenizer.json, {SOLUTION}"
-        )
+def _add_stated_tokens(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any], names: set[str]) -> None:
+    """Adds the tokens that the files beside the vocabulary state (`[E1]` around an entity), as transformers does.
 
-
-def _mark_special_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Makes pieces of the vocabulary the special tokens that tokenizer_config.json says they are, as transformers does.
-
-    Such as `[unused1]`, which a checkpoint's texts have around an entity.
+    A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next one. Raises ExportError
+    where a file states another id for a new one.
     """
-    stated: list[Any] = []
-    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
-        value = settings.get(key, [])
-        stated += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else []
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for one in stated:
-        fields = one if isinstance(one, Mapping) else {"content": one, "special": True}
-        content = fields.get("content")
-        if not isinstance(content, str) or not fields.get("special") or content in known:
+    stated = _stated_tokens(folder, settings)
+    special = names | {fields["content"] for _, fields in stated if fields.get("special")}
+    for number, fields in stated:
+        content = fields["content"]
+        if not content or content in known:
             continue
-        if tokenizer.token_to_id(content) is not None:
-            flags = {name: bool(fields.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
-            tokenizer.add_special_tokens([AddedToken(content, special=True, **flags)])
+        piece = tokenizer.token_to_id(content)
+        flags = {flag: bool(fields[flag]) for flag in TOKEN_FLAGS if flag in fields}
+        tokenizer.add_tokens([AddedToken(content, special=content in special, **flags)])
+        known.add(content)
+        if piece is None and number not in (None, found := tokenizer.token_to_id(content)):
+            mismatch = f"{folder} adds the token {content} with the id {number}, but the next id is {found}"
+            raise ExportError(f"{mismatch}: it needs a tokenizer.json with this token, {SOLUTION}")
+
+
+def _stated_tokens(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int | None, Mapping[str, Any]]]:
+    """The tokens of these files, in the order of transformers: the id, where one is stated, and the fields."""
+    lists, numbered = settings, settings.get("added_tokens_decoder")
+    if not isinstance(numbered, Mapping):  # it replaces these two files
+        lists = {**optional_json(folder / "special_tokens_map.json"), **settings}
+        added = optional_json(folder / "added_tokens.json")
+        numbered = {str(number): {"content": content} for content, number in added.items()}
+    special: list[Any] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        value = lists.get(key, [])
+        special += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    stated: list[tuple[Any, Any]] = [(int(number), one) for number, one in numbered.items() if number.isdecimal()]
+    stated.sort(key=lambda one: one[0])
+    stated += [(None, {**(one if isinstance(one, Mapping) else {"content": one}), "special": True}) for one in special]
+    return [one for one in stated if isinstance(one[1], Mapping) and isinstance(one[1].get("content"), str)]
 
 
 def _escape_special_tokens(tokenizer: Tokenizer) -> None:
@@ -193,7 +222,9 @@ def _escape_special_tokens(tokenizer: Tokenizer) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, split])
 
 
-def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str, str]) -> Tokenizer:
+def _word_piece(
+    vocabulary: Path, settings: Mapping[str, Any], names: Mapping[str, str], assumed: dict[str, str]
+) -> Tokenizer:
     """BERT's tokenizer from a vocab.txt with one piece per line; only LF ends a line."""
     _check_size(vocabulary)
     try:
@@ -201,20 +232,24 @@ def _word_piece(vocabulary: Path, settings: Mapping[str, Any], assumed: dict[str
     except UnicodeDecodeError as error:
         raise ExportError(f"{vocabulary} is truncated or damaged: {error}") from error
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
+    tokens = {name: names.get(name, usual) for name, usual in BERT_TOKENS.items()}
     for name in ("cls", "sep", "unk"):
-        if BERT_TOKENS[name] not in ids:
-            raise ExportError(f"{vocabulary} has no {BERT_TOKENS[name]}: it is not the vocabulary of a BERT")
+        if tokens[name] not in ids:
+            raise ExportError(f"{vocabulary} has no {tokens[name]}: it is not the vocabulary of a BERT")
     if "do_lower_case" not in settings:
         reason = "as in transformers if tokenizer_config.json has no do_lower_case; a cased model needs it set to false"
         assumed["do_lower_case"] = f"true, {reason}"
-    built = BertWordPieceTokenizer(
-        ids,
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=tokens["unk"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=settings.get("do_lower_case", True),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
-    tokenizer = Tokenizer.from_str(built.to_str())
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in BERT_TOKENS.values() if token in ids])
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    sep, cls = ((tokens[name], ids[tokens[name]]) for name in ("sep", "cls"))
+    tokenizer.post_processor = processors.BertProcessing(sep, cls)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in tokens.values() if token in ids])
     return tokenizer
 
 
@@ -249,21 +284,51 @@ def _check_size(path: Path) -> None:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _special_tokens(tokenizer: Tokenizer, folder: Path, family: Family, settings: Mapping[str, Any]) -> dict[str, int]:
-    """cls, sep, mask, pad, unk -> id, by the names in the checkpoint's files; without those the tokenizer lacks.
+def _gives_types(settings: Mapping[str, Any]) -> bool:
+    """Whether transformers passes the model the types of this tokenizer."""
+    inputs = settings.get("model_input_names")
+    return "token_type_ids" in inputs if isinstance(inputs, list) else _class_of(settings) not in WITHOUT_TYPES
 
-    Also bos and eos, where they are stated and are none of these.
-    """
-    stated = optional_json(folder / "special_tokens_map.json")
-    found: dict[str, int] = {}
+
+def _clear_types(tokenizer: Tokenizer) -> None:
+    """Makes the tokenizer give both texts of a pair the type 0, which transformers assumes without types."""
+    processor = tokenizer.post_processor
+    if isinstance(processor, processors.BertProcessing):
+        frame = tokenizer.encode("")
+        cls, sep = frame.tokens
+        processor = processors.TemplateProcessing(
+            single=[cls, "$A", sep],
+            pair=[cls, "$A", sep, "$B", sep],
+            special_tokens=list(zip(frame.tokens, frame.ids, strict=True)),
+        )
+    else:
+        processor.__setstate__(re.sub(rb'"type_id":\d+', b'"type_id":0', processor.__getstate__()))
+    tokenizer.post_processor = processor
+
+
+def _stated_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """cls, sep, mask, pad, unk, bos, eos -> the token that the checkpoint's files name so."""
+    other, names = optional_json(folder / "special_tokens_map.json"), {}
     for name in (*BERT_TOKENS, "bos", "eos"):
-        token = settings.get(f"{name}_token") or stated.get(f"{name}_token")
+        token = settings.get(f"{name}_token") or other.get(f"{name}_token")
         content = token.get("content") if isinstance(token, dict) else token
         if content is not None and not isinstance(content, str):
             files = "tokenizer_config.json or special_tokens_map.json"
             raise ExportError(f"{folder} sets {name}_token to {content!r} in {files}; it must be a string")
+        if content:
+            names[name] = content
+    return names
+
+
+def _special_tokens(tokenizer: Tokenizer, family: Family, names: Mapping[str, str]) -> dict[str, int]:
+    """cls, sep, mask, pad, unk -> id, by `names` or else the usual ones; without those the tokenizer lacks.
+
+    Also bos and eos, where they are stated and are none of these.
+    """
+    found: dict[str, int] = {}
+    for name in (*BERT_TOKENS, "bos", "eos"):
         usual = (family.tokens[name], BERT_TOKENS[name]) if name in BERT_TOKENS else ()
-        candidates = (content,) if content else usual
+        candidates = (names[name],) if name in names else usual
         numbers = [number for candidate in candidates if (number := tokenizer.token_to_id(candidate)) is not None]
         if numbers and (name in BERT_TOKENS or numbers[0] not in found.values()):
             found[name] = numbers[0]

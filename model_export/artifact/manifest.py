@@ -20,7 +20,7 @@ from packbert.model_export.artifact.cpu import BF16
 HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 MODULES = "modules.json"  # of sentence-transformers
 ADAPTER_CONFIG = "adapter_config.json"  # of peft
-TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
+TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model")
 SENTENCE_SETTINGS = "config_sentence_transformers.json"
 SENTENCE_FILES = (MODULES, SENTENCE_SETTINGS, "[0-9]_*/*")
 TOKEN_FILES = ("artifact.metadata", "colbert_linear.pt", "sparse_linear.pt")  # of ColBERT and BGE-M3

@@ -219,7 +219,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path, exported:
         file.write("one\nmore\n")
     code, said = exported(tmp_path / "checkpoint", tmp_path / "artifact")
     assert code == 2
-    assert "the tokenizer has id 171, but the model has only 170 word embeddings" in said
+    assert "the tokenizer has id 171 (more), but the model has only 170 word embeddings" in said
 
 
 @pytest.mark.parametrize("held", ["notes.txt", "cpu"])

@@ -74,10 +74,20 @@ def test_an_invalid_value_about_labels_is_described_or_refused(key: str, tmp_pat
         assert describe_checkpoint(tmp_path / "checkpoint").found
 
 
-@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"])
 @pytest.mark.parametrize(
     "key",
-    ["model_max_length", "do_lower_case", "strip_accents", "cls_token", "added_tokens_decoder", "tokenizer_class"],
+    [
+        "model_max_length",
+        "max_len",
+        "do_lower_case",
+        "strip_accents",
+        "cls_token",
+        "added_tokens_decoder",
+        "additional_special_tokens",
+        "model_input_names",
+        "tokenizer_class",
+    ],
 )
 def test_an_invalid_value_about_the_tokenizer_is_exported_or_refused(
     key: str, file: str, tmp_path: Path, exported_tokenizers: set[str]

@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import normalizers
 
+from packbert.model_export.artifact.manifest import checkpoint_files
 from packbert.model_export.artifact.special_tokens import describe_own, own_special_tokens
 from packbert.model_export.checkpoint import read_json
 from packbert.model_export.errors import ExportError
@@ -59,13 +60,14 @@ def test_a_prefix_space_is_added_if_tokenizer_config_sets_it(tmp_path: Path) -> 
     assert found[0][1].startswith("Ġ")
 
 
-def test_a_cased_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
+def test_a_normalizer_of_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
     tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, handle_chinese_chars=False)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
     silent = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
     assert "The" not in silent.tokenizer.encode("the").tokens
-    assert silent.assumed["do_lower_case"].startswith("false, as in tokenizer.json")
+    assert set(silent.assumed) == {"do_lower_case", "tokenize_chinese_chars"}
+    assert all(reason.startswith("false, as in tokenizer.json") for reason in silent.assumed.values())
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model"])
@@ -78,17 +80,64 @@ def test_a_sentencepiece_model_without_a_tokenizer_json_is_refused_with_a_soluti
         read_tokenizer(tmp_path / "checkpoint", {}, FAMILIES["albert"], size=10**6, positions=144)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_tokens_that_were_added_without_a_tokenizer_json_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        ExportError,
-        match=r"adds tokens to the vocabulary \(<ent>\): it needs a tokenizer.json, which transformers writes",
-    ):
+ADDING: dict[str, Callable[[int], dict[str, object]]] = {  # file -> what it states about [E9], whose id is the next
+    "added_tokens.json": lambda number: {"[E9]": number},
+    "tokenizer_config.json": lambda number: {"added_tokens_decoder": {str(number): {"content": "[E9]"}}},
+    "tokenizer_config.json of today": lambda _: {"extra_special_tokens": ["[E9]"]},
+    "special_tokens_map.json": lambda _: {"additional_special_tokens": [{"content": "[E9]", "lstrip": False}]},
+}
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta", "roberta-labels"])
+@pytest.mark.parametrize("file", ADDING)
+def test_a_token_that_a_file_adds_to_the_vocabulary_takes_the_next_id(name: str, file: str, tmp_path: Path) -> None:
+    usual = read(tmp_path, name).tokenizer
+    following, path = usual.get_vocab_size(), tmp_path / file.removesuffix(" of today")
+    stated = ADDING[file](following)
+    path.write_text(json.dumps((read_json(path) if path.exists() else {}) | stated), "utf-8")
+    config: Mapping[str, Any] = read_json(tmp_path / "config.json")
+    family = FAMILIES[config["model_type"]]
+    tokenizer = read_tokenizer(tmp_path, config, family, size=following + 1, positions=144).tokenizer
+    assert tokenizer.encode("a [E9] b").ids.count(following) == 1
+    assert tokenizer.get_added_tokens_decoder()[following].special == ("special" in str(stated))
+    with pytest.raises(ExportError, match=rf"has id {following} \(\[E9\]\), but the model has only {following} word"):
+        read_tokenizer(tmp_path, config, family, size=following, positions=144)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
+def test_an_added_token_whose_stated_id_is_not_the_next_one_is_refused(name: str, tmp_path: Path) -> None:
+    message = (
+        r"adds the token <ent> with the id 500, but the next id is \d+: it needs a tokenizer\.json with this token"
+    )
+    with pytest.raises(ExportError, match=message):
         read(tmp_path / "settings", name, added_tokens_decoder={"500": ADDED})
     (tmp_path / "file").mkdir()
     (tmp_path / "file" / "added_tokens.json").write_text('{"<ent>": 500}', "utf-8")
-    with pytest.raises(ExportError, match="adds tokens to the vocabulary"):
+    with pytest.raises(ExportError, match=message):
         read(tmp_path / "file", name)
+
+
+def test_added_tokens_of_the_hub_are_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "added_tokens.json").touch()
+    assert [path.name for path in checkpoint_files(tmp_path)] == ["added_tokens.json"]
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_a_vocabulary_is_read_with_the_special_tokens_that_the_files_name(file: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
+    vocabulary = (tmp_path / "vocab.txt").read_text("utf-8").replace("[CLS]", "<s>").replace("[UNK]", "<unk>")
+    (tmp_path / "vocab.txt").write_text(vocabulary, "utf-8")
+    (tmp_path / file).write_text(json.dumps({"cls_token": "<s>", "sep_token": "cat", "unk_token": "<unk>"}), "utf-8")
+    found = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144)
+    assert found.tokenizer.encode("\U00012031").tokens == ["<s>", "<unk>", "cat"]
+    assert (found.special_tokens["cls"], found.special_tokens["sep"]) == (2, 110)
+
+
+def test_empty_lines_at_the_end_of_a_vocabulary_have_no_word_embedding(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "bert", tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("\n\n")
+    assert read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=170, positions=144).special_tokens["cls"] == 2
 
 
 def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path) -> None:
@@ -101,14 +150,14 @@ def test_added_tokens_may_repeat_special_tokens_of_the_vocabulary(tmp_path: Path
 
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
 def test_a_tokenizer_of_another_class_is_not_built_from_a_vocabulary(where: str, tmp_path: Path) -> None:
-    """BertJapaneseTokenizer has a vocab.txt, but first splits a text into words by a dictionary."""
+    """HerbertTokenizer has other files than a BertTokenizer."""
     shutil.copytree(GOLDEN / "bert", tmp_path / "checkpoint")
     path = tmp_path / "checkpoint" / where
-    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "BertJapaneseTokenizer"}), "utf-8")
+    path.write_text(json.dumps(read_json(path) | {"tokenizer_class": "HerbertTokenizer"}), "utf-8")
     config = read_json(tmp_path / "checkpoint" / "config.json")
     with pytest.raises(
         ExportError,
-        match=r"has a BertJapaneseTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
+        match=r"has a HerbertTokenizer, which cannot be built from vocab\.txt: it needs a tokenizer\.json",
     ):
         read_tokenizer(tmp_path / "checkpoint", config, FAMILIES["bert"], size=10**6, positions=144)
 
@@ -124,9 +173,72 @@ def test_a_tokenizer_that_finds_words_by_a_dictionary_is_refused(stated: str | N
         read(tmp_path / "checkpoint", name, tokenizer_class=stated)
 
 
+@pytest.mark.parametrize("name", ["bert", "bert-labels"])
+@pytest.mark.parametrize(
+    ("settings", "solution"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "set tokenizer_class to PreTrainedTokenizerFast"),
+        ({"tokenizer_class": "BertweetTokenizer", "normalization": True}, "set normalization to false"),
+    ],
+)
+def test_a_tokenizer_with_code_of_its_own_is_refused_with_a_solution(
+    settings: dict[str, object], solution: str, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ExportError, match=f"has a {settings['tokenizer_class']}, which .*, not served here: .*{solution}"
+    ):
+        read(tmp_path, name, **settings)
+
+
+@pytest.mark.parametrize("stated", ["BertweetTokenizer", "PhobertTokenizer"])
+def test_a_tokenizer_json_that_transformers_does_not_read_is_reported(stated: str, tmp_path: Path) -> None:
+    assumed = read(tmp_path, "roberta-labels", tokenizer_class=stated).assumed
+    assert assumed == {"tokenizer_class": f"that of tokenizer.json; transformers builds a {stated} from other files"}
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "roberta"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"model_input_names": ["input_ids", "attention_mask"]}, {"tokenizer_class": "DistilBertTokenizer"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_both_texts_of_a_pair_have_type_0_where_transformers_gives_no_types(
+    settings: dict[str, object], name: str, tmp_path: Path
+) -> None:
+    usual, cleared = read(tmp_path / "usual", name).tokenizer, read(tmp_path / "cleared", name, **settings).tokenizer
+    assert cleared.encode("the cat", "café").ids == usual.encode("the cat", "café").ids
+    assert any(usual.encode("the cat", "café").type_ids) == name.startswith("bert")
+    assert not any(cleared.encode("the cat", "café").type_ids)
+    assert cleared.encode("the cat").ids == usual.encode("the cat").ids
+
+
+def test_model_input_names_count_more_than_the_class(tmp_path: Path) -> None:
+    stated = {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["input_ids", "token_type_ids"]}
+    assert any(read(tmp_path, "bert-labels", **stated).tokenizer.encode("a", "b").type_ids)
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({"max_len": 10}, 10), ({"max_len": 10, "model_max_length": 20}, 20), ({"max_len": 999}, 144)],
+)
+def test_max_len_is_the_old_name_of_model_max_length(settings: dict[str, int], most: int, tmp_path: Path) -> None:
+    assert read(tmp_path, "bert", **settings).max_tokens == most
+
+
+def test_a_truncation_side_that_is_not_the_default_is_reported(tmp_path: Path) -> None:
+    assert "truncation_side" not in read(tmp_path / "right", "bert", truncation_side="right").assumed
+    assert read(tmp_path / "left", "bert", truncation_side="left").assumed["truncation_side"].startswith("right, ")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("model_max_length", "512"), ("model_max_length", 1), ("do_lower_case", "false"), ("cls_token", 3)],
+    [
+        ("model_max_length", "512"),
+        ("max_len", "512"),
+        ("model_max_length", 1),
+        ("do_lower_case", "false"),
+        ("cls_token", 3),
+    ],
 )
 def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=key):
@@ -140,13 +252,18 @@ def test_an_invalid_setting_is_refused_by_name(key: str, value: object, tmp_path
         {"additional_special_tokens": ["cat"]},
         {"extra_special_tokens": ["cat"]},
         {"added_tokens_decoder": {"7": {"content": "cat", "special": True}}},
+        {},
     ],
-    ids=lambda settings: next(iter(settings)),
+    ids=lambda settings: next(iter(settings), "special_tokens_map.json"),
 )
 def test_a_piece_that_the_settings_make_a_special_token_is_read_in_a_text(
     name: str, settings: dict[str, object], tmp_path: Path
 ) -> None:
-    usual, made = read(tmp_path / "usual", name), read(tmp_path / "made", name, **settings)
+    usual = read(tmp_path / "usual", name)
+    if not settings:
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "special_tokens_map.json").write_text('{"additional_special_tokens": ["cat"]}', "utf-8")
+    made = read(tmp_path / "made", name, **settings)
     assert own_special_tokens(usual.tokenizer, usual.special_tokens) == {}
     cat = made.tokenizer.token_to_id("cat")
     assert own_special_tokens(made.tokenizer, made.special_tokens) == {cat: "cat"}
