@@ -236,9 +236,9 @@ def _format(folder: Path) -> str:
         expected = "CHECKPOINT is a folder with config.json and *.safetensors, or a hub id like ORG/NAME"
         raise ExportError(f"{folder} is missing: {expected}")
     formats = FORMATS.items()
-    found = [name for name, one in formats if (folder / one.single).is_file() or (folder / one.index).is_file()]
-    if found := [*found, *(name for name, one in formats if any(folder.glob(one.files)))]:
-        return found[0]
+    named = [name for name, one in formats if (folder / one.single).is_file() or (folder / one.index).is_file()]
+    if stored := [*named, *(name for name, one in formats if any(folder.glob(one.files)))]:
+        return stored[0]
     if (folder / MANIFEST).is_file():
         raise ExportError(f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}")
     for pattern in TENSORFLOW:

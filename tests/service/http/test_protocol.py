@@ -17,6 +17,8 @@ GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class FakeTransport(asyncio.Transport):
+    protocol: connection_module.Connection
+
     def __init__(self) -> None:
         self.sockets = socket.socketpair()
         super().__init__({"socket": self.sockets[0]})
