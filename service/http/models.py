@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from packbert.service.errors import NotFound, Unauthorized
@@ -84,6 +85,8 @@ def add_model_routes(app: FastAPI, default: ServedModel) -> None:
 
     async def unknown(request: Request) -> Response:
         known = ", ".join(default.group)
+        if request.path_params["name"].partition("/")[0] in default.group:  # no route of this model
+            raise HTTPException(404)
         raise NotFound(f"{request.url.path} names no model: this server has {known}", code="model_not_found")
 
     if key:

@@ -18,7 +18,7 @@ from packbert.service.http.dialects.spec import Content, TaskSpec
 from packbert.service.http.responses import Floats, json_bytes, json_response
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.deadline import DEADLINE, Deadline
-from packbert.service.tasks.defaults import embedding_defaults
+from packbert.service.tasks.defaults import embedding_defaults, is_cross_encoder
 from packbert.service.tasks.embed import embed_texts
 from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
 from packbert.service.tasks.pairs import score_labels
@@ -318,8 +318,7 @@ def _describe_model(backend: Backend) -> dict[str, Any]:
     outputs = [_tensor("embedding", "FP32", int(manifest.outputs[pooling].shape[-1]))]
     if "labels" in manifest.heads:
         outputs += [_tensor("scores", "FP32", len(manifest.labels)), _tensor("label", "BYTES")]
-    is_cross_encoder = len(manifest.labels) == 1 and "labels" in manifest.heads
-    inputs = [_tensor(one, "BYTES") for one in (("text", "text_pair") if is_cross_encoder else ("text",))]
+    inputs = [_tensor(one, "BYTES") for one in (("text", "text_pair") if is_cross_encoder(manifest) else ("text",))]
     return {
         "name": manifest.name,
         "versions": [VERSION],

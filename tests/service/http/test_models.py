@@ -88,6 +88,13 @@ def test_kserve_names_a_model_by_its_path(service: httpx.Client, alone: dict[str
         assert service.get(f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
 
 
+def test_a_path_of_a_model_that_has_no_route_is_not_called_an_unknown_model(service: httpx.Client) -> None:
+    for path in ("/v2/models/first/infer", "/v2/models/first/nowhere"):
+        answer = service.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        assert f"GET {path}: Not Found; did you mean /v2/models/" in answer.json()["error"]
+
+
 def test_openai_and_azure_name_a_model_as_they_do(service: httpx.Client) -> None:
     for name in NAMES:
         by_body = service.post("/v1/embeddings", json={"input": TEXTS, "model": name}).json()
