@@ -74,7 +74,9 @@ def read_tokenizer(
     names = _stated_names(folder, settings)
     assumed = _check_class(folder, settings)
     source, tokenizer = _tokenizer(folder, family, settings, names, assumed)
-    _add_stated_tokens(tokenizer, folder, settings, {*family.tokens.values(), *names.values()})
+    stated, special = _stated_tokens(folder, settings), {*family.tokens.values(), *names.values()}
+    if left_out := _add_tokens(tokenizer, folder, stated, special, size):
+        assumed["added tokens"] = f"without {len(left_out)} that have no word embedding, such as {left_out[0]}"
     _escape_special_tokens(tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -168,30 +170,37 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
         splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
 
 
-def _add_stated_tokens(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any], names: set[str]) -> None:
+Stated = list[tuple[int | None, Mapping[str, Any]]]  # the id of a token, where one is stated, and its fields
+
+
+def _add_tokens(tokenizer: Tokenizer, folder: Path, stated: Stated, special: set[str], size: int) -> list[str]:
     """Adds the tokens that the files beside the vocabulary state (`[E1]` around an entity), as transformers does.
 
-    A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next one. Raises ExportError
-    where a file states another id for a new one.
+    A piece of the vocabulary, such as `[unused1]`, keeps its id, and a new token takes the next one. Returns those that
+    are left out, as the model has `size` word embeddings. Raises ExportError where a file states another id for a new
+    one.
     """
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    stated = _stated_tokens(folder, settings)
-    special = names | {fields["content"] for _, fields in stated if fields.get("special")}
+    left_out, known = [], {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    special = special | {fields["content"] for _, fields in stated if fields.get("special")}
     for number, fields in stated:
         content = fields["content"]
         if not content or content in known:
             continue
         piece = tokenizer.token_to_id(content)
+        if piece is None and tokenizer.get_vocab_size() >= size:
+            left_out.append(content)
+            continue
         flags = {flag: bool(fields[flag]) for flag in TOKEN_FLAGS if flag in fields}
         tokenizer.add_tokens([AddedToken(content, special=content in special, **flags)])
         known.add(content)
         if piece is None and number not in (None, found := tokenizer.token_to_id(content)):
             mismatch = f"{folder} adds the token {content} with the id {number}, but the next id is {found}"
             raise ExportError(f"{mismatch}: it needs a tokenizer.json with this token, {SOLUTION}")
+    return left_out
 
 
-def _stated_tokens(folder: Path, settings: Mapping[str, Any]) -> list[tuple[int | None, Mapping[str, Any]]]:
-    """The tokens of these files, in the order of transformers: the id, where one is stated, and the fields."""
+def _stated_tokens(folder: Path, settings: Mapping[str, Any]) -> Stated:
+    """The tokens that the files beside the vocabulary state, in the order of transformers."""
     lists, numbered = settings, settings.get("added_tokens_decoder")
     if not isinstance(numbered, Mapping):  # it replaces these two files
         lists = {**optional_json(folder / "special_tokens_map.json"), **settings}
