@@ -108,6 +108,8 @@ def test_a_service_logs_each_request_with_its_stages(bert_artifact: Path) -> Non
         answered = client.post("/embed", json={"inputs": ["my private dog", "is hairy"]})
         client.post("/embed", json={"inputs": ["private"], "pooling": "none such"})
         client.get("/nowhere")
+        while "serving bert" not in process.output():  # it is written at the first look after the service was ready
+            assert client.get("/ready").status_code == 200
         process.terminate()  # an access line is written after its response
         output = process.output()
     lines = [json.loads(line) for line in output.splitlines()]
