@@ -13,10 +13,10 @@ import yaml
 from packbert.model_export.adapter import Adapter
 from packbert.model_export.artifact.manifest import (
     ADAPTER_CONFIG,
-    MANIFEST,
     MODULES,
     UNLIMITED_BYTES,
     Identity,
+    fault_of_part,
     open_file,
     read_file,
 )
@@ -53,13 +53,12 @@ class Checkpoint:
         whole = folder if adapter is None else base or adapter.local_base()  # the folder of the encoder's weights
         # with the model card, and modules.json of sentence-transformers, which saves it beside an adapter too
         self.root = folder if (folder / MODULES).is_file() else whole
-        own_tokenizer = any(path for pattern in VOCABULARIES for path in folder.glob(pattern))
         self.folder = transformer_folder(whole)
-        self.tokenizer_folder = folder if adapter is not None and own_tokenizer else self.folder
-        folder = self.folder
+        brings_tokenizer = adapter is not None and any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
+        self.tokenizer_folder = folder if brings_tokenizer else self.folder
         self.assumed: dict[str, str] = {}  # setting missing from the checkpoint -> the default assumed, and why
-        self.format = _format(folder)
-        self._weights = self._unwrap(FORMATS[self.format].read(_files(folder, FORMATS[self.format])))
+        self.format = _format(self.folder)
+        self._weights = self._unwrap(FORMATS[self.format].read(_files(self.folder, FORMATS[self.format])))
         self._read: set[str] = set()
         self.config: Mapping[str, Any] = self._config()
         self.head = head or (adapter.head if adapter is not None else "")
@@ -239,8 +238,8 @@ def _format(folder: Path) -> str:
     named = [name for name, one in formats if (folder / one.single).is_file() or (folder / one.index).is_file()]
     if stored := [*named, *(name for name, one in formats if any(folder.glob(one.files)))]:
         return stored[0]
-    if (folder / MANIFEST).is_file():
-        raise ExportError(f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}")
+    if fault := fault_of_part(folder):
+        raise ExportError(fault)
     for pattern in TENSORFLOW:
         if any(folder.glob(pattern)):
             calls = convert_tensorflow(folder, pattern)

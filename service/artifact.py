@@ -6,7 +6,6 @@ from pathlib import Path
 from packbert.model_export.artifact.manifest import (
     ATTENTION,
     LAYERS,
-    MANIFEST,
     MODEL,
     PREPACKED_FOR,
     TOKENIZER,
@@ -14,6 +13,7 @@ from packbert.model_export.artifact.manifest import (
     Manifest,
     ManifestError,
     available,
+    fault_of_part,
 )
 
 __all__ = ["PREPACKED_FOR", "Artifact", "Manifest", "ManifestError", "available", "open_artifact", "read_artifact"]
@@ -78,8 +78,8 @@ def read_artifact(folder: Path, device: str) -> Artifact:
 
 def _refuse_checkpoint(folder: Path, device: str) -> None:
     """Raises ManifestError for a part of an artifact, and for a checkpoint: nothing is exported into its folder."""
-    if (folder / MANIFEST).is_file():
-        raise ManifestError(f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}")
+    if fault := fault_of_part(folder):
+        raise ManifestError(fault)
     if not available(folder) and any(any(folder.glob(pattern)) for pattern in CHECKPOINT):
         solution = f"export it into another folder, `packbert export {folder} ARTIFACT --device {device}`"
         raise ManifestError(f"{folder} is a checkpoint, not an artifact: {solution}, and set BERT_ARTIFACT to that")

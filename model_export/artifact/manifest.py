@@ -252,6 +252,12 @@ def available(folder: Path) -> list[str]:
     return [device for device in ("cpu", "cuda") if (folder / device / MANIFEST).is_file()]
 
 
+def fault_of_part(folder: Path) -> str:
+    """What to name instead of `folder` where it is what an artifact holds for one device; empty for another folder."""
+    is_part = (folder / MANIFEST).is_file()
+    return f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}" if is_part else ""
+
+
 def files_for(precision: str) -> tuple[str, ...]:
     """The files of an artifact beside its manifest."""
     return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *((HEADS,) if precision == BF16 else ()))
