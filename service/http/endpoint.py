@@ -76,9 +76,9 @@ class TaskRequest:
             raise Invalid(text, code="timeout")
         return Deadline(int(stated) / 1000, started=self.received)
 
-    async def read_body(self, limit: int) -> bytes:
-        """Raises TooLarge over `limit` bytes, BuffersFull where the bodies of all requests hold too many (both before
-        reading, if content-length says so), and ClientDisconnected."""
+    async def read_body(self, limit: int, way_out: str = "(BERT_MAX_BODY_BYTES): split it") -> bytes:
+        """Raises ClientDisconnected; TooLarge over `limit` bytes, and BuffersFull where the bodies of all requests hold
+        too many (both before reading, if content-length says so)."""
         parts, size, more = [], 0, self.content_length <= limit
         if more and self.content_length > UNCOUNTED_BYTES:
             self.connection.buffered.check_size(self.content_length)
@@ -92,8 +92,8 @@ class TaskRequest:
             if UNCOUNTED_BYTES < size <= limit:
                 self.hold_body(size)
         if (size := max(size, self.content_length)) > limit:
-            text = f"the body has {size} bytes or more; at most {limit} are accepted (BERT_MAX_BODY_BYTES): split it"
-            raise TooLarge(text, code="body_too_large")
+            text = f"the body has {size} bytes or more; at most {limit} are accepted"
+            raise TooLarge(f"{text} {way_out}", code="body_too_large")
         self.received = time.perf_counter()
         return b"".join(parts)
 

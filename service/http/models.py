@@ -77,7 +77,8 @@ def add_model_routes(app: FastAPI, default: ServedModel) -> None:
     async def swap(request: Request) -> Response:
         if not hmac.compare_digest(find_key(dict(request.scope["headers"])), key):
             raise Unauthorized(REFUSAL)
-        content = await TaskRequest(request.scope, request.receive, request._send).read_body(MAX_ADMIN_BYTES)
+        body = TaskRequest(request.scope, request.receive, request._send)
+        content = await body.read_body(MAX_ADMIN_BYTES, "here: send model and source alone")
         asked = parse(SwapRequest, content, default.settings)
         model = default.find(asked.model)
         swapped = await model.swap(asked.source)

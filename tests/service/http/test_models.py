@@ -178,6 +178,9 @@ def test_a_swap_needs_its_own_key(service: httpx.Client) -> None:
     assert service.post("/admin/models", json=body, headers={"authorization": "Bearer wrong"}).status_code == 401
     answer = service.post("/admin/models", json=body, headers=ADMIN)
     assert (answer.status_code, answer.json()["swapped"]) == (200, False)
+    answer = service.post("/admin/models", json=body | {"source": "a" * 5000}, headers=ADMIN)
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert answer.json()["error"].endswith("at most 4096 are accepted here: send model and source alone")
 
 
 def test_an_artifact_that_cannot_be_served_changes_nothing_and_says_why(
