@@ -4,12 +4,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from packbert.service.artifact import Manifest
 from packbert.service.backend import Backend
@@ -31,6 +31,7 @@ VERSION = "1"  # an artifact has no versions; clients of the protocol ask for on
 VECTORS = ("embedding",)
 LABELS = ("scores", "label")
 Value = Floats | Sequence[str]  # FP32, or BYTES [n]
+NULL_IS_EMPTY = BeforeValidator(lambda parameters: {} if parameters is None else parameters)
 
 
 class InferParameters(EmbeddingFields):
@@ -51,7 +52,7 @@ class InputTensor(Body):
     name: str = Field(examples=["text"])
     shape: list[int] = Field(examples=[[2]])
     datatype: str = Field(examples=["BYTES"])
-    parameters: InputParameters = InputParameters()
+    parameters: Annotated[InputParameters, NULL_IS_EMPTY] = InputParameters()
     data: FailFastList[str] | FailFastList[FailFastList[str]] | None = Field(
         None, description="row by row, flat or nested", examples=[["my dog is hairy", "it rains"]]
     )
@@ -63,14 +64,15 @@ class OutputParameters(Body):
 
 class RequestedOutput(Body):
     name: str = Field(examples=["embedding"])
-    parameters: OutputParameters = OutputParameters()
+    parameters: Annotated[OutputParameters, NULL_IS_EMPTY] = OutputParameters()
 
 
 class InferRequest(Body):
     id: str | None = None
     inputs: FailFastList[InputTensor]
     outputs: FailFastList[RequestedOutput] | None = Field(None, description="null: those of the model's own task")
-    parameters: InferParameters = InferParameters()
+    parameters: Annotated[InferParameters, NULL_IS_EMPTY] = InferParameters()
+    model_name: str | None = Field(None, description="of KServe's client: the path names the model; has no effect")
 
 
 class OutputTensor(BaseModel):

@@ -55,6 +55,8 @@ class EmbeddingsRequest(ModelField, EmbeddingFields, VllmFields):
     input_type: str | None = Field(None, description="of Voyage: the prompt of this name, if there are prompts")
     task: str | None = Field(None, description="of Jina: the prompt of this name, if there are prompts")
     normalized: bool | None = Field(None, description="of Jina: as `normalize`")
+    embedding_type: Literal["float", "base64"] | None = Field(None, description="of Jina: as `encoding_format`")
+    encoding_type: Literal["float", "base64"] | None = Field(None, description="of LlamaIndex: as `encoding_format`")
     truncation: bool | None = Field(None, description="of Voyage: as `truncate`")
     output_dimension: int | None = Field(None, ge=1, description="of Voyage: as `dimensions`")
     output_dtype: Literal["float"] | None = Field(None, description="of Voyage; " + NO_EFFECT)
@@ -110,7 +112,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest) -> TaskResult:
     inputs = embed.read_inputs(tasks, request.input, request.tokenizer, fields)
     accepting = tasks if isinstance(inputs, TokenIds) else tasks.accepting_empty()
     result = await embed.embed_texts(accepting, inputs, fields)
-    as_base64 = request.encoding_format == "base64"
+    as_base64 = "base64" in (request.encoding_format, request.embedding_type, request.encoding_type)
     result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
 

@@ -93,6 +93,14 @@ def test_parameters_of_infer_are_the_fields_of_embed(
     assert np.array_equal(found.as_numpy("embedding"), embed(server, inputs=texts, **parameters))
 
 
+def test_what_kserves_own_client_adds_changes_nothing(server: httpx.Client) -> None:
+    """It sends the model's name again, and other clients null parameters."""
+    plain = server.post(INFER, json=body(TEXTS)).raise_for_status().json()
+    more = body(TEXTS, model_name="bert", parameters=None, outputs=[{"name": "embedding", "parameters": None}])
+    more["inputs"][0]["parameters"] = None
+    assert server.post(INFER, json=more).json() == plain
+
+
 def test_the_client_shows_the_message_of_an_error(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException, match="input has 602 tokens") as caught:
         client.infer("bert", [tensor(["cat " * 600], binary=True)])

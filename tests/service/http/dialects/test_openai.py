@@ -217,7 +217,8 @@ def test_token_ids_are_truncated_if_requested(server: httpx.Client) -> None:
         {"dimensions": 0, "modality": "text"},  # infinity
         {"input_type": None, "truncation": False, "output_dtype": None},  # Voyage
         {"input_type": "query", "output_dtype": "float"},
-        {"task": "retrieval.query", "late_chunking": False},  # Jina
+        {"task": "retrieval.query", "late_chunking": False, "embedding_type": "float"},  # Jina
+        {"encoding_type": "float"},  # LlamaIndex's client of Jina
         {"add_special_tokens": True, "embed_dtype": "float32", "endianness": "native", "priority": 0},  # vLLM
         {"truncate_prompt_tokens": -1, "request_id": "a", "use_activation": True},
     ],
@@ -232,6 +233,7 @@ def test_fields_of_other_clients_that_change_nothing_are_let_pass(server: httpx.
     [
         *(("modality", "image"), ("output_dtype", "int8"), ("late_chunking", True), ("embed_dtype", "float16")),
         *(("add_special_tokens", False), ("truncate_prompt_tokens", 5), ("endianness", "big"), ("dimension", 8)),
+        ("embedding_type", "ubinary"),
     ],
 )
 def test_fields_of_other_clients_that_would_change_the_answer_are_refused_by_name(
@@ -248,6 +250,8 @@ def test_fields_of_other_clients_that_would_change_the_answer_are_refused_by_nam
         ({"output_dimension": 8}, {"dimensions": 8}),
         ({"use_activation": False}, {"normalize": False}),
         ({"normalized": False}, {"normalize": False}),  # Jina
+        ({"embedding_type": "base64"}, {"encoding_format": "base64"}),
+        ({"encoding_type": "base64"}, {"encoding_format": "base64"}),
         ({"truncation": True, "truncation_side": "left"}, {"truncate": True, "truncation_direction": "left"}),
         ({"truncate_prompt_tokens": -1}, {"truncate": True}),
         ({"truncate_prompt_tokens": 4096}, {"truncate": True}),
