@@ -9,7 +9,7 @@ from typing import Any
 
 from packbert.parser import Parser
 from packbert.service.errors import ServiceError
-from packbert.service.library.files import FileError
+from packbert.service.library.files import COLUMN, FileError
 from packbert.service.library.job import Job
 
 
@@ -19,8 +19,8 @@ def add_input(parser: Parser) -> None:
 
 def add_job_arguments(parser: Parser) -> None:
     """What decides the content of the output, except for the files."""
-    about = "of the texts, in all but text files (default: %(default)s)"
-    parser.add("files", "--column", default="text", metavar="NAME", help=about)
+    about = f"of the texts, in all but text files (default: {COLUMN})"
+    parser.add("files", "--column", default="", metavar="NAME", help=about)
     parser.add("files", "--pair-column", default="", metavar="NAME", help="of the second texts, for nsp and predict")
     about = "a field of every request, as --set pooling=mean --set truncate=true; the value is JSON or a string"
     parser.add("answers", "--set", action="append", default=[], metavar="FIELD=VALUE", help=about)
@@ -29,8 +29,8 @@ def add_job_arguments(parser: Parser) -> None:
 
 
 def make_job(parsed: argparse.Namespace) -> Job:
-    """Raises FileError for --set without an equals sign, and what `Job.check` raises."""
-    job = Job(
+    """Raises FileError for --set without an equals sign, and what `Job` raises."""
+    return Job(
         task=parsed.task,
         source=parsed.input,
         output=parsed.output,
@@ -39,8 +39,6 @@ def make_job(parsed: argparse.Namespace) -> Job:
         fields=dict(parse_field(one) for one in parsed.set),
         skip_errors=parsed.skip_errors,
     )
-    job.check()
-    return job
 
 
 def parse_field(text: str) -> tuple[str, Any]:

@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from packbert.service.errors import NotFound, TokenizerFailed
 from packbert.service.library.files import Input
 from packbert.service.library.job import TASKS, Answers, BulkEngine, RequestFailed, Task, as_json, in_order
 
 FIRST_REQUESTS = 2  # at a time, before the server has answered
+FINAL_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # of the URL or a header
+NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
 RETRIED_STATUSES = {429, 502, 503, 504}
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0  # where the server names no Retry-After
 MAX_NAMED_SECONDS = 300.0
@@ -84,8 +88,13 @@ class Sender:
             try:
                 with self.concurrency if body is not None else nullcontext():  # GET runs no model
                     response = self._http.request(method, path, json=body, headers={"accept": accept})
+            except UnicodeEncodeError:
+                text = "a text holds half of a surrogate pair, which UTF-8 has no bytes for: change it"
+                return RequestFailed(text, status=TokenizerFailed.status, code=TokenizerFailed.code)
             except httpx.RequestError as error:
                 seconds, problem = pause, self._no_answer(path, error)
+                if isinstance(error, FINAL_ERRORS) or NOT_TRUSTED in str(error):
+                    return problem
                 if body is None and pause == FIRST_PAUSE_SECONDS and self._patience > pause:  # once for each GET
                     log.warning("%s; waiting for it, %g s at most", problem, self._patience)
             else:
@@ -126,6 +135,7 @@ def read_failure(response: httpx.Response) -> RequestFailed:
 
 
 JSON, NPY = "application/json", "application/x-npy"
+DIGEST, ROWS = "x-model-digest", "x-npy-rows"  # ROWS: the tokens of each text, whose vectors are joined
 TIMEOUT_SECONDS = 120.0
 
 
@@ -146,7 +156,10 @@ class Client(BulkEngine):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        trusted = httpx.create_ssl_context()  # SSL_CERT_FILE and SSL_CERT_DIR, which trust_env=False leaves out
+        self._http = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout_seconds, trust_env=False, verify=trusted
+        )
         self._sender = Sender(self._http, max_requests=max_requests, patience_seconds=patience_seconds)
 
     def __enter__(self) -> Self:
@@ -158,10 +171,15 @@ class Client(BulkEngine):
     def close(self) -> None:
         self._http.close()
 
-    def info(self) -> dict[str, Any]:
-        """The content of /info. Raises RequestFailed."""
-        response = self._sender.send("/info", None, accept=JSON)
+    def info(self, model: str | None = None) -> dict[str, Any]:
+        """The content of /info of the model of this name, or of the default one. Raises RequestFailed."""
+        response = self._sender.send(f"/models/{quote(model)}/info" if model else "/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
+            if model and response.status == NotFound.status:
+                return self.info()  # a service of one model accepts any name
+            if response.status == NotFound.status:
+                text = "this server has no /info, which a job needs: with BERT_ADMIN_PORT it is on that port alone"
+                raise RequestFailed(text, status=response.status)
             raise response
         try:
             content = response.json()
@@ -174,7 +192,13 @@ class Client(BulkEngine):
     def embed(self, texts: Sequence[str], **fields: Any) -> NDArray[np.float32]:
         """[texts, dimensions] float32. `fields` are those of /embed: pooling, normalize, dimensions, truncate, ..."""
         rows = list(self.run_all("embed", texts, **fields))
+        if any(row.ndim != 1 for row in rows):
+            raise ValueError("embed gives one vector for each text: for several call embed_tokens, or run_all")
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def embed_tokens(self, texts: Sequence[str], **fields: Any) -> list[NDArray[np.float32]]:
+        """A float32 array [tokens, dimensions] for each text, as /embed with `pooling: "none"`."""
+        return list(self.run_all("embed", texts, pooling="none", **fields))
 
     def fill_mask(self, texts: Sequence[str], **fields: Any) -> list[Any]:
         """For each text the candidates of its mask, or a list for each of its masks."""
@@ -197,20 +221,30 @@ class Client(BulkEngine):
     ) -> Iterator[tuple[Answers, list[Input]]]:
         """The answers to each chunk, or why it failed, with the chunk itself."""
         spec = TASKS[task]
+        digests: dict[str, str] = {}  # of the model of the first answer
 
         def answer(chunk: list[Input]) -> Answers:
             body = {"inputs": [as_json(item, spec) for item in chunk], **fields}
             response = self._sender.send(spec.path, body, accept=NPY if spec.arrays else JSON)
-            return response if isinstance(response, RequestFailed) else read_answers(response, spec, len(chunk))
+            if isinstance(response, RequestFailed):
+                return response
+            digest = response.headers.get(DIGEST, "")
+            if digests.setdefault(DIGEST, digest) != digest:
+                return RequestFailed("the answers are of two models: it was replaced during this call; call again")
+            return read_answers(response, spec, len(chunk))
 
         return self._sender.run_in_order(chunks, answer)
 
 
-def read_answers(response: httpx.Response, spec: Task, count: int) -> Sequence[Any]:
+def read_answers(response: httpx.Response, spec: Task, count: int) -> Answers:
     """The answer to each of the `count` inputs of a request."""
     if spec.arrays:
         rows: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
-        return list(rows)
-    content = response.json()
-    answers: list[Any] = [content] if spec.unwraps and count == 1 else content
+        sizes = [int(size) for size in response.headers.get(ROWS, "").split(",") if size]
+        answers: list[Any] = np.split(rows, np.cumsum(sizes)[:-1], axis=-2) if sizes else list(rows)
+    else:
+        content = response.json()
+        answers = [content] if spec.unwraps and count == 1 else content
+    if len(answers) != count:
+        return RequestFailed(f"{response.url} gave {len(answers)} answers to {count} inputs")
     return answers

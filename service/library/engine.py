@@ -11,7 +11,7 @@ from packbert.service.backend import Backend
 from packbert.service.engine.device import ArtifactChoice, check_one_device, find_artifact
 from packbert.service.engine.local_backend import LocalBackend, make_backend
 from packbert.service.errors import LOADING, SHUTTING_DOWN, NotFound, Unavailable
-from packbert.service.http.dialects import native, rerank
+from packbert.service.http.dialects import native, rerank, vllm
 from packbert.service.http.validation import validate
 from packbert.service.library.methods import TaskMethods
 from packbert.service.models import ServedModel
@@ -48,7 +48,13 @@ class LoopThread:
 
 
 TOKENS_AHEAD = 65_536  # estimated, of bulk requests under way
-ROUTES = {**native.ROUTES, **native.TEI_ROUTES, **native.TOKEN_ROUTES, **rerank.ROUTES}
+ROUTES = {
+    **native.ROUTES,
+    **native.TEI_ROUTES,
+    **native.TOKEN_ROUTES,
+    **rerank.ROUTES,
+    "/score": vllm.SCORE,
+}
 
 
 class HealthReport(NamedTuple):

@@ -69,27 +69,41 @@ class FileError(Exception):
 
 
 ROWS = (".parquet", ".csv")  # files whose rows are no lines; the first row of a CSV file is the one after its header
+JSON_LINES = (".jsonl", ".ndjson")
+NOT_READ = (".tsv", ".json")
+COLUMN = "text"  # where none is named
+MAX_CSV_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 
 
 def row_name(path: Path, index: int) -> str:
     """The row with this index as a person counts, from 1: "line 3", or "row 3" where rows are no lines."""
-    return f"{'row' if path.suffix in ROWS else 'line'} {index + 1}"
+    return f"{'row' if path.suffix.lower() in ROWS else 'line'} {index + 1}"
+
+
+def check_source(path: Path, column: str, pair_column: str) -> None:
+    """Raises FileError for a file that `read_inputs` does not read, or not by columns; OSError without a file."""
+    path.stat()
+    suffix = path.suffix.lower()
+    if suffix in NOT_READ:
+        raise FileError(f"{path}: {suffix} is not read: write it as .jsonl, .csv with a header, or .parquet")
+    if (column or pair_column) and suffix not in (*ROWS, *JSON_LINES):
+        wrong = f"--{'column' if column else 'pair-column'}: {path} has one text a line"
+        raise FileError(f"{wrong}; columns are read from .csv, .jsonl and .parquet")
 
 
 def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
     """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
 
-    `pair_column` is empty for single texts. Raises FileError with the row.
+    `column` may be empty for COLUMN, `pair_column` for single texts. Raises FileError with the row.
     """
-    names = [name for name in (column, pair_column) if name]
-    if path.suffix == ".parquet":
+    names = [name for name in (column or COLUMN, pair_column) if name]
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
         rows: Iterator[Any] = _read_parquet(path, names)
-    elif path.suffix in (".jsonl", ".ndjson"):
+    elif suffix in JSON_LINES:
         rows = _read_jsonl(path)
-    elif path.suffix == ".csv":
+    elif suffix == ".csv":
         rows = _read_csv(path)
-    elif pair_column:
-        raise FileError(f"{path}: pairs are read from .csv, .jsonl or .parquet; this file has one text a line")
     else:
         rows = _read_lines(path)
     for number, row in enumerate(rows):
@@ -101,18 +115,26 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
 
 
 def _read_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield line.removesuffix("\n").removesuffix("\r")
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines):
+            try:
+                text = line.decode("utf-8" if number else "utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise FileError(f"{path}: {row_name(path, number)} is not UTF-8: {error}: convert the file") from None
+            yield text.removesuffix("\n").removesuffix("\r")
 
 
 def _read_csv(path: Path) -> Iterator[Any]:
     """A dictionary for each row, by the names in the first one."""
+    csv.field_size_limit(MAX_CSV_FIELD)
     with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
         try:
-            yield from csv.DictReader(file, strict=True)
+            yield from reader
         except csv.Error as error:
-            raise FileError(f"{path} is no CSV: {error}") from None
+            raise FileError(f"{path} is no CSV after line {reader.line_num}: {error}") from None
+        except UnicodeDecodeError as error:
+            raise FileError(f"{path} is not UTF-8: {error}: convert the file") from None
 
 
 def _read_jsonl(path: Path) -> Iterator[Any]:
@@ -125,9 +147,12 @@ def _read_jsonl(path: Path) -> Iterator[Any]:
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[Any]:
-    from pyarrow import parquet  # takes a third of a second; only Parquet needs it
+    from pyarrow import ArrowInvalid, parquet  # takes a third of a second; only Parquet needs it
 
-    file = parquet.ParquetFile(path)
+    try:
+        file = parquet.ParquetFile(path)
+    except ArrowInvalid as error:
+        raise FileError(f"{path} is no Parquet file: {error}") from None
     if missing := [name for name in columns if name not in file.schema_arrow.names]:
         raise FileError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
     for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
@@ -137,7 +162,14 @@ def _read_parquet(path: Path, columns: list[str]) -> Iterator[Any]:
 # A part holds the answers to consecutive rows of the input; None stands for an input that the server refused.
 
 
+def check_vectors(answers: Sequence[Any]) -> None:
+    """Raises FileError where an answer is an array of another form, such as the vectors of a text's tokens."""
+    if any(np.ndim(one) != 1 for one in answers if one is not None):
+        raise FileError("an answer has several vectors, which only .jsonl holds: name such an output")
+
+
 def write_npy_part(path: Path, answers: Sequence[Any]) -> None:
+    check_vectors(answers)
     width = next((len(one) for one in answers if one is not None), 0)
     rows = np.full((len(answers), width), np.nan, np.float32)
     for number, one in enumerate(answers):
@@ -183,6 +215,7 @@ def write_parquet_part(path: Path, answers: Sequence[Any]) -> None:
     from pyarrow import parquet
 
     if any(isinstance(one, np.ndarray) for one in answers):
+        check_vectors(answers)
         column = pyarrow.array(answers, pyarrow.list_(pyarrow.float32()))
     else:
         texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in answers]

@@ -15,12 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packbert.service.errors import ServiceError
+from packbert.service.errors import NotFound, ServiceError, TokenizerFailed
 from packbert.service.library.files import (
+    COLUMN,
     FORMATS,
     ChunkLimits,
     FileError,
     Input,
+    check_source,
     read_inputs,
     read_limits,
     row_name,
@@ -62,8 +64,8 @@ class BulkEngine(ABC):
     """What answers any number of inputs: a client of a server, or an engine in this process."""
 
     @abstractmethod
-    def info(self) -> dict[str, Any]:
-        """The content of /info."""
+    def info(self, model: str | None = None) -> dict[str, Any]:
+        """The content of /info of the model of this name, or of the default one."""
 
     @abstractmethod
     def run_chunks(
@@ -73,7 +75,12 @@ class BulkEngine(ABC):
 
     @cached_property
     def _limits(self) -> ChunkLimits:
-        return read_limits(self.info())
+        try:
+            return read_limits(self.info())
+        except ServiceError as error:
+            if error.status != NotFound.status:
+                raise
+            return ChunkLimits()  # with BERT_ADMIN_PORT /info is on another port
 
     def chunk(self, inputs: Iterable[Input]) -> Iterator[list[Input]]:
         """The inputs of each request, within the limits of a request."""
@@ -85,11 +92,36 @@ class BulkEngine(ABC):
         Raises ServiceError for an input that is refused; `index` is its place among all.
         """
         first = 0
-        for answers, chunk in self.run_chunks(task, self.chunk(inputs), **fields):
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+        for answers, chunk in self.run_in_halves(task, self.chunk(inputs), **fields):
             if isinstance(answers, ServiceError):
                 raise place(answers, first, lambda index: f"input {index}")
             first += len(chunk)
             yield from answers
+
+    def run_in_halves(
+        self, task: str, chunks: Iterable[list[Input]], *, skip_errors: bool = False, **fields: Any
+    ) -> Iterator[tuple[Answers, list[Input]]]:
+        """As `run_chunks`, but for a chunk that was refused without saying for which input: then its halves.
+
+        With `skip_errors` the halves of each chunk with a refused input, until that is alone.
+        """
+        for answers, chunk in self.run_chunks(task, chunks, **fields):
+            refused = isinstance(answers, ServiceError) and concerns_input(answers)
+            if refused and len(chunk) > 1 and (skip_errors or answers.index is None):
+                halves = [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
+                yield from self.run_in_halves(task, halves, skip_errors=skip_errors, **fields)
+            else:
+                yield answers, chunk
+
+
+INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
+
+
+def concerns_input(error: ServiceError) -> bool:
+    """Whether other inputs may be answered. A 422 without an index is about the fields that all have."""
+    about_fields = error.status == 422 and error.index is None
+    return (error.status in INPUT_ERRORS and not about_fields) or error.code == TokenizerFailed.code
 
 
 def place(error: ServiceError, first: int, name: Callable[[int], str]) -> ServiceError:
@@ -210,7 +242,6 @@ def remove_parts(folder: Path) -> None:
 
 PART_ROWS = 4096
 SKIP = "; --skip-errors leaves refused rows without an answer"
-INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs; the others end a job, with --skip-errors too
 DECIDING = {  # what decides an answer to a request, of /info: the model, its defaults, and what is refused
     *("digest", "device", "precision", "execution_provider", "cuda_attention", "versions"),
     *("pooling", "normalize", "embedding", "default_prompt_name", "prompts", "truncate", "special_tokens"),
@@ -226,18 +257,18 @@ class Job:
     task: str
     source: Path
     output: Path  # its suffix is the format
-    column: str = "text"
+    column: str = ""  # of the texts; COLUMN where it is empty
     pair_column: str = ""
     fields: dict[str, Any] = field(default_factory=dict)  # of every request
     skip_errors: bool = False  # a refused input has no answer; otherwise it ends the job
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raises FileError where the formats do not fit the task, OSError where there is no input."""
         if self.output.suffix not in FORMATS:
             raise FileError(f"{self.output}: the suffix is the format: {', '.join(FORMATS)}")
         if self.output.suffix == ".npy" and not TASKS[self.task].arrays:
             raise FileError(f"{self.output}: answers of {self.task} are no vectors: take .jsonl or .parquet")
-        self.source.stat()  # raises OSError
+        check_source(self.source, self.column, self.pair_column)
         if self.pair_column and not TASKS[self.task].pairs:
             raise FileError(f"--pair-column: {self.task} takes single texts")
 
@@ -250,7 +281,7 @@ class Job:
             "the file": str(self.source.resolve()),
             "its size": stat.st_size,
             "its time of change": stat.st_mtime_ns,
-            "--column": self.column,
+            "--column": self.column or COLUMN,
             "--pair-column": self.pair_column,
             "--skip-errors": self.skip_errors,
             "rows of a part": PART_ROWS,
@@ -270,16 +301,16 @@ def deciding(info: dict[str, Any]) -> dict[str, Any]:
 def run_job(job: Job, engine: BulkEngine, *, on_rows: Callable[[int], object] = lambda _: None) -> int:
     """Writes the output; returns the number of inputs without an answer. `on_rows` gets the rows that are done.
 
-    Raises FileError, or ServiceError with the row as its index.
+    Raises FileError, or ServiceError; its index is the row of a refused input.
     """
-    job.check()
     folder = job.output.with_name(job.output.name + ".parts")
     write, join = FORMATS[job.output.suffix]
     with lock_parts(folder):
         missing = finished_parts(folder)
-        (check_note if missing else write_note)(folder, job.fingerprint(engine.info()))
+        model = job.fields.get("model")
+        (check_note if missing else write_note)(folder, job.fingerprint(engine.info(model)))
         for start, answers in _answer_parts(job, engine, set(missing), on_rows):
-            check_note(folder, job.fingerprint(engine.info()))  # the server may be another one by now, or the file
+            check_note(folder, job.fingerprint(engine.info(model)))  # the server may be another one by now, or the file
             missing[start] = sum(one is None for one in answers)
             write_whole(part_path(folder, start, missing[start]), write, answers)
         joined = job.output.with_name(job.output.name + ".joining")
@@ -306,9 +337,9 @@ def _answer_parts(
             start += len(part)
 
     answers: list[Any] = []
-    for found, sent in engine.run_chunks(job.task, chunks(), **job.fields):
+    for found, sent in engine.run_in_halves(job.task, chunks(), skip_errors=job.skip_errors, **job.fields):
         start, size = waiting[0]
-        answers += _resolve(job, engine, found, sent, start + len(answers))
+        answers += _resolve(job, found, sent, start + len(answers))
         on_rows(len(sent))
         if len(answers) == size:
             waiting.pop(0)
@@ -316,20 +347,13 @@ def _answer_parts(
             answers = []
 
 
-def _resolve(job: Job, engine: BulkEngine, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
-    """The answers to a request's inputs; where it failed, those to its halves, until each refused input is alone."""
+def _resolve(job: Job, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
+    """The answers to a request's inputs; None for a refused one, which is alone, with --skip-errors."""
     if not isinstance(found, ServiceError):
         return found
-    named = found.index is not None or len(sent) == 1
-    if found.status not in INPUT_ERRORS or (named and not job.skip_errors):
+    if concerns_input(found):
+        if job.skip_errors:
+            return [None] * len(sent)
         found.index = found.index or 0
-        if found.status in INPUT_ERRORS:
-            found.message += SKIP
-        raise place(found, first, partial(row_name, job.source))
-    if len(sent) == 1:
-        return [None]
-    half = len(sent) // 2
-    answers: list[Any] = []
-    for again, part in engine.run_chunks(job.task, iter([sent[:half], sent[half:]]), **job.fields):
-        answers += _resolve(job, engine, again, part, first + len(answers))
-    return answers
+        found.message += SKIP
+    raise place(found, first, partial(row_name, job.source))

@@ -1,10 +1,12 @@
 """The client gives what the routes give, in order; a bulk job has every row once, also after a stop."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
+from benchmarks.harness.process import ServiceProcess, free_port
 from packbert.service.library import job as bulk
 from packbert.service.library.client import Client
 from packbert.service.library.client_command import main
@@ -71,6 +74,110 @@ def test_a_refused_input_is_named_by_its_place_in_the_call(client: Client) -> No
     assert failed.value.index == 130
 
 
+def test_one_text_is_one_input(client: Client) -> None:
+    assert np.array_equal(client.embed("my dog"), client.embed(["my dog"]))
+    assert client.fill_mask("my [MASK] is hairy", top_k=1) == client.fill_mask(["my [MASK] is hairy"], top_k=1)
+
+
+def test_the_vectors_of_tokens_are_those_of_each_text(server: httpx.Client, client: Client, tmp_path: Path) -> None:
+    texts = ["my dog", "the cat sleeps on the mat"]
+    expected = server.post("/embed", json={"inputs": texts, "pooling": "none"}).json()
+    found = client.embed_tokens(texts)
+    assert [len(one) for one in found] == [len(one) for one in expected]
+    assert all(np.allclose(one, wanted, atol=1e-6) for one, wanted in zip(found, expected, strict=True))
+    with pytest.raises(ValueError, match="call embed_tokens"):
+        client.embed(texts, pooling="none")
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("\n".join(texts) + "\n", "utf-8")
+    run_job(Job(task="embed", source=source, output=output, fields={"pooling": "none"}), client)
+    lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    assert [np.shape(line) for line in lines] == [one.shape for one in found]
+
+
+def respond(monkeypatch: pytest.MonkeyPatch, client: Client, handle: Callable[[httpx.Request], httpx.Response]) -> None:
+    """The client talks to `handle` instead of its server."""
+    http = httpx.Client(transport=httpx.MockTransport(handle), base_url="http://test")
+    monkeypatch.setattr(client._sender, "_http", http)
+
+
+def vectors(count: int, digest: str = "a") -> httpx.Response:
+    content = io.BytesIO()
+    np.save(content, np.zeros((count, 3), np.float32))
+    return httpx.Response(200, content=content.getvalue(), headers={"x-model-digest": digest})
+
+
+def test_answers_of_two_models_are_no_answer(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    client.embed(TEXTS)  # has the limits of a request
+    digests = iter("aab")
+    respond(monkeypatch, client, lambda request: vectors(len(json.loads(request.content)["inputs"]), next(digests)))
+    with pytest.raises(RequestFailed, match="the answers are of two models"):
+        client.embed(["my dog"] * 3 * client._limits.inputs)
+
+
+def test_fewer_answers_than_inputs_are_an_error(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    client.embed(TEXTS)
+    respond(monkeypatch, client, lambda _: vectors(1))
+    with pytest.raises(RequestFailed, match="http://test/embed gave 1 answers to 2 inputs"):
+        client.embed(["my dog", "a cat"])
+
+
+def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    paths: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.path)
+        known = request.url.path in ("/info", "/models/zh/info")
+        return httpx.Response(200 if known else 404, json={"limits": {}})
+
+    respond(monkeypatch, client, handle)
+    client.info("zh")
+    client.info("other")  # of a service of one model, which accepts any name
+    assert paths == ["/models/zh/info", "/models/other/info", "/info"]
+
+
+def test_a_service_with_a_port_for_operators_answers_calls_and_says_why_not_jobs(
+    bert_artifact: Path, texts_file: Path
+) -> None:
+    variables = {"BERT_ARTIFACT": str(bert_artifact), "BERT_ADMIN_PORT": str(free_port())}
+    with ServiceProcess(variables) as server, Client(server.url) as client:
+        assert client.embed("my dog").shape == (1, 32)
+        with pytest.raises(RequestFailed, match="with BERT_ADMIN_PORT"):
+            run_job(Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy")), client)
+
+
+def test_a_request_that_is_too_large_as_a_whole_is_divided(client: Client) -> None:
+    pairs = [(f"dog {number}", "is hairy") for number in range(9)]
+    whole = client.run_chunks
+
+    def refuse_more_than_two(task: str, chunks: Any, **fields: Any) -> Any:
+        for chunk in chunks:
+            if len(chunk) > 2:
+                yield RequestFailed("too many", status=413), chunk
+            else:
+                yield from whole(task, [chunk], **fields)
+
+    expected = client.nsp(pairs)
+    client.run_chunks = refuse_more_than_two  # type: ignore[method-assign]
+    assert client.nsp(pairs) == expected
+
+
+def test_half_of_a_surrogate_pair_is_an_error_of_its_input(client: Client, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.npy"
+    source.write_text('"my dog"\n"\\ud800"\n"a cat"\n', "utf-8")
+    with pytest.raises(RequestFailed, match="line 2: a text holds half of a surrogate pair"):
+        run_job(Job(task="embed", source=source, output=output), client)
+    assert run_job(Job(task="embed", source=source, output=output, skip_errors=True), client) == 1
+    assert np.isnan(np.load(output)).all(axis=1).tolist() == [False, True, False]
+
+
+def test_a_field_that_does_not_exist_ends_a_job_that_skips_errors(client: Client, texts_file: Path) -> None:
+    job = Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy"), fields={"poling": "mean"})
+    with pytest.raises(RequestFailed, match="poling") as failed:
+        run_job(replace(job, skip_errors=True), client)
+    assert "skip-errors" not in str(failed.value)
+    assert failed.value.index is None
+
+
 def test_a_file_of_lines_becomes_an_array(server: httpx.Client, client: Client, texts_file: Path) -> None:
     output = texts_file.with_name("out.npy")
     rows: list[int] = []
@@ -102,7 +209,7 @@ def test_a_job_that_was_stopped_goes_on_with_every_row_once(
     resolve = bulk._resolve
 
     def stop_in_the_second_part(*arguments: Any) -> Any:
-        if arguments[4] >= 16:
+        if arguments[3] >= 16:
             raise KeyboardInterrupt
         return resolve(*arguments)
 
@@ -114,7 +221,7 @@ def test_a_job_that_was_stopped_goes_on_with_every_row_once(
     sent: list[int] = []
 
     def count(*arguments: Any) -> Any:
-        sent.append(len(arguments[3]))
+        sent.append(len(arguments[2]))
         return resolve(*arguments)
 
     monkeypatch.setattr(bulk, "_resolve", count)
@@ -163,7 +270,16 @@ def test_refused_rows_have_no_answer_where_that_is_asked_for(client: Client, tmp
         ("embed", "a.jsonl", "{\n", ["-o", "out.npy"], "line 1 is not JSON"),
         ("embed", "a.jsonl", '{"body": "x"}\n', ["-o", "out.npy"], "line 1 has no text under 'text'"),
         ("embed", "a.jsonl", '{"text": "x"}\n', ["-o", "out.npy", "--pair-column", "b"], "takes single texts"),
-        ("nsp", "a.txt", "x\n", ["-o", "out.jsonl", "--pair-column", "b"], "one text a line"),
+        ("nsp", "a.txt", "x\n", ["-o", "out.jsonl", "--pair-column", "b"], "--pair-column: a.txt has one text a line"),
+        ("embed", "a.txt", "x\n", ["-o", "out.npy", "--column", "b"], "--column: a.txt has one text a line"),
+        ("embed", "a.tsv", "x\ty\n", ["-o", "out.npy"], ".tsv is not read: write it as .jsonl"),
+        ("embed", "a.JSON", "[]", ["-o", "out.npy"], ".json is not read: write it as .jsonl"),
+        ("embed", "a.txt", b"x\n\xff\n", ["-o", "out.npy"], "line 2 is not UTF-8"),
+        ("embed", "a.csv", b"text\nx\n\xff\n", ["-o", "out.npy"], "a.csv is not UTF-8"),
+        ("embed", "a.csv", 'text\nx\n"y', ["-o", "out.npy"], "a.csv is no CSV after line 2"),
+        ("embed", "a.parquet", "x\n", ["-o", "out.npy"], "a.parquet is no Parquet file"),
+        ("embed", "a.txt", "my dog\n", ["-o", "out.npy", "--set", "pooling=none"], "only .jsonl holds"),
+        ("embed", "a.txt", "my dog\n", ["-o", "out.parquet", "--set", "pooling=none"], "only .jsonl holds"),
         ("embed", "missing.txt", None, ["-o", "out.npy"], "No such file"),
         ("embed", "a.txt", "x\n", ["-o", "out.npy", "--set", "pooling"], "write FIELD=VALUE"),
     ],
@@ -175,13 +291,13 @@ def test_the_command_says_what_is_wrong_with_its_files(
     capsys: pytest.CaptureFixture[str],
     task: str,
     name: str,
-    content: str | None,
+    content: str | bytes | None,
     options: list[str],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if content is not None:
-        Path(name).write_text(content, "utf-8")
+        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
     assert main([task, name, "--url", str(server.base_url), *options]) == 2
     assert message in capsys.readouterr().err
 

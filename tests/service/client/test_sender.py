@@ -114,6 +114,27 @@ def test_a_server_that_cannot_be_reached_is_given_up_after_the_patience() -> Non
     assert str(found) == "no server answers at http://test/embed: connection refused"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        httpx.UnsupportedProtocol("Request URL is missing a protocol"),
+        httpx.LocalProtocolError("Illegal header value"),
+        httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
+    ],
+)
+def test_an_error_that_does_not_pass_is_returned_at_once(error: httpx.RequestError) -> None:
+    calls = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        raise error
+
+    found = make_sender(handle).send("/embed", {}, accept="application/json")
+    assert isinstance(found, RequestFailed)
+    assert str(error) in str(found)
+    assert len(calls) == 1
+
+
 def test_a_busy_server_is_given_up_with_its_own_words() -> None:
     def handle(_: httpx.Request) -> httpx.Response:
         return httpx.Response(429, headers={"retry-after": "20"}, json={"error": "the queue is full"})

@@ -102,7 +102,8 @@ def test_the_command_answers_files(
         source.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts), "utf-8")
     else:
         source.write_text("\n".join(texts) + "\n", "utf-8")
-    assert main([str(source), str(output), "--column", "body", "--set", "pooling=mean", "--set", "normalize=true"]) == 0
+    column = [] if suffix == ".txt" else ["--column", "body"]
+    assert main([str(source), str(output), *column, "--set", "pooling=mean", "--set", "normalize=true"]) == 0
     found = np.asarray(parquet.read_table(output)["output"].to_pylist(), np.float32)
     assert np.array_equal(found, engine.wait(engine.embed(texts, pooling="mean", normalize=True)))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, output.name])

@@ -48,6 +48,7 @@ def as_json(value: Any) -> Any:
         ("/decode", {"ids": [5, 6, 7]}),
         ("/predict", {"inputs": TEXTS}),  # errors from here on
         ("/rerank", {"query": "dog", "texts": TEXTS}),
+        ("/score", {"inputs": TEXTS[:2]}),
         ("/embed", {"inputs": []}),
         ("/embed", {"inputs": [*TEXTS, LONG]}),
         ("/embed", {"inputs": [*TEXTS, 7]}),
