@@ -229,7 +229,7 @@ class FusedPackedRows(PackedRows):
 
 @dataclass(slots=True)
 class Bf16PackedRows(PackedRows):
-    """As PackedRows, on rows in which sequences begin at multiples of `placement.BF16_ALIGNMENT`."""
+    """As PackedRows, on rows in which sequences begin at multiples of `rows.BF16_ALIGNMENT`."""
 
     layout: ClassVar[str] = BF16_ROWS
 

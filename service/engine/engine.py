@@ -111,7 +111,7 @@ class Device:
 
 @dataclass(slots=True, eq=False)
 class ModelEngine:
-    """`open`, then `batcher.submit` answers; `readiness` says at any time whether it would."""
+    """`open`, then `batcher.begin` takes requests; `readiness` says at any time whether it would."""
 
     artifact: Artifact
     settings: Settings
