@@ -70,14 +70,6 @@ class Batcher:
     def __post_init__(self) -> None:
         self.dispatcher = Dispatcher(self.queue, self.clock, self.concurrency)
 
-    def __repr__(self) -> str:
-        return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
-
-    @property
-    def unanswered(self) -> int:
-        """Requests of clients that wait or run."""
-        return sum(not request.exclusive for request in self._pending)
-
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
         """A request of these sequences, with one row for each.
 

@@ -48,9 +48,6 @@ class EngineClient:
     _rejections: int = 0  # requests rejected since the last report to the engine
     _closed: str = ""  # the reason
 
-    def __repr__(self) -> str:
-        return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
-
     async def rate(self) -> float:
         """As InferenceQueue.rate. Raises as `query`."""
         return float(await self.query("rate"))
