@@ -9,13 +9,12 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, numbers, too_long
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, no_tokens, numbers, too_long
 from packbert.service.tokenization.jobs import EncodingJob, Floats
 from packbert.service.tokenization.windows import SplittingJob, expected_windows, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline
-EMPTY = "it is empty, or holds only spaces and control characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class QuestionsJob(SplittingJob):
         counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
         for name, tokens in zip(("question", "context"), counts, strict=True):
             if not tokens:
-                raise Invalid(f"the {name} has no tokens: {EMPTY}", code="empty", index=index)
+                raise no_tokens(f"the {name}", index)
         room, stride, count = self._count(index, *counts)
         starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
         self.window_owners += [index] * count
