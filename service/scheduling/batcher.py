@@ -185,8 +185,8 @@ class Batcher:
         """Counts the request, refused or not."""
         counts = self._counts_of(request)
         try:
-            if not request.exclusive:
-                self._check_suspended()
+            if self.suspended and not request.exclusive and not self.queue.closed:
+                raise suspension(self.suspended)
             if request.missing:
                 self._fit_expected(request)
             self.queue.admit(request)
@@ -200,11 +200,6 @@ class Batcher:
         request.timer = loop.call_later(request.deadline - request.arrived, self.expire, request)
         self.dispatcher.wake()
         return request
-
-    def _check_suspended(self) -> None:
-        """Raises Unavailable."""
-        if self.suspended and not self.queue.closed:
-            raise suspension(self.suspended)
 
     def _counts_of(self, request: Request) -> RequestCounts:
         return self.canaries if request.exclusive else self.counts
@@ -351,7 +346,7 @@ class Batcher:
                 request.advance()
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return halves(not_finite) if not_finite else []
+        return halves(not_finite)
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
         """Counts a failed run; returns what is to run again, in halves, or fails the requests where that is nothing."""

@@ -78,9 +78,7 @@ def as_elements(value: Any) -> Any:
 
 
 def _asks_for_labels(fields: ZeroShotFields | None) -> bool:
-    if fields is None:
-        return False
-    return not (fields.candidate_labels is None and fields.hypothesis_template is None and fields.multi_label is None)
+    return fields is not None and any(getattr(fields, name) is not None for name in ZeroShotFields.model_fields)
 
 
 def _labels(request: PredictRequest) -> list[str]:
