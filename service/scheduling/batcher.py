@@ -205,7 +205,8 @@ class Batcher:
         return self.canaries if request.exclusive else self.counts
 
     def _fit_expected(self, request: Request) -> None:
-        """An expected size of a little more than the queue takes counts as what it takes."""
+        """Sets what of its expected size the queue keeps room for: at most what it takes, of a request in parts its
+        first part. Raises as `_check_expected`."""
         if not self.queue.closed:
             self._check_expected(request)
         request.size = min(request.reserved, request.room or self.queue.capacity(request.reserved))

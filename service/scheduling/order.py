@@ -55,7 +55,7 @@ class FairOrder:
             self._change_remaining(number, tokens)
 
     def prolong(self, number: int, finish: float, unserved: int, tokens: int) -> float:
-        """When request `number`, which has so many tokens `unserved`, finishes now that `tokens` more follow."""
+        """Request `number`, which has so many tokens `unserved`, has `tokens` more. Returns when it finishes now."""
         self._count(finish, -unserved, -unserved)
         self._change_remaining(number, tokens)
         later = self._finishes[number]

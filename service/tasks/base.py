@@ -175,13 +175,13 @@ class Tasks:
         """Runs sequences that count as so many tokens: in parts where they are too many, or whole `after` others."""
         job = Forecast(expected_sequences=len(sequences), expected_tokens=tokens, owners=[*range(len(sequences))])
 
-        async def made(request: Request) -> Steps:
+        async def steps(request: Request) -> Steps:
             async with after or nullcontext():
                 job.expected_tokens = 0
                 yield sequences
                 await request.caught_up()
 
-        return await self.run_steps(job, made, check=check, in_parts=after is None)
+        return await self.run_steps(job, steps, check=check, in_parts=after is None)
 
     async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
