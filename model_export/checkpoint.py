@@ -139,10 +139,11 @@ def transformer_folder(root: Path) -> Path:
 
     Raises ExportError for a first module of sentence-transformers that is no encoder.
     """
-    for _, kind in read_modules(root)[:1]:
+    modules = read_modules(root)
+    for _, kind in modules[:1]:
         if why := NO_ENCODERS.get(kind.rsplit(".", 1)[-1]):
             raise ExportError(f"{root} is a {kind.rsplit('.', 1)[-1]} of sentence-transformers, {why}")
-    path = next((path for path, kind in read_modules(root) if kind.rsplit(".", 1)[-1] == "Transformer"), "")
+    path = next((path for path, kind in modules if kind.rsplit(".", 1)[-1] == "Transformer"), "")
     return root / path if (root / path / CONFIG).is_file() else root
 
 

@@ -156,7 +156,7 @@ class Family:
     supported: Config = field(default_factory=dict)  # in place of SUPPORTED
     layer: Callable[[Config, int], int] = lambda config, i: i  # the stored layer that the i-th layer uses
     relative: Callable[[Config], RelativePositions | None] = lambda config: None
-    pair: str = ""  # the pair head's training objective, a key of class_labels.PAIR_LABELS; "" without that head
+    pair: str = ""  # the pair head's training objective, a key of labels.PAIR_LABELS; "" without that head
     pair_of_name: Mapping[str, str] = field(default_factory=dict)  # substring of a checkpoint's name -> objective
     mlm_activation: str = ""  # of the masked-LM head; "" is the encoder's
     labels_activation: str = ""  # of the dense layer before the labels; "" if they read the pooler instead

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+BACKLOG = 2048  # connections that wait in the system to be accepted
 SO_ATTACH_FILTER = 26  # of Linux; the socket module does not have it
 # load the flags of the TCP header; drop a segment that has SYN; pass all others (code, jump if true, jump if false, k)
 DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))

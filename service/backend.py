@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
-from packbert.service.errors import LOADING, SHUTTING_DOWN, Unavailable
+from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
 from packbert.service.observability import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.queue import BULK_SHARE
@@ -65,7 +65,7 @@ class Backend(ABC):
         if self.draining:
             raise Unavailable(SHUTTING_DOWN)
         if self._tasks is None:
-            raise Unavailable(LOADING, code="loading", retry_after=2)
+            raise loading()
         self.queue.check_admission(min(max(1, body_bytes // BYTES_PER_TOKEN), self.max_guessed_tokens))
         return self._tasks
 

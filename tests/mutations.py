@@ -156,8 +156,10 @@ TARGETS = (
         "tests/service/tokenization/test_questions.py",
         (
             M("count = 1 + -(-(context - room) // (room - stride))", "count = 1 + (context - room) // (room - stride)"),
-            M("return stride if stride < room else room // 2", "return stride"),
-            M("if self.asked.stride >= room:", "if self.asked.stride > room:"),
+            M("return room // 2", "return room"),
+            M("if stride < room:", "if stride <= room:"),
+            M("strides = np.where(stride < rooms, stride, fitting)", "strides = np.minimum(stride, rooms // 2)"),
+            M("expected_windows(sizes - questions + kept,", "expected_windows(sizes,"),
             M("kept = min(question, asked.question_limit or question)", "kept = question"),
         ),
     ),

@@ -91,7 +91,7 @@ def _weighted(pooled: PooledTokens, weightings: Sequence[Weighting]) -> tuple[In
     within = np.array([int((packed[:n] == packed[n]).sum()) for n in range(len(packed))])
     parts, row = np.unique(packed * width + within // MEANS, return_inverse=True)
     within, rows = within % MEANS, len(parts)
-    means = max(2, int(within.max()) + 1)  # at least two: see batch._query_rows
+    means = max(2, int(within.max()) + 1)  # at least two: see rows._query_rows
     slots = np.zeros((rows, width), np.int32)
     weights = [np.zeros((rows, means, width), np.float32) for _ in weightings]
     lengths, skipped, columns = pooled.lengths.tolist(), pooled.firsts.tolist(), [first % width for first in firsts]

@@ -54,6 +54,10 @@ class Attention(ABC):
     def hidden(self) -> int:
         return self.parts.architecture.hidden
 
+    @property
+    def head_size(self) -> int:
+        return self.parts.architecture.head_size
+
     @abstractmethod
     def declare(self, selected: Value) -> None:
         """Declares the graph inputs; `selected` [selected] are the flat tokens that the last layer computes."""
@@ -151,7 +155,7 @@ class PackedRows(Attention):
     def _attend(self, query: Value, key: Value, value: Value, bias: Value) -> Value:
         """The context of each query slot, [rows, heads, queries, head size]."""
         g = self.g
-        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=(self.hidden // self.heads) ** -0.5)
+        scores = g.contrib("FusedMatMul", query, key, transB=1, alpha=self.head_size**-0.5)
         probabilities = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
         return g.op("MatMul", probabilities, value)
 
@@ -181,7 +185,7 @@ class PackedRows(Attention):
 
     def _gather_heads(self, x: Value, index: Value) -> Value:
         """The heads of `x` at `index`, in the shape of `index`; [..., head size]."""
-        heads = self.g.op("Reshape", x, self.g.int64(-1, self.hidden // self.heads))
+        heads = self.g.op("Reshape", x, self.g.int64(-1, self.head_size))
         return self.g.op("Gather", heads, index, axis=0)
 
     def _head_indices(self, tokens: Value, *, products: int = 1, product: int = 0) -> Value:
@@ -229,7 +233,7 @@ class FusedPackedRows(PackedRows):
 
 @dataclass(slots=True)
 class Bf16PackedRows(PackedRows):
-    """As PackedRows, on rows in which sequences begin at multiples of `placement.BF16_ALIGNMENT`."""
+    """As PackedRows, on rows in which sequences begin at multiples of `rows.BF16_ALIGNMENT`."""
 
     layout: ClassVar[str] = BF16_ROWS
 

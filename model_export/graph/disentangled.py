@@ -119,7 +119,7 @@ class DisentangledRows(PositionedRows):
 
     def probabilities(self, linear: Linear, projections: Projections, states: Value) -> Value:
         assert isinstance(projections, DisentangledProjections)
-        g, size = self.g, self.hidden // self.heads
+        g, size = self.g, self.head_size
         with g.scope("query"):
             query = linear.affine(g, states, *projections.query)
         with g.scope("key_value"):

@@ -126,7 +126,7 @@ def best_seconds(run: Callable[[int], float], budgets: Sequence[int], *, within:
     remaining, order, shuffle = within, list(range(len(budgets))), random.Random(0).shuffle
     for _ in range(ROUNDS if len(budgets) > 1 else ROUNDS_OF_ONE):
         for i in order:
-            expected = best.get(budgets[i]) or 2 * best.get(budgets[i - 1], math.inf)
+            expected = best.get(budgets[i]) or 2 * best.get(budgets[max(0, i - 1)], math.inf)
             if best and expected > remaining:
                 continue
             seconds = run(budgets[i])

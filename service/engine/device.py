@@ -22,6 +22,7 @@ CUDA_CHECK = f"from {__package__}.session import why_cuda_unavailable; print(why
 TRIAL = f"from {__package__}.trial import main; main()"
 TRIAL_SECONDS = 300.0  # to open a graph and run its self-test; a kernel that never returns takes longer
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of the driver; without either there is no GPU to look for
+GPU_UNUSABLE = "BERT_DEVICE is cuda, but the GPU cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def select_artifact(folder: Path, device: str) -> ArtifactChoice:
     if not fault:
         return ArtifactChoice(artifact)
     if device == "cuda":
-        raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
+        raise DeviceError(f"{GPU_UNUSABLE}: {fault}")
     if "cpu" not in devices:
         remedy = "export one with --device cpu too"
         raise DeviceError(f"{folder} holds an artifact for CUDA only, and the GPU cannot be used: {fault}; {remedy}")
@@ -104,7 +105,7 @@ def export_device(device: str) -> str:
         return "cpu"
     fault = why_cuda_unavailable()
     if fault and device == "cuda":
-        raise DeviceError(f"BERT_DEVICE is cuda, but the GPU cannot be used: {fault}")
+        raise DeviceError(f"{GPU_UNUSABLE}: {fault}")
     return "cpu" if fault else "cuda"
 
 

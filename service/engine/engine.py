@@ -20,7 +20,7 @@ from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import open_detached
 from packbert.service.engine.runner import ModelRunner, check_unchanged
 from packbert.service.engine.session import device_memory, memory_in_use
-from packbert.service.errors import LOADING, SHUTTING_DOWN, DeviceError, Unavailable
+from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
 from packbert.service.observability import Metrics
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import SERIAL, Concurrency
@@ -111,7 +111,7 @@ class Device:
 
 @dataclass(slots=True, eq=False)
 class ModelEngine:
-    """`open`, then `batcher.submit` answers; `readiness` says at any time whether it would."""
+    """`open`, then `batcher.begin` takes requests; `readiness` says at any time whether it would."""
 
     artifact: Artifact
     settings: Settings
@@ -167,7 +167,7 @@ class ModelEngine:
     def check_open(self) -> None:
         """Raises Unavailable while the model is loading."""
         if not self.opened:
-            raise Unavailable(LOADING, code="loading", retry_after=2)
+            raise loading()
 
     def readiness(self) -> str:
         """Why a request would not be answered now; empty when it would."""

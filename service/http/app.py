@@ -6,7 +6,6 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -132,7 +131,7 @@ def create_app(backend: Backend, accepting: Callable[[], AbstractAsyncContextMan
         if admin_port:
             admin[name] = _finish(app, {})
     fast = TaskFastPath(by_name(public), endpoints, metrics)
-    return PortSplit(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
+    return split_ports(admin_port, admin=TaskFastPath(by_name(admin), {}, metrics), public=fast) if admin_port else fast
 
 
 def _make_app(
@@ -225,21 +224,18 @@ class TaskFastPath:
             self.metrics.operational(str(getattr(scope.get("route"), "path", path)), status)
 
 
-@dataclass(frozen=True, slots=True)
-class PortSplit:
+def split_ports(admin_port: int, *, admin: ASGIApp, public: ASGIApp) -> ASGIApp:
     """ASGI application of two ports: `admin` on `admin_port`, `public` on any other.
 
     The port is that of the socket which accepted the connection, so no header of a request chooses it. `admin` also
     gets the events of the process's start and end.
     """
 
-    admin_port: int
-    admin: ASGIApp
-    public: ASGIApp
+    def call(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_public = scope["type"] == "http" and scope["server"][1] != admin_port
+        return (public if is_public else admin)(scope, receive, send)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        is_public = scope["type"] == "http" and scope["server"][1] != self.admin_port
-        return (self.public if is_public else self.admin)(scope, receive, send)
+    return call
 
 
 def _take_public_routes(app: FastAPI) -> FastAPI:

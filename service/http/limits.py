@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from packbert.model_export.artifact.cpu import trim_heap
+from packbert.service.address import BACKLOG
 from packbert.service.errors import BuffersFull
 
 BODIES = 8  # of the largest size, which one process holds
@@ -17,7 +18,6 @@ UNCOUNTED_BYTES = 2**14  # of a body: a small request is never refused for the b
 RETRY_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 1.0  # after which it looks again, where no connection has ended
 RESERVE = 64  # connections over the number, of which only probes are answered
-BACKLOG = 2048  # connections that wait in the system to be accepted
 ACCEPTS_PER_TURN = 64  # of the event loop: about 5 ms
 MAX_HEADER_BYTES = 2**14  # of a request's first line and headers
 MIN_READ_BYTES_PER_SECOND = 10_000  # of a response; a client that reads more slowly is disconnected

@@ -122,7 +122,7 @@ class Server(uvicorn.Server):
         without a whole body. Those of less than MIN_IDLE_SECONDS stay; but for the first kind, where that is all there
         is."""
         before, limits = self._loop.time() - MIN_IDLE_SECONDS, self.limits
-        for find in (lambda: limits.heads, self._idle_connections, lambda: limits.bodies):
+        for find in (lambda: limits.heads, self._longest_idle, lambda: limits.bodies):
             oldest: Connection | None = next(iter(find()), None)
             if oldest is not None and oldest.since < before:
                 oldest.give_way()
@@ -132,8 +132,8 @@ class Server(uvicorn.Server):
             return True
         return False
 
-    def _idle_connections(self) -> list[Connection]:
-        """The one that has been idle for the longest."""
+    def _longest_idle(self) -> list[Connection]:
+        """The connection that has been idle for the longest; none where none is idle."""
         idle = (one for one in self.limits.connections if one.idle_since() is not None)
         longest = min(idle, key=lambda one: one.since, default=None)
         return [] if longest is None else [longest]

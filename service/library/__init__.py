@@ -1,1 +1,1 @@
-"""The engine for Python programs: the tasks in this process, without HTTP; and files answered by it."""
+"""For Python programs: the engine in this process, the client of a service, and files answered by either."""

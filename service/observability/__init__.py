@@ -1,4 +1,4 @@
-"""The Prometheus metrics: what is counted, and how it is written for a scrape."""
+"""The Prometheus metrics, and the traces: what is counted and recorded, and how it is written."""
 
 from packbert.service.observability.metrics import Metrics, aggregate
 from packbert.service.observability.scrape import CONTENT_TYPE, OPENMETRICS, DeviceMemory, register_state, render

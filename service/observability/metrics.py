@@ -48,11 +48,11 @@ class Metrics:
         provider: str,
         *,
         degraded: bool,
+        models: Mapping[str, Batcher],
         device_memory: DeviceMemory | None = None,
-        models: Mapping[str, Batcher] | None = None,
     ) -> None:
-        """`models` are the batchers that share the queue, by the names of their models; None: only this one."""
-        self._queue_registry.register(QueueCollector(batcher, device_memory, models or {"": batcher}))
+        """`models` are the batchers that share the queue, by the names of their models."""
+        self._queue_registry.register(QueueCollector(batcher, device_memory, models))
         self.cells[self._cells.at(series.PROVIDER, provider)] = 1.0
         self.cells[self._cells.at(series.DEGRADED)] = float(degraded)
 

@@ -59,7 +59,6 @@ class QueueCollector(Collector):
         in_flight, waiting = sum(one.counts.in_flight for one in batchers), queue.waiting_requests
         failed_runs = sum(one.failures.failed_runs for one in batchers)
         oldest = now - queue.oldest if queue.oldest is not None else 0.0
-        expected = queue.tokens + queue.reserved
         yield COUNTER, "bert_failed_runs", "Runs that raised or gave no finite answer", failed_runs
         about = "Failed runs whose memory could not be allocated; each lowers the token budget"
         yield COUNTER, "bert_out_of_memory_runs", about, sum(one.failures.out_of_memory for one in batchers)
@@ -67,7 +66,7 @@ class QueueCollector(Collector):
         about = "Requests of clients with at least one queued sequence"
         yield GAUGE, "bert_waiting_requests", about, waiting
         yield GAUGE, "bert_running_requests", "Requests of clients that are wholly in runs", in_flight - waiting
-        yield GAUGE, "bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", expected
+        yield GAUGE, "bert_waiting_tokens", "Tokens in the queue, with those expected from tokenizing", queue.expected
         yield GAUGE, "bert_oldest_wait_seconds", "How long the oldest queued request has waited", oldest
         about = "Estimated time until all that is queued has been dispatched"
         yield GAUGE, "bert_wait_seconds_estimated", about, queue.drain_seconds

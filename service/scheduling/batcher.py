@@ -70,14 +70,6 @@ class Batcher:
     def __post_init__(self) -> None:
         self.dispatcher = Dispatcher(self.queue, self.clock, self.concurrency)
 
-    def __repr__(self) -> str:
-        return f"<Batcher {self.unanswered} requests ({self.queue.tokens} tokens queued), {self.watchdog!r}>"
-
-    @property
-    def unanswered(self) -> int:
-        """Requests of clients that wait or run."""
-        return sum(not request.exclusive for request in self._pending)
-
     async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
         """A request of these sequences, with one row for each.
 
@@ -193,8 +185,8 @@ class Batcher:
         """Counts the request, refused or not."""
         counts = self._counts_of(request)
         try:
-            if not request.exclusive:
-                self._check_suspended()
+            if self.suspended and not request.exclusive and not self.queue.closed:
+                raise suspension(self.suspended)
             if request.missing:
                 self._fit_expected(request)
             self.queue.admit(request)
@@ -209,16 +201,12 @@ class Batcher:
         self.dispatcher.wake()
         return request
 
-    def _check_suspended(self) -> None:
-        """Raises Unavailable."""
-        if self.suspended and not self.queue.closed:
-            raise suspension(self.suspended)
-
     def _counts_of(self, request: Request) -> RequestCounts:
         return self.canaries if request.exclusive else self.counts
 
     def _fit_expected(self, request: Request) -> None:
-        """An expected size of a little more than the queue takes counts as what it takes."""
+        """Sets what of its expected size the queue keeps room for: at most what it takes, of a request in parts its
+        first part. Raises as `_check_expected`."""
         if not self.queue.closed:
             self._check_expected(request)
         request.size = min(request.reserved, request.room or self.queue.capacity(request.reserved))
@@ -359,7 +347,7 @@ class Batcher:
                 request.advance()
         if len(not_finite) == 1:
             return self._split_or_fail(not_finite, NotFinite("the model's answer to this input holds NaN or infinity"))
-        return halves(not_finite) if not_finite else []
+        return halves(not_finite)
 
     def _split_or_fail(self, jobs: Sequence[SequenceJob], error: Exception) -> list[Sequence[SequenceJob]]:
         """Counts a failed run; returns what is to run again, in halves, or fails the requests where that is nothing."""

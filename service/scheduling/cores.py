@@ -67,13 +67,13 @@ class CoreSharing:
 
     def _for_long_sequences(self, quiet_since: float) -> Selection | None:
         """The short sequences before long ones, or the first of these; None where each core is to take some of them."""
-        decided, self._decided_at = self._decided_at == self.queue.last_number, -1
+        was_decided, self._decided_at = self._decided_at == self.queue.last_number, -1
         requests, cores = self.queue.waiting, self.concurrency.max_in_flight
         remaining = (islice(one.lengths, one.dispatched, None) for one in requests)
         lengths = list(islice(chain.from_iterable(remaining), MAX_LOOKED_AT + 1))
         quiet_seconds = next(iter(requests)).arrived - quiet_since
         arrive_often = quiet_seconds * self.queue.tokens_per_second < max(lengths, default=0)
-        if len(lengths) > MAX_LOOKED_AT or (arrive_often and not decided) or not all_cores_pay(lengths, cores):
+        if len(lengths) > MAX_LOOKED_AT or (arrive_often and not was_decided) or not all_cores_pay(lengths, cores):
             return None
         self._decided_at = self.queue.last_number
         if short := [length for length in lengths if length < LONG_TOKENS]:

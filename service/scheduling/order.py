@@ -30,7 +30,7 @@ class FairOrder:
 
     def join(self, number: int, size: int) -> float:
         """When the new request `number` of `size` tokens finishes, in virtual time; the order is by this."""
-        cost = max(size, self.minimum_cost)
+        cost = self.cost(size)
         finish = self._finishes[number] = self.virtual_time + cost
         heappush(self._heap, (finish, number))
         self._count(finish, size, cost)
@@ -55,7 +55,7 @@ class FairOrder:
             self._change_remaining(number, tokens)
 
     def prolong(self, number: int, finish: float, unserved: int, tokens: int) -> float:
-        """When request `number`, which has so many tokens `unserved`, finishes now that `tokens` more follow."""
+        """Request `number`, which has so many tokens `unserved`, has `tokens` more. Returns when it finishes now."""
         self._count(finish, -unserved, -unserved)
         self._change_remaining(number, tokens)
         later = self._finishes[number]
@@ -99,7 +99,7 @@ class FairOrder:
 
     def _count(self, finish: float, tokens: int, cost: int) -> None:
         """Adds to what is unserved of the requests that finish then."""
-        bucket = int(finish * BUCKETS_PER_MINIMUM / self.minimum_cost)
+        bucket = self._bucket(finish)
         unserved = self._unserved.setdefault(bucket, [0, 0])
         unserved[0] += tokens
         unserved[1] += cost

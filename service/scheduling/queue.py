@@ -53,9 +53,6 @@ class RequestQueue:
         """Without the exclusive ones."""
         return len(self._waiting) - len(self._exclusive)
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     @property
     def waiting(self) -> Reversible[Request]:
         """The queued requests, in the order of their arrival."""
@@ -250,15 +247,14 @@ class RequestQueue:
             self.reserved += tokens
             request.virtual_finish = self._fair.prolong(request.number, request.virtual_finish, unserved, tokens)
 
-    def remove(self, request: Request) -> bool:
-        """Drops what the request has not dispatched; False where it is not queued."""
+    def remove(self, request: Request) -> None:
+        """Drops what the request has not dispatched. Does nothing where it is not queued."""
         if request.number not in self._waiting:
-            return False
+            return
         if not request.exclusive:
             self._fair.leave(request.number, request.virtual_finish, request.unserved, request.size)
         self._count(request, -1)
         self._forget(request)
-        return True
 
     def close(self, reason: str) -> list[Request]:
         """Admits no request from now on; removes and returns the queued ones."""

@@ -49,9 +49,10 @@ class ModelCost:
         """The cost of so many tokens."""
         return tokens if self.scale == 1.0 else round(tokens * self.scale)
 
-    def of_each(self, lengths: list[int]) -> list[int]:
-        """The costs of sequences of these lengths."""
-        return [max(1, self.of(length)) for length in lengths]
+    def of_each(self, work: Sequence[Tokens]) -> list[int]:
+        """The cost of each sequence."""
+        lengths = [len(tokens.ids) for tokens in work]
+        return lengths if self.scale == 1.0 else [max(1, self.of(length)) for length in lengths]
 
 
 FIRST_MODEL = ModelCost()
@@ -94,9 +95,7 @@ class Request:
     _caught_up: "asyncio.Future[None] | None" = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.lengths = [len(tokens.ids) for tokens in self.work]
-        if self.model.scale != 1.0:
-            self.lengths = self.model.of_each(self.lengths)
+        self.lengths = self.model.of_each(self.work)
         self.queued_tokens = sum(self.lengths)
         self.size = self.queued_tokens + self.reserved
         self.rows = [{}] * len(self.lengths)
@@ -204,9 +203,7 @@ class Request:
 
     def extend(self, work: Sequence[Tokens], reserved: int) -> None:
         """Takes the next of the missing sequences: what the queue does on `append`."""
-        lengths = [len(tokens.ids) for tokens in work]
-        if self.model.scale != 1.0:
-            lengths = self.model.of_each(lengths)
+        lengths = self.model.of_each(work)
         self.work += work
         self.lengths += lengths
         self.rows += [{}] * len(lengths)

@@ -38,6 +38,7 @@ class RequestCounts:
 
     @property
     def in_flight(self) -> int:
+        """Those that wait or run."""
         return self.received - self.answered - self.failed - self.refused - self.cancelled - self.expired
 
     def refuse(self, requests: int) -> None:
@@ -96,9 +97,6 @@ class Watchdog:
     side_by_side: bool = False
     busy: BusyShare = field(default_factory=BusyShare)
     _runs: list[WatchedRun] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        return f"{len(self._runs)} runs in flight" + (f", one since {self._runs[0].began:.3f}" if self._runs else "")
 
     def begin(self, *, all_cores: bool) -> WatchedRun:
         run = WatchedRun(sessions=self.busy.sessions if all_cores else 1)

@@ -16,7 +16,7 @@ from packbert.service.settings import RootTask
 from packbert.service.tasks.deadline import DEADLINE
 from packbert.service.tasks.defaults import EmbeddingDefaults
 from packbert.service.tasks.inputs import SpecialTokensField, TruncationFields
-from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, is_short
+from packbert.service.tokenization.encoding import Direction, EncodedText, EncodeOptions, TokenIds, is_short, no_tokens
 from packbert.service.tokenization.jobs import EncodingJob
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import encode_ids
@@ -175,13 +175,13 @@ class Tasks:
         """Runs sequences that count as so many tokens: in parts where they are too many, or whole `after` others."""
         job = Forecast(expected_sequences=len(sequences), expected_tokens=tokens, owners=[*range(len(sequences))])
 
-        async def made(request: Request) -> Steps:
+        async def steps(request: Request) -> Steps:
             async with after or nullcontext():
                 job.expected_tokens = 0
                 yield sequences
                 await request.caught_up()
 
-        return await self.run_steps(job, made, check=check, in_parts=after is None)
+        return await self.run_steps(job, steps, check=check, in_parts=after is None)
 
     async def run_alone(self, sequences: Sequence[EncodedText], *, cost: int) -> TaskResult:
         """Runs sequences that cost as much as `cost` tokens, one request at a time: the queue counts so many for it."""
@@ -310,8 +310,7 @@ def check_tokens(sequences: Sequence[EncodedText], owners: Sequence[int], *, acc
     """
     for index, one in zip(owners, sequences, strict=True):
         if one.empty and not (accepts_empty and len(one.ids)):
-            message = "input has no tokens: it is empty, or holds only spaces and control characters"
-            raise Invalid(message, code="empty", index=index)
+            raise no_tokens("input", index)
 
 
 def with_index_of_text(error: ServiceError, owners: Sequence[int]) -> ServiceError:

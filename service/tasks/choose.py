@@ -70,10 +70,7 @@ async def choose(tasks: Tasks, request: ChooseRequest) -> TaskResult:
 
 
 def _inputs(request: ChooseRequest) -> Sequence[PromptAndChoices]:
-    """Raises Invalid for an empty list."""
     if isinstance(request.inputs, list):
-        if not request.inputs:
-            raise Invalid("the request has no inputs: send at least one", code="empty")
         return request.inputs
     if isinstance(request.inputs, PromptAndChoices):
         return [request.inputs]

@@ -68,8 +68,8 @@ def root_task(manifest: Manifest, settings: Settings) -> RootTask | None:
 
 
 def describe_defaults(manifest: Manifest, settings: Settings) -> str:
-    """One line for the log. Raises as `embedding_defaults`."""
-    root_task(manifest, settings)
+    """One line for the log. Raises as `embedding_defaults` and `root_task`."""
+    root_task(manifest, settings)  # a task that the artifact cannot do ends the start here, before the model is loaded
     defaults, stated = embedding_defaults(manifest, settings), manifest.embedding
     made_by = ", ".join(stated.modules) or OF_CLS
     own = f" ({made_by})" if defaults.pooling == stated.pooling else ""

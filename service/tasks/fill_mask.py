@@ -19,7 +19,7 @@ from packbert.service.tasks.inputs import (
     TruncationFields,
     merge_parameters,
 )
-from packbert.service.tasks.joint import choose_beam, fill_together
+from packbert.service.tasks.joint import OUTPUTS, choose_beam, fill_together
 from packbert.service.tasks.passes import Ids, describe_word, score_words, word_score
 from packbert.service.tokenization.encoding import EncodedText, EncodeOptions
 from packbert.service.turns import in_turns
@@ -96,7 +96,6 @@ MaskCandidates = list[Candidate] | list[list[Candidate]]  # of one input: with o
 FillMaskResponse = MaskCandidates | list[MaskCandidates] | list[JointCandidate] | list[list[JointCandidate]]
 
 
-OUTPUTS = frozenset({"top_logits", "top_ids", "log_sum_exp"})
 DEFAULT_TOP_K = 5
 MAX_ANSWER_TOKENS = 4_000_000  # in the sequences of a response: about 30 MB, and 30 MB of JSON
 MIN_CANDIDATE_TOKENS = 64  # the sequence of a candidate counts as at least so many tokens

@@ -20,14 +20,13 @@ from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid, NoSuchHead, TooLarge
 from packbert.service.tasks.base import LongList, TaskResult, Tasks
 from packbert.service.tasks.inputs import TruncationFields
-from packbert.service.tasks.passes import check_cost, log_probabilities, run_passes
-from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, too_long
+from packbert.service.tasks.passes import OUTPUTS, check_cost, log_probabilities, run_passes
+from packbert.service.tokenization.encoding import NO_SPANS, Direction, EncodedText, no_tokens, too_long
 from packbert.service.tokenization.tokenizer import Tokenizer
 from packbert.service.tokenization.tokens import TokenDetails, describe_tokens
 from packbert.service.turns import in_turns
 
 Variant = Literal["within_word", "original"]
-OUTPUTS = frozenset({"target_logits", "log_sum_exp"})
 WAY_OUT = "send shorter texts, or fewer at once"
 
 
@@ -121,8 +120,7 @@ def _sentence(details: TokenDetails, limit: int, direction: Direction | None, in
     """Raises Invalid for a text without tokens, and for one with more than `limit` where nothing may be cut."""
     own = np.flatnonzero(details.special == 0)
     if not len(own):
-        message = "input has no tokens: it is empty, or holds only spaces and control characters"
-        raise Invalid(message, code="empty", index=index)
+        raise no_tokens("input", index)
     over = max(0, len(details.ids) - limit)
     if over and direction is None:
         raise too_long(str(len(details.ids)), limit, index)

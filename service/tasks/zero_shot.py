@@ -44,7 +44,7 @@ async def zero_shot(tasks: Tasks, request: PredictRequest) -> TaskResult:
     job = tasks.tokenizer.start_hypotheses(texts, ids, options, tasks.truncation(request))
     result = await tasks.run_job(job)
     logits = np.concatenate([row["labels"] for row in result.rows]).astype(np.float64)
-    scores = score_labels(logits.reshape(len(texts), len(labels), -1), entailment, alone=bool(request.multi_label))
+    scores = entailment_scores(logits.reshape(len(texts), len(labels), -1), entailment, alone=bool(request.multi_label))
     found = LongList([_rank(text, labels, row) async for text, row in in_turns(zip(texts, scores, strict=True))])
     return result.finish(found if isinstance(request.inputs, list) else found[0])
 
@@ -58,7 +58,7 @@ def find_entailment(labels: Sequence[str]) -> int:
     raise NoSuchHead(f"{message}; this model has {', '.join(labels)}")
 
 
-def score_labels(logits: Floats, entailment: int, *, alone: bool) -> Floats:
+def entailment_scores(logits: Floats, entailment: int, *, alone: bool) -> Floats:
     """[texts, labels] of [texts, labels, classes]: the softmax of entailment over all labels.
 
     `alone`, and for a single label: of each label over contradiction and entailment. Contradiction is the first class,
@@ -78,9 +78,7 @@ def as_elements(value: Any) -> Any:
 
 
 def _asks_for_labels(fields: ZeroShotFields | None) -> bool:
-    if fields is None:
-        return False
-    return not (fields.candidate_labels is None and fields.hypothesis_template is None and fields.multi_label is None)
+    return fields is not None and any(getattr(fields, name) is not None for name in ZeroShotFields.model_fields)
 
 
 def _labels(request: PredictRequest) -> list[str]:

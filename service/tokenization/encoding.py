@@ -144,6 +144,11 @@ def refuse_long(
         raise too_long(size, limit, index)
 
 
+def no_tokens(name: str, index: int) -> Invalid:
+    fault = f"{name} has no tokens: it is empty, or holds only spaces and control characters"
+    return Invalid(fault, code="empty", index=index)
+
+
 def too_long(size: str, limit: int, index: int) -> Invalid:
     message = f"input has {size} tokens; this model takes at most {limit}: shorten it or send truncate: true"
     return Invalid(message, code="too_long", index=index)

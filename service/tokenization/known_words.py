@@ -1,7 +1,7 @@
 """The ids of texts in printable ASCII from those of their words, each of which the tokenizers library reads once."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -98,6 +98,10 @@ class KnownWords:
 
     def _ids(self, text: str, index: int | None = None) -> list[int]:
         """With special tokens; `index` is that of the text in its request."""
+        return [*self.before, *self._own_ids(text, index), *self.after]
+
+    def _own_ids(self, text: str, index: int | None) -> Iterator[int]:
+        """Without special tokens."""
         words, known = WORDS.findall(text.lower() if self.lowercase else text), self._pieces
         try:
             pieces = list(map(known.__getitem__, words))
@@ -105,15 +109,13 @@ class KnownWords:
             new = self._read([word for word in dict.fromkeys(words) if word not in known], index)
             pieces = [known[word] if word in known else new[word] for word in words]
             self._keep(new)
-        return [*self.before, *chain.from_iterable(pieces), *self.after]
+        return chain.from_iterable(pieces)
 
     def _ids_and_masks(self, text: str, index: int | None = None) -> tuple[list[int], tuple[int, ...]]:
         """As `_ids`, and the positions of masks."""
-        first, last = len(self.before), len(self.after)
         ids, positions = [*self.before], []
         for part in text.split(self.mask):
-            with_special = self._ids(part, index)
-            ids += with_special[first : len(with_special) - last]
+            ids += self._own_ids(part, index)
             positions.append(len(ids))
             ids.append(self.mask_id)
         return [*ids[:-1], *self.after], tuple(positions[:-1])

@@ -9,13 +9,12 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from packbert.model_export.artifact.rows import Ints
 from packbert.service.errors import Invalid
-from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, numbers, too_long
+from packbert.service.tokenization.encoding import NO_SPANS, EncodedText, no_tokens, numbers, too_long
 from packbert.service.tokenization.jobs import EncodingJob, Floats
 from packbert.service.tokenization.windows import SplittingJob, expected_windows, too_many_windows
 
 QUESTION, CONTEXT = 0, 1  # the sides of a pair
 DEFAULT_MAX_TOKENS, DEFAULT_STRIDE = 384, 128  # of transformers' pipeline
-EMPTY = "it is empty, or holds only spaces and control characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +58,20 @@ class QuestionsJob(SplittingJob):
         special = self._special
         characters = np.array([len(text[QUESTION]) for text in self.texts[self.position :]])
         shares = characters / np.maximum(self._sizes[self.position :], 1)
-        questions = np.minimum((sizes - special) * shares, self.asked.question_limit or self.asked.limit)
-        rooms = np.maximum(self.asked.limit - questions - special, 1)
-        strides = np.minimum(self.asked.limit // 2 if self.asked.stride is None else self.asked.stride, rooms // 2)
-        return expected_windows(sizes, self.asked.limit, rooms, strides)
+        questions = np.rint((sizes - special) * shares)
+        kept = np.minimum(questions, self.asked.question_limit or self.asked.limit)
+        rooms = np.maximum(self.asked.limit - kept - special, 1)
+        stride = self._asked_stride()
+        fitting = rooms // 2 if self.asked.stride is None else rooms - 1  # a stated one that is too large is refused
+        strides = np.where(stride < rooms, stride, fitting)
+        return expected_windows(sizes - questions + kept, self.asked.limit, rooms, strides)
 
     def _sequences(self, index: int, encoding: Encoding) -> list[EncodedText]:
         pair = _Pair.of(encoding)
         counts = [int((pair.sides == side).sum()) for side in (QUESTION, CONTEXT)]
         for name, tokens in zip(("question", "context"), counts, strict=True):
             if not tokens:
-                raise Invalid(f"the {name} has no tokens: {EMPTY}", code="empty", index=index)
+                raise no_tokens(f"the {name}", index)
         room, stride, count = self._count(index, *counts)
         starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
         self.window_owners += [index] * count
@@ -94,15 +96,19 @@ class QuestionsJob(SplittingJob):
             raise too_many_windows(f"{made} or more", self.most)
         return room, stride, count
 
+    def _asked_stride(self) -> int:
+        """The stated one, or the default; a question may leave too little room for it."""
+        return min(self.asked.limit // 2, DEFAULT_STRIDE) if self.asked.stride is None else self.asked.stride
+
     def _stride(self, index: int, room: int) -> int:
+        stride = self._asked_stride()
+        if stride < room:
+            return stride
         if self.asked.stride is None:
-            stride = min(self.asked.limit // 2, DEFAULT_STRIDE)
-            return stride if stride < room else room // 2
-        if self.asked.stride >= room:
-            found = f"doc_stride is {self.asked.stride}; it must be less than {room}"
-            reason = f"a window holds {room} tokens of the context beside this question"
-            raise Invalid(f"{found}: {reason}", code="stride", index=index)
-        return self.asked.stride
+            return room // 2
+        found = f"doc_stride is {stride}; it must be less than {room}"
+        reason = f"a window holds {room} tokens of the context beside this question"
+        raise Invalid(f"{found}: {reason}", code="stride", index=index)
 
     def _windows(self, index: int, pair: _Pair, starts: Sequence[int], room: int) -> Iterator[EncodedText]:
         """Windows whose first tokens are `starts` among the context's."""

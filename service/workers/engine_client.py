@@ -12,16 +12,14 @@ import msgspec
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.errors import Overloaded, TooLarge, Unavailable
 from packbert.service.scheduling.request import Request
+from packbert.service.scheduling.wait import GOLDEN_RATIO, MIN_RETRY_SECONDS
 from packbert.service.workers import messages
-from packbert.service.workers.messages import MessageWriter, decode_rows, encode_sequences
+from packbert.service.workers.messages import READ_AHEAD_BYTES, MessageWriter, decode_rows, encode_sequences
 
-READ_AHEAD_BYTES = 2**20
 MAX_UNSENT_BYTES = 64 * 2**20  # that the engine has not read; beyond it new requests are rejected
 REJECT_SECONDS = 0.05  # after the queue was full: new requests are rejected locally, before their bodies are read
 QUERY_TIMEOUT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.1  # between two attempts at least
-MIN_RETRY_SECONDS = 1.0  # after a rejection without a time
-GOLDEN_RATIO = 0.618  # its multiples are spread evenly
 RETRY_SECONDS = 2.0  # by then the engine has usually been restarted
 log = logging.getLogger("service")
 
@@ -47,9 +45,6 @@ class EngineClient:
     _min_rejected_tokens: int = 0
     _rejections: int = 0  # requests rejected since the last report to the engine
     _closed: str = ""  # the reason
-
-    def __repr__(self) -> str:
-        return f"<EngineClient {'connected' if self._writer else 'not connected'}, {len(self._requests)} requests>"
 
     async def rate(self) -> float:
         """As InferenceQueue.rate. Raises as `query`."""

@@ -26,7 +26,7 @@ from packbert.service.settings import Settings
 from packbert.service.trace_context import TRACEPARENT
 from packbert.service.workers import messages
 from packbert.service.workers.child import LOAD_FAILED, WorkerSpec, metrics_dir, run_child, send_heartbeats
-from packbert.service.workers.messages import MessageWriter, decode_sequences, encode_rows
+from packbert.service.workers.messages import READ_AHEAD_BYTES, MessageWriter, decode_sequences, encode_rows
 
 MAX_UNREAD_BYTES = 512 * 2**20  # of results that an API worker has not read; beyond it the connection is dropped
 FOLLOW_SECONDS = 30.0  # for the other API workers to end with the artifact before
@@ -136,7 +136,6 @@ class ApiConnection:
             self.writer.stream.transport.abort()
 
 
-READ_AHEAD_BYTES = 2**20
 # the socket's file has to stay, because the replacement accepts on it too
 KEEP_SOCKET_FILE: Mapping[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 

@@ -16,6 +16,7 @@ from packbert.service import errors
 
 VERSION = 11
 MAX_FRAME_BYTES = 256 * 2**20
+READ_AHEAD_BYTES = 2**20  # of a connection
 PREFIX = struct.Struct("<I")
 ERROR_TYPES = {
     name: kind

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from packbert.service.address import ListenError
+from packbert.service.address import BACKLOG, ListenError
 from packbert.service.artifact import Artifact
 from packbert.service.settings import Settings
 from packbert.service.workers.child import (
@@ -32,7 +32,6 @@ from packbert.service.workers.child import (
     wait_for_loss,
 )
 
-BACKLOG = 2048
 STABLE_AFTER_SECONDS = 10.0  # a worker that ran so long is not in a crash loop
 FIRST_DELAY_SECONDS = 0.25
 MAX_DELAY_SECONDS = 30.0

@@ -173,4 +173,4 @@ def make_queue(
 def adds_up(batcher: Batcher) -> bool:
     counts = batcher.counts
     ended = counts.answered + counts.failed + counts.refused + counts.cancelled + counts.expired
-    return counts.received == ended + batcher.unanswered
+    return counts.received == ended + sum(not request.exclusive for request in batcher._pending)

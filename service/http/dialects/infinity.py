@@ -13,6 +13,7 @@ from packbert.service.http.dialects.openai import Usage, VllmFields, finish, tru
 from packbert.service.http.dialects.spec import OPENAI_ERROR, TaskSpec
 from packbert.service.http.responses import json_response
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
+from packbert.service.tasks.defaults import is_cross_encoder
 from packbert.service.tasks.inputs import NO_EFFECT, ModelField, StringOrList, TruncationFields
 from packbert.service.tasks.pairs import score_labels
 from packbert.service.tasks.predict import Floats, Label
@@ -109,7 +110,9 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
     def describe(manifest: Manifest) -> dict[str, Any]:
         capabilities = ["embed"]
         if "labels" in manifest.heads:
-            capabilities += ["classify", "rerank"] if len(manifest.labels) == 1 else ["classify"]
+            capabilities.append("classify")
+        if is_cross_encoder(manifest):
+            capabilities.append("rerank")
         own = {"id": manifest.name, "object": "model", "stats": {}, "created": started}
         return own | {"backend": "onnxruntime", "capabilities": capabilities}
 

@@ -19,6 +19,7 @@ from packbert.service.tasks import (
     vectors,
     zero_shot,
 )
+from packbert.service.tasks.defaults import ROOT_HEADS
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}  # of TEI, by our precision
 
@@ -127,7 +128,7 @@ ROUTES = {
         fill_mask.FillMaskRequest,
         fill_mask.FillMaskResponse,
         "Candidates for masked words, in the format of transformers' FillMaskPipeline",
-        head="fill_mask",
+        head=ROOT_HEADS["fill-mask"],
     ),
     "/nsp": TaskSpec(
         "nsp",
@@ -135,7 +136,7 @@ ROUTES = {
         inputs.NspRequest,
         inputs.NspResponse,
         "Whether the second text follows the first",
-        head="pair",
+        head=ROOT_HEADS["nsp"],
     ),
     "/predict": TaskSpec(
         "predict",
@@ -144,7 +145,7 @@ ROUTES = {
         predict.PredictResponse,
         "A classifier's labels for a text or a pair, in the format of text-embeddings-inference; or with "
         "candidate_labels those of the request, as transformers' zero-shot-classification pipeline gives them",
-        head="labels",
+        head=ROOT_HEADS["predict"],
         of_tei=True,
     ),
     "/tag": TaskSpec(
@@ -153,7 +154,7 @@ ROUTES = {
         predict.TagRequest,
         predict.TagResponse,
         "A classifier's tags for the tokens of a text, in the format of transformers' TokenClassificationPipeline",
-        head="tags",
+        head=ROOT_HEADS["tag"],
     ),
     "/answer": TaskSpec(
         "answer",
@@ -162,7 +163,7 @@ ROUTES = {
         answer.AnswerResponse,
         "The parts of a context of any length that answer a question, in the format of transformers' "
         "QuestionAnsweringPipeline",
-        head="spans",
+        head=ROOT_HEADS["answer"],
     ),
     "/choose": TaskSpec(
         "choose",
@@ -170,7 +171,7 @@ ROUTES = {
         choose.ChooseRequest,
         choose.ChooseResponse,
         "The choices of a prompt by their probability, from a multiple-choice head",
-        head="choices",
+        head=ROOT_HEADS["choose"],
     ),
     "/attention": TaskSpec(
         "attention",

@@ -97,8 +97,7 @@ class TaskSpec:
 
     def read(self, headers: Mapping[bytes, bytes], body: bytes, settings: Settings) -> Body:
         """The request in the body. Raises BadRequest, Invalid and TooLarge."""
-        stated = headers.get(self.binary_header) if self.attach else None
-        if self.attach is None or stated is None:
+        if self.attach is None or (stated := headers.get(self.binary_header)) is None:
             return parse(self.request_model, body, settings)
         if not stated.isdigit() or len(stated) > MAX_DIGITS or int(stated) > len(body):
             named, shown = self.binary_header.decode(), stated[:20].decode("latin-1")

@@ -131,7 +131,7 @@ def test_a_model_whose_last_request_has_been_cancelled_is_not_loaded(folders: Ma
         await put_out(engine)
         async with engine.device.loading:
             asked = asyncio.create_task(embed(models))
-            await until(lambda: engine.batcher.unanswered == 1 and not engine.batcher.queue.waiting_requests)
+            await until(lambda: engine.batcher.counts.in_flight == 1 and not engine.batcher.queue.waiting_requests)
             asked.cancel()
             await asyncio.wait([asked])
         assert len(await embed(models.group["two"])) == 1

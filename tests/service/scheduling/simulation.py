@@ -53,8 +53,8 @@ class Simulation:
         """To the last answer, or to `until`. An arrival during a batch is admitted before the next batch forms."""
         todo = [(one.at, number, one) for number, one in enumerate(arrivals)]
         heapq.heapify(todo)
-        while (todo or len(self.queue)) and self.now < until:
-            if not len(self.queue):
+        while (todo or self.queue.oldest is not None) and self.now < until:
+            if self.queue.oldest is None:
                 self.now = max(self.now, todo[0][0])
             while todo and todo[0][0] <= self.now:
                 self.admit(heapq.heappop(todo)[2])

@@ -49,7 +49,7 @@ async def serving(
     await serve
     await settle()
     assert adds_up(batcher)
-    assert batcher.unanswered == 0
+    assert batcher.counts.in_flight == 0
     assert batcher.queue.tokens == 0
 
 

@@ -68,7 +68,7 @@ def test_no_burst_leaves_the_dispatcher_without_a_batch(seed: int, cores: int, b
     draw = np.random.default_rng(seed)
     queue = make_queue(token_budget=budget, max_tokens=200_000, tokens_per_second=1000.0)
     assert dispatch_until_empty(draw, queue, cores, random_bursts(draw)) > 0
-    assert (len(queue), queue.tokens) == (0, 0)
+    assert (queue.oldest, queue.tokens) == (None, 0)
 
 
 @pytest.mark.parametrize("cores", [2, 4, 16, 64])

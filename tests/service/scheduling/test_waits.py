@@ -115,7 +115,7 @@ def run_with_refused(
     named: dict[Arrival, float] = {}
     for number, one in enumerate(arrivals):
         one.lengths = [int(draw.choice(lengths))]
-        while len(device.queue) and device.now < one.at:
+        while device.queue.oldest is not None and device.now < one.at:
             device.run_batch()
         device.now = max(device.now, one.at)
         if (error := device.admit_or_refuse(one)) and number % every == 0 and one.at < seconds - 2 * LIMIT:
@@ -238,5 +238,5 @@ def test_every_admitted_request_ends_or_expires_and_the_tokens_add_up(
     device.run(arrivals)
     for one in arrivals:
         assert [one.retry_at is not None, one.ended is not None, one.expired].count(True) == 1
-    assert (queue.tokens, queue.reserved, len(queue), device.requests) == (0, 0, 0, {})
+    assert (queue.tokens, queue.reserved, queue.oldest, device.requests) == (0, 0, None, {})
     assert FOREVER > device.busy_seconds * 100.0 >= sum(one.size for one in arrivals if one.ended) - 1e-6

@@ -63,7 +63,7 @@ def play(
         )
         await story(tasks, batcher, runner)
         assert adds_up(batcher)
-        assert (batcher.unanswered, queue.tokens, queue.reserved) == (0, 0, 0)
+        assert (batcher.counts.in_flight, queue.tokens, queue.reserved) == (0, 0, 0)
         assert (tokenizer.turns.requests, tokenizer.turns.characters) == (0, 0)
         return batcher.counts
 

@@ -89,7 +89,7 @@ async def _play(tokenizer: Tokenizer, story: Story, clock: Clock, *, rate: float
     batcher.close("closed")
     await serving
     assert adds_up(batcher)
-    assert (batcher.unanswered, queue.tokens, queue.reserved) == (0, 0, 0)
+    assert (batcher.counts.in_flight, queue.tokens, queue.reserved) == (0, 0, 0)
     return batcher.counts
 
 
@@ -136,7 +136,7 @@ def test_the_queue_counts_the_tokens_of_all_passes(tokenizer: Tokenizer) -> None
         asking = asyncio.create_task(score(tasks, texts))
         while not runner.ran:  # noqa: ASYNC110 - the tokenizer's thread is real
             await asyncio.sleep(0)
-        assert batcher.unanswered == 1
+        assert batcher.counts.in_flight == 1
         assert batcher.queue.expected == 5 * 100 * 102 - runner.ran[0]
         runner.free.set()
         result = await asking

@@ -15,7 +15,7 @@ from packbert.model_export.export import export
 from packbert.service.errors import NoSuchHead
 from packbert.service.tasks.base import Tasks
 from packbert.service.tasks.predict import PredictRequest
-from packbert.service.tasks.zero_shot import find_entailment, predict_labels, score_labels
+from packbert.service.tasks.zero_shot import entailment_scores, find_entailment, predict_labels
 from tests.paths import GOLDEN
 from tests.service.in_process import InProcessClient, ask_tasks, serve_in_process
 from tests.service.tasks.test_tokens_by_family import run
@@ -163,10 +163,10 @@ def test_contradiction_is_the_first_class_or_the_last_where_entailment_is_first(
     logits = np.random.default_rng(3).standard_normal((2, 4, 3))
     powers = np.exp(logits)
     alone = powers[..., entailment] / (powers[..., entailment] + powers[..., contradiction])
-    np.testing.assert_allclose(score_labels(logits, entailment, alone=True), alone)
-    one = score_labels(logits[:, :1], entailment, alone=False)
+    np.testing.assert_allclose(entailment_scores(logits, entailment, alone=True), alone)
+    one = entailment_scores(logits[:, :1], entailment, alone=False)
     np.testing.assert_allclose(one, alone[:, :1])
-    np.testing.assert_allclose(score_labels(logits, entailment, alone=False).sum(axis=1), 1.0)
+    np.testing.assert_allclose(entailment_scores(logits, entailment, alone=False).sum(axis=1), 1.0)
 
 
 def test_post_root_answers_as_hosted_endpoints_do(client: InProcessClient) -> None:

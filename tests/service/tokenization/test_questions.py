@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HFTokenizer
@@ -101,6 +102,30 @@ def test_windows_are_those_of_the_library(
     found, owners = windows(tokenizer, pair, limit=limit, stride=stride, align_to_words=align)
     assert rows(found) == expected
     assert owners == [0] * len(found)
+
+
+@settings(max_examples=30)
+@given(
+    question=st.integers(1, 130),
+    context=st.integers(1, 900),
+    stride=st.none() | st.integers(0, 100),
+    limit=st.integers(20, LIMIT),
+    question_limit=st.none() | st.integers(1, 60),
+)
+def test_the_estimate_is_the_number_of_tokens_where_every_word_has_as_many(
+    tokenizer: Tokenizer, question: int, context: int, stride: int | None, limit: int, question_limit: int | None
+) -> None:
+    asked = options(limit=limit, stride=stride, question_limit=question_limit)
+    pairs = [(" cat" * question, " cat" * context)]
+    job = tokenizer.start_questions(pairs, SPANS, asked, 10_000)
+    whole = len(HFTokenizer.from_str(tokenizer._plain.to_str()).encode(*pairs[0]))
+    sizes = np.array([float(whole)])
+    counts, tokens = job._expected_windows(sizes)
+    try:
+        found = job.step()
+    except Invalid:
+        assume(False)
+    assert (counts.tolist(), tokens.tolist()) == ([len(found)], [sum(len(one.ids) for one in found)])
 
 
 def test_the_default_stride_is_that_of_the_pipeline_where_the_question_leaves_room(tokenizer: Tokenizer) -> None:

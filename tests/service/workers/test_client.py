@@ -109,7 +109,7 @@ class Processes:
             task.cancel()
         await asyncio.wait([task for _, task in self.clients])
         self.runner.release()
-        await until(lambda: self.batcher.unanswered == 0)
+        await until(lambda: self.batcher.counts.in_flight == 0)
         assert adds_up(self.batcher)
         if not self.running.done():
             await self.stop_engine()
@@ -287,9 +287,9 @@ def test_a_cancelled_request_leaves_the_queue_within_100_ms_and_never_runs(tmp_p
             first = submit(client, 1)
             await until(lambda: bool(runner.batches))
             gone, stays = submit(client, 2), submit(client, 3)
-            await until(lambda: processes.batcher.unanswered == 3)
+            await until(lambda: processes.batcher.counts.in_flight == 3)
             gone.cancel()
-            assert await until(lambda: processes.batcher.unanswered == 2) < 0.1
+            assert await until(lambda: processes.batcher.counts.in_flight == 2) < 0.1
             runner.release()
             await asyncio.gather(first, stays)
             assert runner.ran == {1: 1, 3: 1}
@@ -344,10 +344,10 @@ def test_a_lost_connection_cancels_only_its_own_requests(tmp_path: Path) -> None
             first = submit(living, 1)
             await until(lambda: bool(runner.batches))
             lost, kept = submit(dying, 2), submit(living, 3)
-            await until(lambda: processes.batcher.unanswered == 3)
+            await until(lambda: processes.batcher.counts.in_flight == 3)
             assert dying._writer is not None
             dying._writer.stream.transport.abort()
-            await until(lambda: processes.batcher.unanswered == 2)
+            await until(lambda: processes.batcher.counts.in_flight == 2)
             runner.release()
             assert [numbers_of(answer) for answer in await asyncio.gather(first, kept)] == [[1], [3]]
             await error_of(lost, Unavailable)
@@ -364,7 +364,7 @@ def test_requests_get_503_when_the_engine_ends_and_its_replacement_is_found(tmp_
             running = submit(client, 1)
             await until(lambda: bool(runner.batches))
             waiting = submit(client, 2)
-            await until(lambda: processes.batcher.unanswered == 2)
+            await until(lambda: processes.batcher.counts.in_flight == 2)
             runner.release()
             assert await processes.stop_engine() == 0
             assert {type(r) for r in await asyncio.gather(running, waiting, return_exceptions=True)} <= {
@@ -390,7 +390,7 @@ def test_requests_to_a_silent_engine_time_out(tmp_path: Path, monkeypatch: pytes
             client = await processes.connected()
             client.grace_seconds = 0.05
             assert "does not answer" in (await error_of(submit(client, 1, timeout=0.01), Unavailable)).message
-            await until(lambda: processes.batcher.unanswered == 0)
+            await until(lambda: processes.batcher.counts.in_flight == 0)
             runner.release()
 
     play(story)
@@ -576,7 +576,7 @@ def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_pat
             client._writer.stream.transport.abort()
             with pytest.raises(Unavailable, match="being restarted"):
                 await request.finish()
-            await until(lambda: processes.batcher.unanswered == 0)
+            await until(lambda: processes.batcher.counts.in_flight == 0)
             await until(lambda: client._writer is not None)
             hasty = parts_of(client, 3, 6, timeout=0.01)
             with pytest.raises(DeadlineExceeded, match="0 of 3 inputs had been dispatched, 0 tokenized"):
