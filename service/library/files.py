@@ -91,10 +91,11 @@ def check_source(path: Path, column: str, pair_column: str) -> None:
         raise FileError(f"{wrong}; columns are read from .csv, .jsonl and .parquet")
 
 
-def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
+def read_inputs(path: Path, column: str, pair_column: str, *, nulls: bool) -> Iterator[Input | None]:
     """The inputs of a file by its suffix: .parquet, .jsonl, .csv with a header, or else one text a line.
 
-    `column` may be empty for COLUMN, `pair_column` for single texts. Raises FileError with the row.
+    `column` may be empty for COLUMN, `pair_column` for single texts. With `nulls` a row that has null for a text is
+    None. Raises FileError with the row.
     """
     names = [name for name in (column or COLUMN, pair_column) if name]
     suffix = path.suffix.lower()
@@ -107,7 +108,10 @@ def read_inputs(path: Path, column: str, pair_column: str) -> Iterator[Input]:
     else:
         rows = _read_lines(path)
     for number, row in enumerate(rows):
-        texts: list[Any] = [row.get(name) for name in names] if isinstance(row, dict) else [row]
+        texts: list[Any] = [row.get(name, ...) for name in names] if isinstance(row, dict) else [row]
+        if nulls and None in texts:
+            yield None
+            continue
         if len(texts) < len(names) or not all(isinstance(text, str) for text in texts):
             wanted = " and ".join(map(repr, names))
             raise FileError(f"{path}: {row_name(path, number)} has no text under {wanted} (--column, --pair-column)")

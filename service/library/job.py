@@ -324,31 +324,37 @@ def _answer_parts(
     job: Job, engine: BulkEngine, finished: set[int], on_rows: Callable[[int], object]
 ) -> Iterator[tuple[int, list[Any]]]:
     """The first row and the answers of each part that is not finished yet."""
-    waiting: list[tuple[int, int]] = []  # first row and size of the parts that are being answered
+    waiting: list[tuple[int, list[Input | None]]] = []  # first row and inputs of the parts that are being answered
+    empty: list[tuple[int, list[Any]]] = []  # parts without any text
 
     def chunks() -> Iterator[list[Input]]:
-        rows, start = read_inputs(job.source, job.column, job.pair_column), 0
+        rows, start = read_inputs(job.source, job.column, job.pair_column, nulls=job.skip_errors), 0
         while part := list(islice(rows, PART_ROWS)):
-            if start in finished:
-                on_rows(len(part))
-            else:
-                waiting.append((start, len(part)))
-                yield from engine.chunk(part)
+            texts = [] if start in finished else [one for one in part if one is not None]
+            on_rows(len(part) - len(texts))
+            if texts:
+                waiting.append((start, part))
+                yield from engine.chunk(texts)
+            elif start not in finished:
+                empty.append((start, part))
             start += len(part)
 
     answers: list[Any] = []
     for found, sent in engine.run_in_halves(job.task, chunks(), skip_errors=job.skip_errors, **job.fields):
-        start, size = waiting[0]
-        answers += _resolve(job, found, sent, start + len(answers))
+        start, part = waiting[0]
+        rows = [start + number for number, one in enumerate(part) if one is not None]
+        answers += _resolve(job, found, sent, rows[len(answers) :])
         on_rows(len(sent))
-        if len(answers) == size:
+        if len(answers) == len(rows):
             waiting.pop(0)
-            yield start, answers
+            left = iter(answers)
+            yield start, [None if one is None else next(left) for one in part]
             answers = []
+    yield from empty
 
 
-def _resolve(job: Job, found: Answers, sent: list[Input], first: int) -> Sequence[Any]:
-    """The answers to a request's inputs; None for a refused one, which is alone, with --skip-errors."""
+def _resolve(job: Job, found: Answers, sent: list[Input], rows: Sequence[int]) -> Sequence[Any]:
+    """The answers to the inputs on these rows; None for a refused one, which is alone, with --skip-errors."""
     if not isinstance(found, ServiceError):
         return found
     if concerns_input(found):
@@ -356,4 +362,6 @@ def _resolve(job: Job, found: Answers, sent: list[Input], first: int) -> Sequenc
             return [None] * len(sent)
         found.index = found.index or 0
         found.message += SKIP
-    raise place(found, first, partial(row_name, job.source))
+    if found.index is not None:
+        found.index = rows[found.index]
+    raise place(found, 0, partial(row_name, job.source))

@@ -209,7 +209,7 @@ def test_a_job_that_was_stopped_goes_on_with_every_row_once(
     resolve = bulk._resolve
 
     def stop_in_the_second_part(*arguments: Any) -> Any:
-        if arguments[3] >= 16:
+        if arguments[3][0] >= 16:
             raise KeyboardInterrupt
         return resolve(*arguments)
 
@@ -260,6 +260,47 @@ def test_refused_rows_have_no_answer_where_that_is_asked_for(client: Client, tmp
     else:
         missing = [one is None for one in parquet.read_table(output)["output"].to_pylist()]
     assert missing == [number in (5, 20) or number >= 32 for number in range(41)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_null_text_has_no_answer_where_errors_are_skipped(client: Client, tmp_path: Path, suffix: str) -> None:
+    source, output = tmp_path / f"in{suffix}", tmp_path / "out.npy"
+    rows = [None if number == 3 or 16 <= number < 32 else text for number, text in enumerate(TEXTS)]
+    if suffix == ".csv":  # a row without the last column has null there
+        source.write_text("id,text\n" + "".join(f"1,{text}\n" if text else "1\n" for text in rows), "utf-8")
+    elif suffix == ".jsonl":
+        source.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows), "utf-8")
+    else:
+        parquet.write_table(Table.from_pydict({"text": rows}), source)
+    strict = Job(task="embed", source=source, output=output)
+    done: list[int] = []
+    with pytest.raises(FileError, match="4 has no text under 'text'"):
+        run_job(strict, client)
+    shutil.rmtree(tmp_path / "out.npy.parts")
+    assert run_job(replace(strict, skip_errors=True), client, on_rows=done.append) == 17
+    found, expected = np.load(output), client.embed(TEXTS)
+    expected[[number for number, text in enumerate(rows) if text is None]] = np.nan
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert sum(done) == len(rows)
+
+
+def test_a_failure_after_a_null_names_its_own_row(
+    monkeypatch: pytest.MonkeyPatch, client: Client, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": null}\n{"text": "a"}\n{"text": null}\n{"text": "b"}\n', "utf-8")
+    job = Job(task="embed", source=source, output=tmp_path / "out.npy", skip_errors=True)
+    failed = RequestFailed("the model raised", status=500, index=1)
+    monkeypatch.setattr(client, "run_chunks", lambda _, chunks: ((failed, chunk) for chunk in chunks))
+    with pytest.raises(RequestFailed, match="line 4: the model raised"):
+        run_job(job, client)
+
+
+def test_a_column_that_does_not_exist_is_no_null(client: Client, tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("body\nmy dog\n", "utf-8")
+    with pytest.raises(FileError, match="row 1 has no text under 'text'"):
+        run_job(Job(task="embed", source=source, output=tmp_path / "out.npy", skip_errors=True), client)
 
 
 @pytest.mark.parametrize(
