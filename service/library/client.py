@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from packbert.service.errors import NotFound, TokenizerFailed
+from packbert.service.errors import Invalid, NotFound, TokenizerFailed
 from packbert.service.library.files import Input
 from packbert.service.library.job import TASKS, Answers, BulkEngine, RequestFailed, Task, as_json, in_order
 
@@ -90,7 +90,7 @@ class Sender:
                     response = self._http.request(method, path, json=body, headers={"accept": accept})
             except UnicodeEncodeError:
                 text = "a text holds half of a surrogate pair, which UTF-8 has no bytes for: change it"
-                return RequestFailed(text, status=TokenizerFailed.status, code=TokenizerFailed.code)
+                return RequestFailed(text, status=Invalid.status, code=TokenizerFailed.code)
             except httpx.RequestError as error:
                 seconds, problem = pause, self._no_answer(path, error)
                 if isinstance(error, FINAL_ERRORS) or NOT_TRUSTED in str(error):
@@ -173,7 +173,7 @@ class Client(BulkEngine):
 
     def info(self, model: str | None = None) -> dict[str, Any]:
         """The content of /info of the model of this name, or of the default one. Raises RequestFailed."""
-        response = self._sender.send(f"/models/{quote(model)}/info" if model else "/info", None, accept=JSON)
+        response = self._sender.send(f"/models/{quote(str(model))}/info" if model else "/info", None, accept=JSON)
         if isinstance(response, RequestFailed):
             if model and response.status == NotFound.status:
                 return self.info()  # a service of one model accepts any name

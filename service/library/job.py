@@ -111,8 +111,10 @@ class BulkEngine(ABC):
             if refused and len(chunk) > 1 and (skip_errors or answers.index is None):
                 halves = [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
                 yield from self.run_in_halves(task, halves, skip_errors=skip_errors, **fields)
-            else:
-                yield answers, chunk
+                continue
+            if refused and answers.index is None:
+                answers.index = 0  # it is alone
+            yield answers, chunk
 
 
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
@@ -360,7 +362,6 @@ def _resolve(job: Job, found: Answers, sent: list[Input], rows: Sequence[int]) -
     if concerns_input(found):
         if job.skip_errors:
             return [None] * len(sent)
-        found.index = found.index or 0
         found.message += SKIP
     if found.index is not None:
         found.index = rows[found.index]

@@ -135,6 +135,12 @@ def test_a_job_asks_for_the_model_that_it_names(monkeypatch: pytest.MonkeyPatch,
     assert paths == ["/models/zh/info", "/models/other/info", "/info"]
 
 
+def test_a_model_whose_name_is_a_number_is_refused_by_the_server(client: Client, texts_file: Path) -> None:
+    job = Job(task="embed", source=texts_file, output=texts_file.with_name("out.npy"), fields={"model": 7})
+    with pytest.raises(RequestFailed, match="model"):
+        run_job(job, client)
+
+
 def test_a_service_with_a_port_for_operators_answers_calls_and_says_why_not_jobs(
     bert_artifact: Path, texts_file: Path
 ) -> None:
@@ -168,6 +174,9 @@ def test_half_of_a_surrogate_pair_is_an_error_of_its_input(client: Client, tmp_p
         run_job(Job(task="embed", source=source, output=output), client)
     assert run_job(Job(task="embed", source=source, output=output, skip_errors=True), client) == 1
     assert np.isnan(np.load(output)).all(axis=1).tolist() == [False, True, False]
+    with pytest.raises(RequestFailed, match="input 1: a text holds half") as failed:
+        client.embed(["my dog", "\ud800", "a cat"])
+    assert (failed.value.status, failed.value.index) == (422, 1)
 
 
 def test_a_field_that_does_not_exist_ends_a_job_that_skips_errors(client: Client, texts_file: Path) -> None:
