@@ -16,7 +16,7 @@ from packbert.service.http.validation import validate
 from packbert.service.library.methods import TaskMethods
 from packbert.service.models import ServedModel
 from packbert.service.settings import MODEL_NAME, PREFIX, Settings, SettingsError
-from packbert.service.tasks.base import made
+from packbert.service.tasks.base import as_lists
 from packbert.service.tasks.deadline import DEADLINE, Deadline
 
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class Engine(TaskMethods):
                 DEADLINE.set(Deadline(self.settings.timeout_ms / 1000, self.settings.max_timeout_ms / 1000))
             else:
                 DEADLINE.set(Deadline(timeout_seconds))
-            return made((await spec.run(tasks, request)).value)
+            return as_lists((await spec.run(tasks, request)).value)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this engine, in a program without an event loop: `engine.wait(engine.nsp(...))`.

@@ -294,9 +294,9 @@ class MadeList(Sequence[Any]):
         return map(self._make, *self._columns)
 
 
-def made(value: Any) -> Any:
-    """The value with all of its answers made: lists in the place of MadeList."""
-    return [made(one) for one in value] if isinstance(value, MadeList) else value
+def as_lists(value: Any) -> Any:
+    """The value with lists in the place of MadeList."""
+    return [as_lists(one) for one in value] if isinstance(value, MadeList) else value
 
 
 class LongObject(dict[str, Any]):
