@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -17,7 +18,17 @@ from numpy.typing import NDArray
 
 from packbert.service.errors import Invalid, NotFound, TokenizerFailed
 from packbert.service.library.files import Input
-from packbert.service.library.job import TASKS, Answers, BulkEngine, RequestFailed, Task, as_json, in_order
+from packbert.service.library.job import (
+    TASKS,
+    Answered,
+    Answers,
+    BulkEngine,
+    Call,
+    RequestFailed,
+    Task,
+    as_json,
+    in_order,
+)
 
 FIRST_REQUESTS = 2  # at a time, before the server has answered
 FINAL_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # of the URL or a header
@@ -73,7 +84,7 @@ class Sender:
 
     def run_in_order(
         self, chunks: Iterable[list[Input]], answer: Callable[[list[Input]], Answers]
-    ) -> Iterator[tuple[Answers, list[Input]]]:
+    ) -> Iterator[Answered]:
         """`answer` of each chunk, on threads; at most twice `max_requests` chunks are taken ahead."""
         most = 2 * self._max_requests - 1  # and the one that was read
         with ThreadPoolExecutor(self._max_requests, "packbert-client") as pool:
@@ -216,10 +227,7 @@ class Client(BulkEngine):
         """For each text its tags."""
         return list(self.run_all("tag", texts, **fields))
 
-    def run_chunks(
-        self, task: str, chunks: Iterable[list[Input]], **fields: Any
-    ) -> Iterator[tuple[Answers, list[Input]]]:
-        """The answers to each chunk, or why it failed, with the chunk itself."""
+    def one_call(self, task: str, **fields: Any) -> Call:
         spec = TASKS[task]
         digests: dict[str, str] = {}  # of the model of the first answer
 
@@ -230,10 +238,11 @@ class Client(BulkEngine):
                 return response
             digest = response.headers.get(DIGEST, "")
             if digests.setdefault(DIGEST, digest) != digest:
-                return RequestFailed("the answers are of two models: it was replaced during this call; call again")
+                text = "the answers are of two models: call again after a swap; while one has a `weight`, name that one"
+                return RequestFailed(text)
             return read_answers(response, spec, len(chunk))
 
-        return self._sender.run_in_order(chunks, answer)
+        return partial(self._sender.run_in_order, answer=answer)
 
 
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Answers:

@@ -58,6 +58,8 @@ class RequestFailed(ServiceError):
 
 
 Answers = Sequence[Any] | ServiceError  # to the inputs of one request, or why there are none
+Answered = tuple[Answers, list[Input]]  # with the inputs themselves
+Call = Callable[[Iterable[list[Input]]], Iterator[Answered]]  # answers chunks, in their order
 
 
 class BulkEngine(ABC):
@@ -68,10 +70,8 @@ class BulkEngine(ABC):
         """The content of /info of the model of this name, or of the default one."""
 
     @abstractmethod
-    def run_chunks(
-        self, task: str, chunks: Iterable[list[Input]], **fields: Any
-    ) -> Iterator[tuple[Answers, list[Input]]]:
-        """The answers to each chunk, or why it was refused, with the chunk itself; in their order."""
+    def one_call(self, task: str, **fields: Any) -> Call:
+        """What answers the chunks of one call, whose answers are of one model."""
 
     @cached_property
     def _limits(self) -> ChunkLimits:
@@ -93,28 +93,27 @@ class BulkEngine(ABC):
         """
         first = 0
         inputs = [inputs] if isinstance(inputs, str) else inputs
-        for answers, chunk in self.run_in_halves(task, self.chunk(inputs), **fields):
+        for answers, chunk in in_halves(self.one_call(task, **fields), self.chunk(inputs)):
             if isinstance(answers, ServiceError):
                 raise place(answers, first, lambda index: f"input {index}")
             first += len(chunk)
             yield from answers
 
-    def run_in_halves(
-        self, task: str, chunks: Iterable[list[Input]], *, skip_errors: bool = False, **fields: Any
-    ) -> Iterator[tuple[Answers, list[Input]]]:
-        """As `run_chunks`, but for a chunk that was refused without saying for which input: then its halves.
 
-        With `skip_errors` the halves of each chunk with a refused input, until that is alone.
-        """
-        for answers, chunk in self.run_chunks(task, chunks, **fields):
-            refused = isinstance(answers, ServiceError) and concerns_input(answers)
-            if refused and len(chunk) > 1 and (skip_errors or answers.index is None):
-                halves = [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
-                yield from self.run_in_halves(task, halves, skip_errors=skip_errors, **fields)
-                continue
-            if refused and answers.index is None:
-                answers.index = 0  # it is alone
-            yield answers, chunk
+def in_halves(call: Call, chunks: Iterable[list[Input]], *, skip_errors: bool = False) -> Iterator[Answered]:
+    """The answers to each chunk; for one that was refused without saying for which input, those to its halves.
+
+    With `skip_errors` the halves of each chunk with a refused input, until that is alone.
+    """
+    for answers, chunk in call(chunks):
+        refused = isinstance(answers, ServiceError) and concerns_input(answers)
+        if refused and len(chunk) > 1 and (skip_errors or answers.index is None):
+            halves = [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
+            yield from in_halves(call, halves, skip_errors=skip_errors)
+            continue
+        if refused and answers.index is None:
+            answers.index = 0  # it is alone
+        yield answers, chunk
 
 
 INPUT_ERRORS = {400, 413, 422}  # statuses that concern the inputs
@@ -141,7 +140,7 @@ def in_order(
     *,
     size: Callable[[list[Input]], int],
     most: Callable[[], int],
-) -> Iterator[tuple[Answers, list[Input]]]:
+) -> Iterator[Answered]:
     """Submits chunks of at most the size `most()` together, one at least; their results in order, each with its chunk.
 
     Those that are left when the iteration ends early are cancelled.
@@ -342,7 +341,8 @@ def _answer_parts(
             start += len(part)
 
     answers: list[Any] = []
-    for found, sent in engine.run_in_halves(job.task, chunks(), skip_errors=job.skip_errors, **job.fields):
+    call = engine.one_call(job.task, **job.fields)
+    for found, sent in in_halves(call, chunks(), skip_errors=job.skip_errors):
         start, part = waiting[0]
         rows = [start + number for number, one in enumerate(part) if one is not None]
         answers += _resolve(job, found, sent, rows[len(answers) :])

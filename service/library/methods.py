@@ -4,6 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from packbert.service.errors import Overloaded, ServiceError
 from packbert.service.library.files import Input, estimate_tokens
-from packbert.service.library.job import TASKS, Answers, BulkEngine, as_json, in_order
+from packbert.service.library.job import TASKS, Answers, BulkEngine, Call, as_json, in_order
 
 Vector = NDArray[np.float32]  # [dimensions]
 Vectors = NDArray[np.float32]  # [texts or tokens, dimensions]
@@ -109,13 +110,11 @@ class TaskMethods(BulkEngine):
         """
         return self.run_all("embed", texts, **fields)
 
-    def run_chunks(
-        self, task: str, chunks: Iterable[list[Input]], **fields: Any
-    ) -> Iterator[tuple[Answers, list[Input]]]:
+    def one_call(self, task: str, **fields: Any) -> Call:
         fields = {"timeout_seconds": TIMEOUT_SECONDS} | fields
-        return in_order(
-            chunks,
-            lambda chunk: self.submit(self._answer_in_time(task, chunk, fields)),
+        return partial(
+            in_order,
+            submit=lambda chunk: self.submit(self._answer_in_time(task, chunk, fields)),
             size=lambda chunk: sum(map(estimate_tokens, chunk)),
             most=self.tokens_ahead,
         )

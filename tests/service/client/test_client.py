@@ -153,18 +153,34 @@ def test_a_service_with_a_port_for_operators_answers_calls_and_says_why_not_jobs
 
 def test_a_request_that_is_too_large_as_a_whole_is_divided(client: Client) -> None:
     pairs = [(f"dog {number}", "is hairy") for number in range(9)]
-    whole = client.run_chunks
+    whole = client.one_call
 
-    def refuse_more_than_two(task: str, chunks: Any, **fields: Any) -> Any:
-        for chunk in chunks:
-            if len(chunk) > 2:
-                yield RequestFailed("too many", status=413), chunk
-            else:
-                yield from whole(task, [chunk], **fields)
+    def refuse_more_than_two(task: str, **fields: Any) -> Any:
+        def call(chunks: Any) -> Any:
+            for chunk in chunks:
+                if len(chunk) > 2:
+                    yield RequestFailed("too many", status=413), chunk
+                else:
+                    yield from whole(task, **fields)([chunk])
+
+        return call
 
     expected = client.nsp(pairs)
-    client.run_chunks = refuse_more_than_two  # type: ignore[method-assign]
+    client.one_call = refuse_more_than_two  # type: ignore[method-assign]
     assert client.nsp(pairs) == expected
+
+
+def test_the_halves_of_a_request_are_of_one_model_too(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    client.embed(TEXTS)
+    digests = iter("ab")
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        count = len(json.loads(request.content)["inputs"])
+        return httpx.Response(413, json={"error": "too many"}) if count > 2 else vectors(count, next(digests))
+
+    respond(monkeypatch, client, handle)
+    with pytest.raises(RequestFailed, match="the answers are of two models"):
+        client.embed(["my dog"] * 4)
 
 
 def test_half_of_a_surrogate_pair_is_an_error_of_its_input(client: Client, tmp_path: Path) -> None:
@@ -300,7 +316,7 @@ def test_a_failure_after_a_null_names_its_own_row(
     source.write_text('{"text": null}\n{"text": "a"}\n{"text": null}\n{"text": "b"}\n', "utf-8")
     job = Job(task="embed", source=source, output=tmp_path / "out.npy", skip_errors=True)
     failed = RequestFailed("the model raised", status=500, index=1)
-    monkeypatch.setattr(client, "run_chunks", lambda _, chunks: ((failed, chunk) for chunk in chunks))
+    monkeypatch.setattr(client, "one_call", lambda _: lambda chunks: ((failed, chunk) for chunk in chunks))
     with pytest.raises(RequestFailed, match="line 4: the model raised"):
         run_job(job, client)
 
