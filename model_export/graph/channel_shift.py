@@ -81,10 +81,7 @@ class ChannelShift(NoShift):
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))
 
 
-Shift = NoShift | ChannelShift
-
-
-def taken_offsets(shift: Shift, layers: int, hidden: int) -> LazyWeight:
+def taken_offsets(shift: NoShift, layers: int, hidden: int) -> LazyWeight:
     """What was taken from the hidden states after the embeddings and each layer, [layers + 1, hidden]."""
     taken = [shift.taken(2 * layer, hidden) for layer in range(layers + 1)]
     return LazyWeight((layers + 1, hidden), lambda: np.stack([one.load() for one in taken]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import PackedRows, Projections, Slots, concat_rows, variants
 from packbert.model_export.graph.builder import TYPES, GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.channel_shift import NoShift
 from packbert.model_export.graph.linear import Linear, Norm
 from packbert.model_export.graph.positions import PositionedRows, differences, positions_of
 from packbert.model_export.lazy_weight import Array, Dense, LazyWeight
@@ -189,7 +189,7 @@ DISENTANGLED = variants(DisentangledRows, WholeTableRows)
 
 
 def add_convolution(
-    g: GraphBuilder, parts: NamedWeights, linear: Linear, shift: Shift, embedded: Value, states: Value, norm: Norm
+    g: GraphBuilder, parts: NamedWeights, linear: Linear, shift: NoShift, embedded: Value, states: Value, norm: Norm
 ) -> Value:
     """LayerNorm(states + f(convolution of `embedded`)), both [tokens, hidden]; zeros stand around a sequence.
 

@@ -12,13 +12,13 @@ import numpy as np
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import Attention, Projections
 from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.channel_shift import NoShift
 from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
 from packbert.model_export.lazy_weight import LazyWeight
 
 
-def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projections:
+def read_projections(parts: NamedWeights, shift: NoShift, layer: int) -> Projections:
     """The projections of a layer's attention, which reads activation 2 * `layer` of `shift`."""
     hidden = parts.architecture.hidden
     dense = (parts.dense(part, hidden, hidden, layer=layer) for part in ("query", "key", "value"))
@@ -27,7 +27,7 @@ def read_projections(parts: NamedWeights, shift: Shift, layer: int) -> Projectio
     return found if parts.architecture.relative is None else disentangle(parts, found)
 
 
-def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: int, states: Value) -> Value:
+def attention_input(g: GraphBuilder, parts: NamedWeights, shift: NoShift, layer: int, states: Value) -> Value:
     """What the projections of `layer` read of the `states` before it: their norm in a pre-norm layer but the first."""
     a = parts.architecture
     if a.is_prenorm and layer > 0:
@@ -36,7 +36,7 @@ def attention_input(g: GraphBuilder, parts: NamedWeights, shift: Shift, layer: i
 
 
 def read_norm(
-    g: GraphBuilder, parts: NamedWeights, shift: Shift, part: str, size: int, layer: int, index: int | None
+    g: GraphBuilder, parts: NamedWeights, shift: NoShift, part: str, size: int, layer: int, index: int | None
 ) -> Norm:
     """The norm of `size` channels that produces activation `index`; None is not shifted."""
     weight, bias = parts.norm(part, size, layer=layer)
@@ -52,7 +52,7 @@ class Encoder:
     parts: NamedWeights
     linear: Linear
     attention: Attention
-    shift: Shift
+    shift: NoShift
 
     def build(self) -> list[Value]:
         """The hidden states after the embeddings and each layer, [tokens, hidden].

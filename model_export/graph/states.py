@@ -11,13 +11,13 @@ from packbert.model_export.artifact.batch import LAST, OFFSETS, attention_name, 
 from packbert.model_export.checkpoint import NamedWeights
 from packbert.model_export.graph.attention import Attention
 from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.graph.channel_shift import Shift
+from packbert.model_export.graph.channel_shift import NoShift
 from packbert.model_export.graph.encoder import attention_input, read_projections
 from packbert.model_export.graph.linear import Linear
 from packbert.model_export.lazy_weight import Array, LazyWeight
 
 
-def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attention: Attention, shift: Shift) -> None:
+def build_attention(g: GraphBuilder, parts: NamedWeights, linear: Linear, attention: Attention, shift: NoShift) -> None:
     """Inputs in the dtype of `g`, outputs in float32. Weights get the names that the encoder gives them."""
     a, dtype = parts.architecture, g.dtype
     for i in range(a.layers):
