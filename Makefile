@@ -43,8 +43,8 @@ serve: $(INSTALLED)
 	@echo
 	@echo "When the line \"serving ...\" is there, open its address in a browser, or try it in another terminal (Ctrl-C stops it):"
 	@echo "  curl localhost:$(PORT)/embed -d '{\"inputs\": \"my dog is hairy\", \"normalize\": true, \"dimensions\": 4}'"
-	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"December is the last month of the [MASK].\", \"top_k\": 3}'"
-	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢机器学习。\", \"text_pair\": \"因为它很有趣。\"}}'"
+	@echo "  curl localhost:$(PORT)/fill-mask -d '{\"inputs\": \"She was ill, so she went to see a [MASK].\", \"top_k\": 3}'"
+	@echo "  curl localhost:$(PORT)/nsp -d '{\"inputs\": {\"text\": \"我喜欢学习中文。\", \"text_pair\": \"因为它很有趣。\"}}'"
 	@echo
 	@export BERT_PORT=$(PORT) BERT_CACHE=$(or $(BERT_CACHE),artifacts/cache); unset BERT_ARTIFACT BERT_MODEL; \
 		exec $(BIN)/packbert serve $(or $(BERT_MODEL),$(BERT_ARTIFACT),model_export/sample)

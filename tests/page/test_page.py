@@ -42,7 +42,7 @@ def test_the_language_changes_at_once_and_stays(opened: Open) -> None:
     english = translated(page)
     page.locator("#language").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh")
-    expect(page.locator("#pair-first")).to_have_value("我喜欢机器学习。")  # the example of the other language
+    expect(page.locator("#pair-first")).to_have_value("我喜欢学习中文。")  # the example of the other language
     shown.assert_settled()
     expect(page.locator(".verdict > span").first).to_have_text("相接")
     chinese = translated(page)

@@ -37,12 +37,12 @@ def shown(pages: dict[View, Shown], view: View) -> Iterator[Shown]:
 @in_all_views
 def test_words_are_hidden_filled_and_compared(shown: Shown, view: View) -> None:
     shown.open("mask")
-    best, page = view.choose("year", "意"), shown.page
+    best, page = view.choose("doctor", "意"), shown.page
     expect(page.locator(".candidate-word").first).to_contain_text(best)
     expect(page.locator(".candidate .badge")).to_have_text(view.choose("hidden word", "原词"))
     shown.assert_accessible()
 
-    page.locator(".word", has_text=view.choose("last", "书")).click()
+    page.locator(".word", has_text=view.choose("went", "书")).click()
     expect(page.locator(".slot")).to_have_count(2)
     expect(page.locator(".candidates .card")).to_have_count(2)
     page.locator(".slot").first.click()
@@ -53,14 +53,14 @@ def test_words_are_hidden_filled_and_compared(shown: Shown, view: View) -> None:
     word = page.locator(".candidate-word").first.evaluate("element => element.firstChild.textContent")
     first.click()
     expect(page.locator("#mask-text")).to_have_value(
-        view.choose(f"December is the last month of the {word}.", f"这本书很有{word}思。")
+        view.choose(f"She was ill, so she went to see a {word}.", f"这本书很有{word}思。")
     )
     expect(page.locator(".empty:visible")).to_have_text(view.choose("Every mask is filled.", "所有掩码都已填好。"))
 
-    page.locator("#mask-text").fill(view.choose("A cat has four legs and a long [MASK].", "北京是中国的[MASK]都。"))
-    page.locator("#mask-targets").fill(view.choose("river, tail", "河，首"))
+    page.locator("#mask-text").fill(view.choose("A cat has four legs and a long [MASK].", "请把你的名[MASK]写在这里。"))
+    page.locator("#mask-targets").fill(view.choose("river, tail", "河，字"))
     page.locator("#mask-targets").press("Enter")
-    expect(page.locator(".candidate-word").first).to_have_text(view.choose("tail", "首"))
+    expect(page.locator(".candidate-word").first).to_have_text(view.choose("tail", "字"))
     expect(page.locator(".candidate")).to_have_count(2)
 
 

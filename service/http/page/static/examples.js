@@ -2,13 +2,13 @@
 
 export const MASK = {
   en: [
-    { text: "December is the last month of the {mask}.", hidden: ["year"] },
+    { text: "She was ill, so she went to see a {mask}.", hidden: ["doctor"] },
     { text: "A cat has four legs and a long {mask}.", hidden: ["tail"], targets: "tail, neck, river" },
     { text: "He was born in {mask} and died in {mask}.", hidden: ["England", "London"] },
   ],
   zh: [
     { text: "这本书很有{mask}思。", hidden: ["意"] },
-    { text: "北京是中国的{mask}都。", hidden: ["首"], targets: "首, 古, 河" },
+    { text: "请把你的名{mask}写在这里。", hidden: ["字"], targets: "字, 单, 河" },
     { text: "他在{mask}学学习历{mask}。", hidden: ["大", "史"] },
   ],
 };
@@ -20,8 +20,8 @@ export const PAIRS = {
     ["I went to the shop to buy some bread.", "But the shop was closed."],
   ],
   zh: [
-    ["我喜欢机器学习。", "因为它很有趣。"],
-    ["我喜欢机器学习。", "这条河流经三个省。"],
+    ["我喜欢学习中文。", "因为它很有趣。"],
+    ["我喜欢学习中文。", "这条河流经三个省。"],
     ["他去商店买面包。", "但是商店关门了。"],
   ],
 };
@@ -67,7 +67,7 @@ export const SIMILAR = {
 
 export const INSIDE = {
   en: [
-    ["the dog when it is old", "", { layer: 5, head: 4, word: "it" }],
+    ["the dog when it is old", "", { layer: 4, head: 2, word: "it" }],
     ["My dog is cute.", "He likes playing."],
     ["The unbelievable hairdresser misunderstood everything.", ""],
     ["The animal did not cross the street because it was too tired.", ""],
