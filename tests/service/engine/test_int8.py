@@ -15,13 +15,13 @@ from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import DeviceError
 
 
-@pytest.mark.parametrize(("name", "least"), [("bert", 0.998), ("sample", 0.999)], ids=["bert", "sample"])
-def test_the_service_is_as_exact_as_the_export(name: str, least: float, exported: Callable) -> None:
+@pytest.mark.parametrize("name", ["bert", "sample"])
+def test_the_service_is_as_exact_as_the_export(name: str, exported: Callable) -> None:
     artifact = open_artifact(exported(name, "int8").root)
     runner = ModelRunner(artifact, threads=1)
     runner.open()
     assert self_test(runner) == pytest.approx(artifact.manifest.verification["cls_smallest_cosine"], abs=2e-4)
-    assert self_test(runner) > least
+    assert self_test(runner) > 0.998
     runner.close()
 
 

@@ -20,8 +20,8 @@ ADMIN = {"authorization": "Bearer swap"}
 TEXTS = ["my dog is hairy", "it rains", "a text of a few more words than the others have"]
 NAMES = ("first", "second", "third")
 MIB = 2**20
-WEIGHTS_BYTES = 128 * MIB  # far more than what these models take, which is measured and is never the same
-FOR_TWO = "300MiB"
+WEIGHTS_BYTES = 400 * MIB  # far more than what these models take, which is measured and is never the same
+FOR_TWO = "1000MiB"
 
 
 def copy_with_large_weights(source: Path, target: Path) -> None:
@@ -183,9 +183,9 @@ def test_a_model_that_cannot_be_loaded_again_answers_503_until_it_can_and_leaves
 def test_a_limit_that_cannot_hold_one_model_stops_the_start_and_names_both(
     folders: Mapping[str, Path], processes: str
 ) -> None:
-    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="100MiB", BERT_API_PROCESSES=processes))
+    service = ServiceProcess(settings_for(folders, BERT_MEMORY_LIMIT="300MiB", BERT_API_PROCESSES=processes))
     service.start()
     assert service.process.wait(REPLY_SECONDS) == 1
-    assert "first alone takes 128 MiB of memory, and BERT_MEMORY_LIMIT is 100 MiB: raise it" in service.output()
+    assert "first alone takes 400 MiB of memory, and BERT_MEMORY_LIMIT is 300 MiB: raise it" in service.output()
     assert "Traceback" not in service.output()
     service.close()
