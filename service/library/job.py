@@ -325,7 +325,8 @@ def _answer_parts(
     job: Job, engine: BulkEngine, finished: set[int], on_rows: Callable[[int], object]
 ) -> Iterator[tuple[int, list[Any]]]:
     """The first row and the answers of each part that is not finished yet."""
-    waiting: list[tuple[int, list[Input | None]]] = []  # first row and inputs of the parts that are being answered
+    # of the parts that are being answered: the first row, the inputs, and the rows of those that are sent
+    waiting: list[tuple[int, list[Input | None], list[int]]] = []
     empty: list[tuple[int, list[Any]]] = []  # parts without any text
 
     def chunks() -> Iterator[list[Input]]:
@@ -334,7 +335,7 @@ def _answer_parts(
             texts = [] if start in finished else [one for one in part if one is not None]
             on_rows(len(part) - len(texts))
             if texts:
-                waiting.append((start, part))
+                waiting.append((start, part, [start + at for at, one in enumerate(part) if one is not None]))
                 yield from engine.chunk(texts)
             elif start not in finished:
                 empty.append((start, part))
@@ -343,14 +344,13 @@ def _answer_parts(
     answers: list[Any] = []
     call = engine.one_call(job.task, **job.fields)
     for found, sent in in_halves(call, chunks(), skip_errors=job.skip_errors):
-        start, part = waiting[0]
-        rows = [start + number for number, one in enumerate(part) if one is not None]
-        answers += _resolve(job, found, sent, rows[len(answers) :])
+        first, part, rows = waiting[0]
+        answers += _resolve(job, found, sent, rows[len(answers) : len(answers) + len(sent)])
         on_rows(len(sent))
         if len(answers) == len(rows):
             waiting.pop(0)
             left = iter(answers)
-            yield start, [None if one is None else next(left) for one in part]
+            yield first, [None if one is None else next(left) for one in part]
             answers = []
     yield from empty
 
