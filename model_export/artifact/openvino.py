@@ -7,6 +7,7 @@ Products and the operators between them run in bf16, with sums in fp32. Its impo
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ STATES, PREFIX = hidden_name(LAST), hidden_name(0).removesuffix("0")
 MAX_SMALL_BYTES = 2**16  # of a weight that stays in fp32: biases and norms, which OpenVINO adds in fp32
 # OpenVINO folds a conversion of a constant to fp32 unless it has this mark, and then holds the weights in fp32 too
 KEPT_NARROW = "decompression_0"
+READING = threading.Lock()  # two threads that replaced constants at the same time waited for each other for ever
 CACHED_SHAPES = 256  # kernels kept for shapes, by OpenVINO (per stream) and by oneDNN; defaults: 5,000 and 1,024
 
 
@@ -48,7 +50,8 @@ class OpenVinoEncoder:
         0 are all that this process may use. Raises what OpenVINO raises on a bad graph.
         """
         os.putenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CACHED_SHAPES))  # read when the first kernel is made
-        model = _read(graph, all_layers=all_layers)
+        with READING:
+            model = _read(graph, all_layers=all_layers)
         options = {
             "INFERENCE_PRECISION_HINT": "bf16",
             "INFERENCE_NUM_THREADS": threads * streams,
