@@ -70,7 +70,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         default=67_000_000,
         help="tokens to train on in all; the learning rate decays over the last --decay of them, with --start over all",
     )
-    parser.add_argument("--run", default="checkpoints", help="name of the run: its folder of checkpoints under --work")
+    parser.add_argument(
+        "--run",
+        default="checkpoints",
+        help="name of the run: its folder of checkpoints under --work, and the seed of its rows",
+    )
     parser.add_argument("--start", type=Path, help="folder of a finished model to continue from")
     parser.add_argument("--constant", action="store_true", help="with --start: no decay before the last --decay either")
     parser.add_argument("--decay", type=float, default=DECAY_SHARE, help="share of the tokens with a falling rate")

@@ -38,6 +38,15 @@ def test_the_recipe_of_the_bundled_model(tmp_path: Path) -> None:
     assert made.encoded == tmp_path / "encoded"
 
 
+def test_the_seed_of_the_rows_is_the_name_of_the_run(tmp_path: Path) -> None:
+    first, again, second = (
+        recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=2, run=Run(name=name)).seed
+        for name in ("first", "first", "second")
+    )
+    assert first == again  # a resumed run sees the rows that it would have seen
+    assert first != second  # a run that continues the first one sees others
+
+
 def test_the_configuration_of_the_bundled_model_is_written_as_it_is_read(tmp_path: Path) -> None:
     bundled = Path(__file__).parents[2] / "model_export" / "sample" / "config.json"
     write_config(read_config(bundled), path=tmp_path / "config.json")
