@@ -247,13 +247,23 @@ class Client(BulkEngine):
 
 def read_answers(response: httpx.Response, spec: Task, count: int) -> Answers:
     """The answer to each of the `count` inputs of a request."""
+    try:
+        answers = _decode(response, spec, count)
+        if len(answers) != count:
+            return RequestFailed(f"{response.url} gave {len(answers)} answers to {count} inputs")
+    except (ValueError, EOFError, TypeError):
+        content = response.text[:200]
+        return RequestFailed(f"{response.url} gave no answers of this service, another server listens there: {content}")
+    return answers
+
+
+def _decode(response: httpx.Response, spec: Task, count: int) -> list[Any]:
     if spec.arrays:
         rows: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
         sizes = [int(size) for size in response.headers.get(ROWS, "").split(",") if size]
-        answers: list[Any] = np.split(rows, np.cumsum(sizes)[:-1], axis=-2) if sizes else list(rows)
-    else:
-        content = response.json()
-        answers = [content] if spec.unwraps and count == 1 else content
-    if len(answers) != count:
-        return RequestFailed(f"{response.url} gave {len(answers)} answers to {count} inputs")
+        return np.split(rows, np.cumsum(sizes)[:-1], axis=-2) if sizes else list(rows)
+    content = response.json()
+    answers = [content] if spec.unwraps and count == 1 else content
+    if not isinstance(answers, list):
+        raise TypeError(type(answers).__name__)
     return answers
