@@ -78,7 +78,8 @@ TARGETS = (
     ),
     Target(
         "service/workers/messages.py",
-        "tests/service/workers/test_messages.py tests/service/workers/test_client.py",
+        "tests/service/workers/test_messages.py tests/service/workers/test_client.py "
+        "tests/service/workers/test_requests_in_parts.py",
         (
             M("sum(sent.lengths) == len(ids) == len(types)", "sum(sent.lengths) == len(ids)"),
             M("len(sent.asked) != len(sent.lengths) or ", ""),
@@ -94,7 +95,7 @@ TARGETS = (
     ),
     Target(
         "service/scheduling/request.py",
-        "tests/service/workers/test_client.py",
+        "tests/service/workers/test_client.py tests/service/workers/test_requests_in_parts.py",
         (
             M("    if not work:\n", "    if False:\n"),
             M("        if not len(tokens.ids):", "        if False:"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packbert.service.http.limits import ConnectionLimits
 from tests.service.fakes import FakeTime, play, settle
-from tests.service.http.test_protocol import Client
+from tests.service.http.connection import Client
 
 CHANGING = re.compile(rb"[0-9a-f]{16}|date: [^\r]+")  # the id of a request that the connection answers itself
 TOKENS = st.text("abcdefgXYZ-09", min_size=1, max_size=12).map(str.encode)

@@ -19,7 +19,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Request
 from packbert.service.scheduling.watchdog import RequestCounts
 from tests.service.fakes import FakeRunner, FakeTime, play, sequence, settle
-from tests.service.scheduling.test_batcher import ask, serving
+from tests.service.scheduling.serving import ask, serving
 
 Story = Callable[[Batcher, FakeRunner], Coroutine[None, None, None]]
 

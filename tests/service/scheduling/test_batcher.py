@@ -3,67 +3,26 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
-    NotFinite,
-    OutOfMemory,
     Overloaded,
     ServiceError,
     Unavailable,
 )
-from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT, Batcher
+from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.scheduling.queue import RequestQueue
-from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Request, Selection
+from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Selection
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-
-PER_CORE = Concurrency(2, per_core=True)
-
-
-@asynccontextmanager
-async def serving(
-    runner: FakeRunner,
-    time: FakeTime,
-    queue: RequestQueue | None = None,
-    watchdog: Watchdog | None = None,
-    **more: Any,
-) -> AsyncIterator[Batcher]:
-    watchdog = watchdog or Watchdog(time.clock)
-    batcher = Batcher(
-        run=runner.run, queue=make_queue() if queue is None else queue, clock=time.clock, watchdog=watchdog, **more
-    )
-    serve = asyncio.create_task(batcher.serve())
-    yield batcher
-    batcher.close("closed")
-    await serve
-    await settle()
-    assert adds_up(batcher)
-    assert batcher.counts.in_flight == 0
-    assert batcher.queue.tokens == 0
-
-
-def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[Request]:
-    return asyncio.create_task(batcher.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
-
-
-def numbers(answer: Request) -> list[int]:
-    return [int(row["cls"][0]) for row in answer.rows]
-
-
-async def outcomes(*tasks: asyncio.Task[Request]) -> list[list[int] | type[BaseException]]:
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    return [type(r) if isinstance(r, BaseException) else numbers(r) for r in results]
+from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, serving
 
 
 def test_each_request_gets_its_own_rows_in_its_own_order() -> None:
@@ -120,287 +79,6 @@ def test_requests_that_arrive_during_a_run_share_the_next_batch() -> None:
             runner.release()
             await asyncio.gather(*tasks)
         assert runner.batches == [[1], [2, 3]]
-
-    play(story)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_failing_batch_fails_only_the_culprit_and_the_next_request_is_answered(depth: int) -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.poisoned = {5}
-        async with serving(runner, time, make_queue(token_budget=64), concurrency=Concurrency(depth)) as batcher:
-            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [
-                [n] if n != 5 else InferenceFailed for n in range(16)
-            ]
-            assert await outcomes(ask(batcher, 1)) == [[1]]
-            assert batcher.failures.failed_runs == 5  # of 16, 8, 4, 2 and 1 sequences
-        assert len(runner.batches) == 10
-
-    play(story)
-
-
-def test_the_error_names_the_failing_input() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.poisoned = {5}
-        async with serving(runner, time) as batcher:
-            with pytest.raises(InferenceFailed) as failure:
-                await batcher.submit([sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
-        assert failure.value.index == 2
-
-    play(story)
-
-
-def test_the_error_names_no_input_when_a_batch_is_not_split() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.always_fails = True
-        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-            batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
-            with pytest.raises(InferenceFailed) as failure:
-                await batcher.submit([sequence(n) for n in (3, 4)], timeout_seconds=9)
-        assert failure.value.index is None
-
-    play(story)
-
-
-def test_a_non_finite_row_fails_its_request_and_the_rest_of_the_batch_is_answered_without_another_run() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.not_finite = {5}
-        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-            assert await outcomes(*(ask(batcher, n) for n in range(8))) == [
-                [n] if n != 5 else NotFinite for n in range(8)
-            ]
-        assert len(runner.batches) == 1
-
-    play(story)
-
-
-def test_sequences_made_non_finite_by_a_neighbour_run_again_without_it() -> None:
-    class Spreading(FakeRunner):
-        """The culprit 5 shares its attention row with 4 and 6."""
-
-        async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
-            self.not_finite = {4, 5, 6} if 5 in {int(tokens.ids[0]) for tokens in sequences} else set()
-            return await super().run(sequences, all_cores=all_cores)
-
-    async def story(time: FakeTime) -> None:
-        runner = Spreading()
-        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-            assert await outcomes(*(ask(batcher, n) for n in range(8))) == [
-                [n] if n != 5 else NotFinite for n in range(8)
-            ]
-        assert set(runner.batches[1]) | set(runner.batches[2]) <= {4, 5, 6}
-
-    play(story)
-
-
-def test_too_few_rows_fail_the_batch_and_the_next_request_is_answered() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.drops_last_row = True
-        async with serving(runner, time) as batcher:
-            assert await outcomes(ask(batcher, 1), ask(batcher, 2)) == [InferenceFailed, InferenceFailed]
-            runner.drops_last_row = False
-            assert await outcomes(ask(batcher, 3)) == [[3]]
-
-    play(story)
-
-
-def test_splitting_stops_when_every_run_fails() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.always_fails = True
-        async with serving(runner, time, make_queue(token_budget=4000, max_tokens=8000)) as batcher:
-            assert set(map(str, await outcomes(*(ask(batcher, n) for n in range(900))))) == {str(InferenceFailed)}
-            first = len(runner.batches)
-            assert first <= 2 * 16
-            await outcomes(*(ask(batcher, n) for n in range(900)))
-            assert len(runner.batches) == first + 1
-            runner.always_fails = False
-            assert await outcomes(ask(batcher, 3)) == [[3]]
-            assert batcher.failures_in_a_row == 0
-
-    play(story)
-
-
-def test_out_of_memory_halves_the_batch_answers_all_requests_and_lowers_the_budget() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.max_tokens = 20
-        async with serving(runner, time, make_queue(token_budget=64)) as batcher:
-            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
-            assert batcher.queue.token_budget == 16
-            assert await outcomes(*(ask(batcher, n) for n in range(16))) == [[n] for n in range(16)]
-            assert batcher.failures.out_of_memory == 3
-        assert max(runner.lengths[-4:]) <= 16
-
-    play(story)
-
-
-def test_a_sequence_too_large_for_the_memory_fails_and_the_budget_stays() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner()
-        runner.max_tokens = 20
-        async with serving(runner, time, make_queue(token_budget=18)) as batcher:
-            assert await outcomes(ask(batcher, 1, length=30)) == [OutOfMemory]
-            assert batcher.queue.token_budget == 18
-
-    play(story)
-
-
-def test_a_cancelled_request_is_left_out_of_the_batch() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        async with serving(runner, time) as batcher:
-            first = ask(batcher, 1)
-            await settle()
-            cancelled, stays = ask(batcher, 2), ask(batcher, 3)
-            await settle()
-            cancelled.cancel()
-            await settle()
-            assert batcher.queue.tokens == 4
-            runner.release()
-            assert await outcomes(first, cancelled, stays) == [[1], asyncio.CancelledError, [3]]
-        assert runner.ran == {1: 1, 3: 1}
-
-    play(story)
-
-
-def test_a_request_cancelled_during_a_failing_run_is_not_run_again() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        runner.poisoned = {1}
-        async with serving(runner, time) as batcher:
-            poisoned, cancelled = ask(batcher, 1), ask(batcher, 2)
-            await settle()
-            cancelled.cancel()
-            await settle()
-            runner.release()
-            await outcomes(poisoned, cancelled)
-        assert runner.batches == [[1, 2], [1]]
-
-    play(story)
-
-
-def test_an_expired_request_is_dropped_before_the_run_and_counted() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(seconds_per_token=1.0)
-        async with serving(runner, time, make_queue(token_budget=4)) as batcher:
-            assert await outcomes(ask(batcher, 1), ask(batcher, 2, timeout=3.0), ask(batcher, 3)) == [
-                [1],
-                DeadlineExceeded,
-                [3],
-            ]
-            assert batcher.counts.expired == 1
-        assert runner.batches == [[1], [3]]
-
-    play(story)
-
-
-def test_an_expired_request_is_answered_at_its_deadline_and_not_when_the_run_ends() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(seconds_per_token=100.0)
-        async with serving(runner, time) as batcher:
-            running = ask(batcher, 1)
-            await settle()
-            late = ask(batcher, 2, timeout=3.0)
-            with pytest.raises(DeadlineExceeded, match="0 of 1 inputs had been dispatched"):
-                await late
-            assert time.now == 3.0
-            await running
-
-    play(story)
-
-
-def test_a_request_whose_deadline_passes_during_its_run_is_answered() -> None:
-    async def story(time: FakeTime) -> None:
-        async with serving(FakeRunner(seconds_per_token=1.0), time) as batcher:
-            assert await outcomes(ask(batcher, 1, timeout=2.0)) == [[1]]
-
-    play(story)
-
-
-def test_close_answers_running_and_prepared_requests_and_rejects_the_others() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        async with serving(runner, time, concurrency=Concurrency(2)) as batcher:
-            tasks = [ask(batcher, n) for n in range(5)]
-            await settle()
-            batcher.close("shutting down")
-            runner.release()
-            assert await outcomes(*tasks) == [[0], [1], [2], [3], Unavailable]
-
-    play(story)
-
-
-def test_close_rejects_queued_and_new_requests_and_the_run_in_progress_still_counts() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        async with serving(runner, time) as batcher:
-            tasks = [ask(batcher, n) for n in range(5)]
-            await settle()
-            batcher.close("shutting down")
-            tasks.append(ask(batcher, 9))
-            await settle()
-            runner.release()
-            assert await outcomes(*tasks) == [[0], [1], Unavailable, Unavailable, Unavailable, Unavailable]
-            assert batcher.counts.refused == 1
-
-    play(story)
-
-
-def test_a_hanging_run_times_out_and_its_requests_can_be_failed() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        timeouts: list[float] = []
-        async with serving(
-            runner, time, watchdog=Watchdog(time.clock, 7.0, lambda: timeouts.append(time.now))
-        ) as batcher:
-            tasks = [ask(batcher, n) for n in range(5)]
-            await asyncio.sleep(8)
-            assert timeouts == [7.0]
-            batcher.fail_all("stuck")
-            assert await outcomes(*tasks) == [Unavailable] * 5
-            runner.release()
-
-    play(story)
-
-
-@pytest.mark.parametrize("paused_at", [1.0, 2.9])
-def test_a_pause_of_the_process_does_not_count_towards_a_runs_timeout(paused_at: float) -> None:
-    """The run takes 3 of 4 s, and it ends while the process is stopped or soon after that."""
-
-    async def story(time: FakeTime) -> None:
-        timeouts: list[float] = []
-        watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
-        for pause in (6.0, 1.5):
-            async with serving(FakeRunner(seconds_per_token=0.75), time, watchdog=watchdog) as batcher:
-                asking = ask(batcher, 1)
-                await asyncio.sleep(paused_at)
-                time.now += pause
-                assert await outcomes(asking) == [[1]]
-        assert timeouts == []
-
-    play(story)
-
-
-def test_a_run_that_hangs_after_a_pause_of_the_process_times_out_later() -> None:
-    async def story(time: FakeTime) -> None:
-        runner = FakeRunner(held=True)
-        timeouts: list[float] = []
-        watchdog = Watchdog(time.clock, 4.0, lambda: timeouts.append(time.now))
-        async with serving(runner, time, watchdog=watchdog) as batcher:
-            asking = ask(batcher, 1)
-            await asyncio.sleep(1.25)
-            time.now += 6.0
-            await asyncio.sleep(5)
-            assert timeouts == [1.25 + 6.0 + 3.0]  # two intervals of 0.5 s before the pause, and six after it
-            batcher.fail_all("stuck")
-            assert await outcomes(asking) == [Unavailable]
-            runner.release()
 
     play(story)
 
@@ -540,34 +218,6 @@ def test_an_arrival_wakes_one_of_the_loops_that_wait() -> None:
     play(story)
 
 
-def test_a_hanging_core_times_out_while_the_other_goes_on() -> None:
-    class Hanging(FakeRunner):
-        async def run(self, sequences: Sequence[Tokens], *, all_cores: bool) -> tuple[Sequence[Row | None], Batch]:
-            if sequences[0].ids[0] == 1:
-                await asyncio.sleep(100)
-            return await super().run(sequences, all_cores=all_cores)
-
-    async def story(time: FakeTime) -> None:
-        timeouts: list[float] = []
-        watchdog = Watchdog(time.clock, 5.0, lambda: timeouts.append(time.now), side_by_side=True)
-        async with serving(
-            Hanging(seconds_per_token=0.01, per_core=2),
-            time,
-            make_queue(token_budget=64),
-            watchdog,
-            concurrency=PER_CORE,
-        ) as batcher:
-            hanging = ask(batcher, 1, length=64)
-            others = [ask(batcher, n, length=64) for n in range(2, 12)]
-            assert await outcomes(*others) == [[n] for n in range(2, 12)]
-            await asyncio.sleep(3)
-            assert timeouts == [5.0]
-            batcher.fail_all("stuck")
-            assert await outcomes(hanging) == [Unavailable]
-
-    play(story)
-
-
 def test_a_full_queue_rejects_and_admits_again_when_drained() -> None:
     async def story(time: FakeTime) -> None:
         runner = FakeRunner(held=True)
@@ -695,6 +345,8 @@ def test_an_answered_request_is_freed_before_its_deadline() -> None:
 
 # a request that ends in the same turn of the loop in which its task is cancelled is counted as it ended
 NO_ROUND_TIME = 0.000_731_977
+
+
 request_parameters = st.tuples(
     st.floats(0, 20),  # arrives
     st.lists(st.integers(1, 30), min_size=1, max_size=8),  # lengths

@@ -7,7 +7,7 @@ import pytest
 from packbert.service.scheduling.cores import MAX_LOOKED_AT, Concurrency, all_cores_pay
 from packbert.service.scheduling.queue import RequestQueue
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
-from tests.service.scheduling.test_batcher import PER_CORE, ask, outcomes, serving
+from tests.service.scheduling.serving import PER_CORE, ask, outcomes, serving
 
 LONG, SHORT = 512, 32  # tokens
 RATE = 1000.0  # tokens a second, of both cores together

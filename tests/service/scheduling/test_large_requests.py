@@ -15,7 +15,7 @@ from packbert.service.scheduling.request import Request
 from packbert.service.scheduling.watchdog import RequestCounts
 from packbert.service.tasks.base import append_in_parts
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-from tests.service.scheduling.test_batcher import serving
+from tests.service.scheduling.serving import serving
 
 RATE, BUDGET, LONGEST, MOST = 100.0, 16, 8, 1000  # tokens a second, of a batch, of a sequence, in the queue
 SPLIT = 32  # texts of a client's requests that do the same work

@@ -10,8 +10,8 @@ from packbert.service.scheduling.cores import Concurrency, CoreSharing
 from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Request, SequenceJob
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play
+from tests.service.scheduling.serving import ask, outcomes, serving
 from tests.service.scheduling.simulation import tokens_of
-from tests.service.scheduling.test_batcher import ask, outcomes, serving
 
 LENGTHS = [1, 10, 12, 63, 64, 65, 127, 128, 129, 256, 511, 512]
 

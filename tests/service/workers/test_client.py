@@ -2,15 +2,8 @@
 
 import asyncio
 import dataclasses
-import os
-import socket
 import struct
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -25,139 +18,21 @@ from packbert.service.errors import (
     TooLarge,
     Unavailable,
 )
-from packbert.service.scheduling.batcher import Batcher
-from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import Request
 from packbert.service.workers import messages
-from packbert.service.workers.child import open_pipe
 from packbert.service.workers.engine_client import EngineClient
-from packbert.service.workers.engine_worker import EngineWorker
 from tests.service.fakes import FakeRunner, adds_up, make_queue, sequence
 from tests.service.fakes import submit as submit_work
-
-GRACE_SECONDS = 10
-E = TypeVar("E", bound=ServiceError)
-
-
-class FakeEngine:
-    """An engine with a FakeRunner as its model and a real queue."""
-
-    def __init__(self, runner: FakeRunner, waiting: RequestQueue) -> None:
-        self.artifact: Any = SimpleNamespace(digest="mine")
-        self.batcher = Batcher(run=runner.run, queue=waiting)
-        self.metrics: Any = SimpleNamespace(queue_text=lambda: b"counts")
-        self.on_fatal: Callable[[], None] = lambda: None
-
-    def readiness(self) -> str:
-        return "some reason"
-
-    def check_open(self) -> None: ...
-
-    def info(self) -> dict[str, Any]:
-        return {"model": "fake"}
-
-    async def open(self) -> None:
-        self._serving = asyncio.create_task(self.batcher.serve())
-
-    async def close(self) -> None:
-        self.batcher.fail_all("the engine stops")
-        await self._serving
-
-
-class Processes:
-    """An engine worker and API workers, all in one event loop, with a real socket between them."""
-
-    def __init__(self, folder: Path, runner: FakeRunner, waiting: RequestQueue) -> None:
-        self.folder, self.runner = folder, runner
-        self.engine = FakeEngine(runner, waiting)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.heartbeat = open_pipe()
-        self.clients: list[tuple[EngineClient, asyncio.Task[None]]] = []
-        self.other_artifacts: list[str] = []
-
-    @property
-    def batcher(self) -> Batcher:
-        return self.engine.batcher
-
-    async def start_engine(self) -> None:
-        self.worker = EngineWorker([self.engine], self.heartbeat[1])  # type: ignore[list-item]
-        self.running = asyncio.create_task(self.worker.run(self.listener.dup()))
-
-    async def stop_engine(self) -> int:
-        self.worker._finish(0)
-        return await self.running
-
-    async def connect(self, artifact: str = "mine") -> EngineClient:
-        """A client that may not be connected yet."""
-        client = EngineClient(
-            self.folder / "s",
-            artifact,
-            grace_seconds=GRACE_SECONDS,
-            on_other_artifact=lambda: self.other_artifacts.append(artifact),
-        )
-        self.clients.append((client, asyncio.create_task(client.keep_connected())))
-        return client
-
-    async def connected(self) -> EngineClient:
-        client = await self.connect()
-        await until(lambda: client._writer is not None)
-        return client
-
-    async def close(self) -> None:
-        for client, task in self.clients:
-            client.close("closed")
-            task.cancel()
-        await asyncio.wait([task for _, task in self.clients])
-        self.runner.release()
-        await until(lambda: self.batcher.counts.in_flight == 0)
-        assert adds_up(self.batcher)
-        if not self.running.done():
-            await self.stop_engine()
-        self.listener.close()
-        for end in self.heartbeat:
-            os.close(end)
-
-
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
-    """Waits turn by turn; the processor seconds of this thread, which runs both ends: other processes do not count."""
-    started, began = time.monotonic(), time.thread_time()
-    while not holds():
-        assert time.monotonic() < started + seconds
-        await asyncio.sleep(0)
-    return time.thread_time() - began
-
-
-@asynccontextmanager
-async def start(
-    folder: Path, runner: FakeRunner | None = None, waiting: RequestQueue | None = None
-) -> AsyncIterator[Processes]:
-    processes = Processes(folder, runner or FakeRunner(), make_queue() if waiting is None else waiting)
-    processes.listener.bind(str(folder / "s"))
-    processes.listener.listen(10)
-    await processes.start_engine()
-    try:
-        yield processes
-    finally:
-        await processes.close()
-
-
-def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 20))
-
-
-def submit(client: EngineClient, *numbers: int, length: int = 4, timeout: float = 100.0) -> "asyncio.Task[Request]":
-    return asyncio.create_task(submit_work(client, [sequence(n, length) for n in numbers], timeout))
-
-
-def numbers_of(result: Request) -> list[int]:
-    return [int(row["cls"][0]) for row in result.rows]
-
-
-async def error_of(task: "asyncio.Task[Request]", kind: type[E]) -> E:
-    with pytest.raises(kind) as raised:
-        await task
-    assert type(raised.value) is kind
-    return raised.value
+from tests.service.workers.engine_processes import (
+    FakeEngine,
+    error_of,
+    numbers_of,
+    parts_of,
+    play,
+    start,
+    submit,
+    until,
+)
 
 
 def test_each_request_of_each_client_gets_its_own_rows(tmp_path: Path) -> None:
@@ -499,121 +374,5 @@ def test_a_request_or_answer_that_no_frame_can_hold_fails_alone(
             runner.release()
             assert "send it in parts" in (await error_of(large, TooLarge)).message  # its answer
             assert numbers_of(await submit(client, 4)) == [4]
-
-    play(story)
-
-
-def parts_of(client: EngineClient, sequences: int, tokens: int, timeout: float = 100.0) -> Request:
-    return client.begin((), sequences=sequences, tokens=tokens, timeout_seconds=timeout)
-
-
-def test_a_request_in_parts_runs_before_its_last_part_is_sent(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path) as processes:
-            client = await processes.connected()
-            request = parts_of(client, 4, 16)
-            request.append([sequence(1), sequence(2)], 8)
-            await until(lambda: processes.runner.ran.total() == 2)
-            assert processes.batcher.queue.reserved == 8
-            request.append([sequence(3)], 4)
-            request.append([sequence(4)], 0)  # in the same turn of the loop
-            assert numbers_of(await request.finish()) == [1, 2, 3, 4]
-            assert numbers_of(await submit(client, 5)) == [5]
-
-    play(story)
-
-
-def test_a_request_in_parts_that_is_withdrawn_or_cancelled_leaves_the_engine(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path, FakeRunner(held=True)) as processes:
-            client = await processes.connected()
-            for at_once in (True, False):
-                request, counts = parts_of(client, 3, 12), processes.batcher.counts
-                request.append([sequence(1)], 8)
-                if not at_once:
-                    await until(lambda: processes.batcher.queue.reserved == 8)
-                cancelled = counts.cancelled
-                request.withdraw()
-                await until(lambda: counts.cancelled == cancelled + 1)  # noqa: B023 - called in this turn
-                request.append([sequence(2), sequence(3)], 0)  # nothing happens
-            finishing = parts_of(client, 3, 12)
-            task = asyncio.ensure_future(finishing.finish())
-            await until(lambda: processes.batcher.queue.reserved == 12)
-            task.cancel()
-            await until(lambda: processes.batcher.counts.cancelled == 3)
-            assert (processes.batcher.queue.reserved, processes.batcher.queue.tokens) == (0, 0)
-            processes.runner.release()
-            assert numbers_of(await submit(client, 5)) == [5]
-
-    play(story)
-
-
-def test_a_request_in_parts_that_the_queue_refuses_ends_and_its_parts_are_dropped(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path, waiting=make_queue(token_budget=4, max_tokens=40)) as processes:
-            client = await processes.connected()
-            first, refused = parts_of(client, 5, 30), parts_of(client, 5, 20)
-            refused.append([sequence(1)] * 5, 0)
-            with pytest.raises(Overloaded):
-                await refused.finish()
-            with pytest.raises(Overloaded):  # locally: the queue was full a moment ago
-                client.check_admission(20)
-            first.append([sequence(n) for n in range(5)], 0)
-            assert numbers_of(await first.finish()) == [0, 1, 2, 3, 4]
-            assert processes.runner.ran.total() == 5
-
-    play(story)
-
-
-def test_a_request_in_parts_ends_with_its_connection_and_with_the_engine(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path, FakeRunner(held=True)) as processes:
-            client = await processes.connected()
-            request = parts_of(client, 3, 12)
-            request.append([sequence(1)], 8)
-            await until(lambda: processes.batcher.queue.reserved == 8)
-            assert client._writer is not None
-            client._writer.stream.transport.abort()
-            with pytest.raises(Unavailable, match="being restarted"):
-                await request.finish()
-            await until(lambda: processes.batcher.counts.in_flight == 0)
-            await until(lambda: client._writer is not None)
-            hasty = parts_of(client, 3, 6, timeout=0.01)
-            with pytest.raises(DeadlineExceeded, match="0 of 3 inputs had been dispatched, 0 tokenized"):
-                await hasty.finish()
-
-    play(story)
-
-
-def test_sequences_after_the_last_fail_the_request(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path) as processes:
-            client = await processes.connected()
-            request = parts_of(client, 1, 4)
-            request.append([sequence(1), sequence(2)], 0)
-            request.append([sequence(3)], 0)
-            with pytest.raises(InferenceFailed, match="the request brought inputs after its last"):
-                await request.finish()
-
-    play(story)
-
-
-def test_the_rows_of_a_round_come_before_the_next_one_is_sent(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with start(tmp_path) as processes:
-            client = await processes.connected()
-            request = parts_of(client, 5, 20)
-            for reserved, *numbers in ((12, 1, 2), (8, 3), (0, 4, 5)):
-                request.append([sequence(number) for number in numbers], reserved)
-                assert [int(row["cls"][0]) for row in await request.next_rows()] == numbers
-            await request.finish()
-            counts = processes.batcher.counts
-            assert (counts.received, counts.answered) == (1, 1)
-            failing = parts_of(client, 2, 8)
-            processes.runner.poisoned = {7}
-            failing.append([sequence(7)], 4)
-            with pytest.raises(InferenceFailed):
-                await failing.next_rows()
-            failing.withdraw()
 
     play(story)

@@ -1,0 +1,163 @@
+"""A supervisor with its workers as processes, and the requests that are sent to them."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, local
+from typing import Any
+
+import httpx
+
+from benchmarks.harness.process import ServiceProcess
+from tests.service.polling import sum_of, until
+
+APIS = 2
+PAUSE_SECONDS = 0.01  # of a client between two requests: without it, most of the load is that of the clients
+BULK = ["the cat sat on the mat " * 20] * 100  # 12,000 tokens
+MASKED = {"inputs": ["the [MASK] is big", "a [MASK] and a [MASK]"], "top_k": 3}
+REQUESTS: list[tuple[str, Any, dict[str, str]]] = [
+    *[
+        ("/embed", {"inputs": ["the cat", "我爱北京。", "a " * 100], "pooling": pooling}, {})
+        for pooling in ("cls", "pooler", "mean")
+    ],
+    ("/embed", {"inputs": "the cat", "normalize": True, "dimensions": 8}, {}),
+    ("/embed", {"inputs": ["the cat"] * 100}, {"accept": "application/x-npy"}),
+    ("/embed", {"inputs": ["cat " * 600], "truncate": True}, {}),
+    ("/v1/embeddings", {"input": ["the cat", "it"], "encoding_format": "base64"}, {}),
+    ("/fill-mask", MASKED, {}),
+    ("/fill-mask", {"inputs": "the [MASK] is big", "targets": ["cat", "dog"]}, {}),
+    ("/fill-mask", {"inputs": "the [MASK] is big", "top_k": 0}, {}),
+    ("/fill-mask", {"inputs": ["the [MASK] is big", "[MASK] [MASK]"], "targets": ["cat", "unaffable"]}, {}),
+    ("/fill-mask", {"inputs": ["the [MASK] is big", "[MASK] [MASK]"], "joint": True, "beam": 3, "top_k": 2}, {}),
+    ("/score", {"inputs": ["the cat", "unaffable. " * 20]}, {}),
+    ("/score", {"inputs": ["the cat", ""]}, {}),
+    ("/nsp", {"inputs": {"text": "a cat", "text_pair": "a dog"}}, {}),
+    ("/nsp", {"inputs": [["a", "b"], ["the cat", "it"]]}, {}),
+    ("/tokenize", {"inputs": ["the cat", ["a", "b"]], "details": True}, {}),
+    ("/decode", {"ids": [[5, 6], []]}, {}),
+    ("/embed_all", {"inputs": ["the cat", "我爱北京。"]}, {}),
+    ("/embed", {"inputs": ["the cat", "我爱北京。"], "pooling": "none"}, {"accept": "application/x-npy"}),
+    ("/embed_sparse", {"inputs": ["the cat", "我爱北京。" * 20], "force": True}, {}),
+    ("/embed_sparse", {"inputs": "the cat"}, {}),
+    ("/attention", {"inputs": {"text": "the cat", "text_pair": "我爱北京。"}}, {}),
+    ("/attention", {"inputs": "the cat", "layers": [-1, 0], "reduce": "mean"}, {"accept": "application/x-npy"}),
+    ("/attention", {"inputs": "the cat " * 80}, {}),
+    ("/predict", {"inputs": "the cat"}, {}),
+    ("/tag", {"inputs": "the cat"}, {}),
+    ("/answer", {"question": "who?", "context": "the cat"}, {}),
+    ("/choose", {"prompt": "the cat", "choices": ["a", "b"]}, {}),
+    ("/embed", {"inputs": ["the cat", ""]}, {}),
+    ("/embed", {"inputs": ["a", "cat " * 600]}, {}),
+    ("/embed", {"inputs": ["a"] * 101}, {}),
+    ("/embed", {"inputs": "a"}, {"x-request-timeout-ms": "soon"}),
+    ("/nothing", {}, {}),
+]
+
+
+SUMS = {  # of a request for the vector of "the cat": what it adds to each series
+    "bert_request_seconds_count": 1,
+    'bert_stage_seconds_count{stage="forward"}': 1,
+    "bert_request_texts_sum": 1,
+    "bert_request_tokens_sum": 4,
+    "bert_request_bytes_sum": len('{"inputs":"the cat"}'),
+}
+
+
+class Service(ServiceProcess):
+    """A supervisor and its workers."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._of_thread = local()
+
+    @property
+    def client(self) -> httpx.Client:
+        """One for each thread: two threads may get one connection of a client without keep-alive, and one closes it."""
+        if not hasattr(self._of_thread, "client"):
+            self._of_thread.client = httpx.Client(
+                base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
+            )
+        found: httpx.Client = self._of_thread.client
+        return found
+
+    @property
+    def children(self) -> dict[str, int]:
+        """Name -> process id of each running worker."""
+        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {spec["name"]: int(pid) for pid in pids if "name" in (spec := spec_of(int(pid)))}
+
+    @property
+    def folder(self) -> Path:
+        return Path(spec_of(self.children["engine"])["folder"])
+
+    def count(self, series: str) -> float:
+        """The sum of the series whose names begin so, read over a new connection."""
+        return sum_of(self.get("/metrics").text, series)
+
+    def get(self, path: str) -> httpx.Response:
+        """Over a new connection, so that any of the API workers may answer."""
+        return self.client.get(path)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """As `get`."""
+        return self.client.post(path, json=body, headers=headers)
+
+
+def spec_of(pid: int) -> dict[str, Any]:
+    """The WorkerSpec of a worker; something else for another process, empty after its end."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return {}
+    found: dict[str, Any] = next((json.loads(word) for word in words if word.startswith("{")), {})
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def is_ready(service: Service) -> bool:
+    return service.get("/ready").status_code == 200
+
+
+@contextmanager
+def load(service: Service, clients: int = 6) -> Iterator[tuple[Counter[int | str], list[httpx.Response]]]:
+    """Clients that send single texts, each over a new connection; counts of the outcomes, and all responses but 200."""
+    stop, ends, others = Event(), Counter[int | str](), list[httpx.Response]()
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                answer = service.post("/embed", {"inputs": "the cat"})
+            except httpx.TransportError as error:
+                ends[type(error).__name__] += 1
+                continue
+            ends[answer.status_code] += 1
+            if answer.status_code != 200:
+                others.append(answer)
+            stop.wait(PAUSE_SECONDS)
+
+    with ThreadPoolExecutor(clients) as pool:
+        calls = [pool.submit(call) for _ in range(clients)]
+        until(lambda: ends[200] >= 2 * clients)
+        try:
+            yield ends, others
+        finally:
+            stop.set()
+    for one in calls:
+        one.result()
+
+
+def comparable(answer: httpx.Response) -> tuple[int, bytes, dict[str, str]]:
+    own = ("server-timing", "x-request-id", "date")
+    named = {name: value for name, value in answer.headers.items() if name not in own and not name.endswith("-time")}
+    request_id = answer.headers["x-request-id"].encode()
+    named.pop("content-length")
+    return answer.status_code, answer.content.replace(request_id, b""), named
