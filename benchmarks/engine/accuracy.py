@@ -7,8 +7,6 @@ and the cosines to our vectors in fp32. The others' models are made by `benchmar
 """
 
 import argparse
-import csv
-import gzip
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from benchmarks.engine.contenders.process import ContenderError, ContenderProces
 from benchmarks.engine.contenders.table import CONTENDERS
 from benchmarks.harness.checkpoints import ON_CPU
 from benchmarks.harness.machine import table, write
+from benchmarks.harness.mixes import read_pairs
 from packbert.model_export.artifact.batch import Row
 from packbert.model_export.errors import ExportError
 from packbert.model_export.export import export
@@ -104,14 +103,6 @@ def parse_arguments(name: str, about: str | None) -> argparse.Namespace:
     arguments = parser.parse_args()
     silence_warnings()
     return arguments
-
-
-def read_pairs(path: Path, split: str = "test") -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
-    """The sentence pairs of a split and their scores."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    lines = content.decode().splitlines()
-    rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if row["split"] == split]
-    return [(row["sentence1"], row["sentence2"]) for row in rows], np.array([float(row["score"]) for row in rows])
 
 
 def encode(encoder: Path, precision: str, texts: list[str]) -> Vectors:

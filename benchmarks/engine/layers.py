@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.engine.accuracy import BATCH_TEXTS, Vectors, parse_arguments, read_pairs
+from benchmarks.engine.accuracy import BATCH_TEXTS, Vectors, parse_arguments
 from benchmarks.harness.machine import table, write
+from benchmarks.harness.mixes import read_pairs
 from packbert.model_export.artifact.batch import Tokens, pack
 from packbert.model_export.artifact.manifest import MODEL
 from packbert.model_export.build import PRECISIONS, build_graph

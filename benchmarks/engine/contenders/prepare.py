@@ -87,10 +87,8 @@ def models_of_size(size: str) -> Path:
 
 def models_of_encoder(encoder: Path, pairs: Path) -> Path:
     """The folder of the contenders' models of a trained encoder; they are calibrated with texts of the train split."""
-    from benchmarks.engine.accuracy import read_pairs
-
     folder = encoder_folder(encoder)
-    texts = [text for pair in read_pairs(pairs, "train")[0] for text in pair]
+    texts = [text for pair in mixes.read_pairs(pairs, "train")[0] for text in pair]
     step = len(texts) // CALIBRATION_TEXTS["trained"]
     return _models(encoder, folder, None, texts[:: max(1, step)])
 
