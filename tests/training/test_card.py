@@ -57,7 +57,7 @@ def test_the_commands_of_the_card_parse_and_its_paths_exist() -> None:
     data = "--corpus CORPUS --work WORK --tatoeba PAIRS.tsv.gz --similarity stsbenchmark.tsv.gz"
     assert f"`{data}`" in text
     commands = re.findall(r"^    python -m training (DATA (?:.*\\\n)*.*)", text, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 4
     for command in commands:
         words = command.replace("DATA", data).replace("--until T", "--until 1e9").replace("\\\n", " ").split()
         assert parse_arguments(words).similarity == Path("stsbenchmark.tsv.gz")
