@@ -86,7 +86,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--guide", type=Path, help="folder of a finished model of the same vocabulary, whose answers are learned too"
     )
     parser.add_argument("--everyday", type=float, help="share of the rows from everyday sentences (--tatoeba)")
-    parser.add_argument("--masked", type=float, default=MASKED_SHARE, help="share of the tokens that are predicted")
+    parser.add_argument(
+        "--masked",
+        type=float,
+        default=MASKED_SHARE,
+        help=f"share of the tokens that are predicted; towards the end {MASKED_SHARE}",
+    )
     parser.add_argument("--step-tokens", type=int, help="tokens of a step; without it 8,192, with cuda 65,536")
     parser.add_argument("--pause", type=Path, help="while this file exists, the training waits")
     parser.add_argument(

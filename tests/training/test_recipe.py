@@ -81,6 +81,11 @@ def test_everyday_sentences_are_more_in_the_decay_and_with_a_teacher(tmp_path: P
     assert share(900_000, Run(everyday=0.3)) == pytest.approx(0.30)
 
 
+def test_fewer_tokens_are_masked_towards_the_end_of_a_run(tmp_path: Path) -> None:
+    made = recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=2, run=Run(masked=0.3))
+    assert [made.masked_share(tokens) for tokens in (0, 599_999, 600_000, 2_000_000)] == [0.3, 0.3, 0.15, 0.15]
+
+
 def test_a_run_may_have_smaller_steps(tmp_path: Path) -> None:
     run = Run(step_tokens=2048)
     assert recipe(work=tmp_path, tokens=1_000_000, device="cpu", workers=2, run=run).tokens_per_step == 2048

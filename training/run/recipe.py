@@ -27,7 +27,8 @@ LATE_SHARES = {  # in the decay, and in a run with a teacher: more everyday sent
 
 EVERYDAY = "tatoeba"  # the end of the names of the sources with everyday sentences
 DECAY_SHARE = 0.355  # of the tokens
-TAUGHT_SHARE = 0.25  # of the tokens of a step with the third loss
+TAUGHT_SHARE = 0.125  # of the tokens of a step with the third loss
+LATE_MASKED = 0.4  # of the tokens: over the last ones of a run, MASKED_SHARE is predicted, as where masks are filled
 TOKENS_PER_STEP = {"cpu": 8192, "cuda": 65536}
 
 
@@ -45,7 +46,7 @@ class Run:
     teacher: Path | None = None  # file of sentence vectors: adds the third loss, in a constant run in the decay
     guide: Path | None = None  # folder of a finished model of the same vocabulary, whose answers are learned too
     everyday: float | None = None  # share of the rows from everyday sentences; without it that of the recipe
-    masked: float = MASKED_SHARE  # share of the tokens that are predicted
+    masked: float = MASKED_SHARE  # share of the tokens that are predicted, until LATE_MASKED
     step_tokens: int | None = None  # tokens of a step; without it those of the device
 
 
@@ -75,6 +76,10 @@ class Recipe:
         if self.run.everyday is not None:
             by_name = with_everyday(by_name, share=self.run.everyday)
         return [by_name[name] for name in names]
+
+    def masked_share(self, tokens: int) -> float:
+        """The share of the tokens that are predicted; high at first, then low (Yang et al. 2023)."""
+        return self.run.masked if tokens < self.schedule.total * (1 - LATE_MASKED) else MASKED_SHARE
 
     def has_third_loss(self, tokens: int) -> bool:
         """Whether a part of the step's tokens, TAUGHT_SHARE, are sentences with a teacher's vectors."""

@@ -98,7 +98,6 @@ class Worker:
             shares=self.recipe.shares(names, tokens=0),
             vocabulary_size=size,
             continuing=continuing,
-            masked_share=self.recipe.run.masked,
         )
         self.late_shares = self.recipe.shares(names, tokens=self.recipe.schedule.total)
         folder = find_latest(self.recipe.checkpoints)
@@ -133,6 +132,7 @@ class Worker:
         taught_rows = max(1, int(count * TAUGHT_SHARE)) if sentences is not None else 0
         if progress.planned >= schedule.decay_begins:
             self.packer.set_shares(self.late_shares)
+        self.packer.masked_share = self.recipe.masked_share(progress.planned)
         seed = (self.recipe.seed, self.number, progress.step)
         rows = self.packer.make_rows(count=max(1, count - taught_rows), length=length, seed=seed)
         packed, targets, labels = as_tensors(rows, device=self.recipe.device)
