@@ -1,4 +1,6 @@
-"""Channel-wise shifting and balancing for int8 (Wei et al. 2023, "Outlier Suppression+").
+"""Channel-wise shifting, balancing and splitting for int8.
+
+Shifting and balancing are those of Wei et al. 2023 ("Outlier Suppression+").
 
 Trained BERTs have channels that are far from zero in every token, and these alone would determine the scale of a
 token's codes. Therefore each LayerNorm's bias is lowered by the channel's offset, and the bias of each consumer, which
@@ -6,15 +8,23 @@ is a product or a sum, is raised to compensate. That happens at export and costs
 
 What products read is also divided by the channel's balance, and their weights are multiplied by it: one pass over the
 activation. Sums read it as it was.
+
+The feed-forward's inner channels with the largest outgoing weights are computed twice, and each of the two has half of
+the weights (Zhao et al. 2019, "Outlier Channel Splitting"), since these weights alone would determine the scale of the
+codes of all others. No step is added: the two products are a hundredth wider.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packbert.model_export.graph.builder import GraphBuilder, Value
-from packbert.model_export.lazy_weight import Dense, LazyWeight, affine_at
+from packbert.model_export.graph.linear import channel_scales
+from packbert.model_export.lazy_weight import Array, Dense, LazyWeight, affine_at
+
+SPLIT_SHARE, SPLIT_STEP = 1 / 96, 16  # of the inner channels; the number of those split is a multiple of the step
 
 ByActivation = Callable[[], Sequence[NDArray[np.float64]]]  # by activation index, each [hidden]
 
@@ -39,6 +49,14 @@ class NoShift:
     def compensate_dense(self, dense: Dense, index: int) -> Dense:  # noqa: ARG002
         """A layer that reads activation `index`."""
         return dense
+
+    def split_results(self, dense: Dense, reader: LazyWeight) -> Dense:  # noqa: ARG002
+        """A layer of the inner channels, of which `reader` [hidden, inner] is the only reader."""
+        return dense
+
+    def split_inputs(self, reader: LazyWeight) -> LazyWeight:
+        """The weight [hidden, inner] that reads the inner channels which `split_results` gives."""
+        return reader
 
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:  # noqa: ARG002
         """The bias [hidden] of a sum with activation `index`."""
@@ -71,6 +89,33 @@ class ChannelShift(NoShift):
         )
         return balanced, affine_at(weight, self._offset(weight.shape[1:], index, 1), bias)
 
+    def split_results(self, dense: Dense, reader: LazyWeight) -> Dense:
+        key = f"split for {reader.cache_key}" if reader.cache_key else ""
+        count = reader.shape[1] + split_count(reader.shape[1])
+
+        def split(one: LazyWeight) -> LazyWeight:
+            shape = (count, *one.shape[1:])
+            return LazyWeight(
+                shape, lambda: one.load()[split_channels(reader.load())], one.derive_key(key) if key else ""
+            )
+
+        weight, bias = dense
+        return split(weight), split(bias)
+
+    def split_inputs(self, reader: LazyWeight) -> LazyWeight:
+        hidden, inner = reader.shape
+
+        def load() -> Array:
+            weight = reader.load()
+            channels = split_channels(weight)
+            split = np.asarray(weight[:, channels] / np.bincount(channels)[channels], np.float32)
+            apart = channel_scales(split)[:, None] / 4  # the halves' codes are rounded to different sides
+            split[:, channels[inner:]] -= apart
+            split[:, inner:] += apart
+            return split
+
+        return LazyWeight((hidden, inner + split_count(inner)), load, reader.derive_key("split"))
+
     def compensate_sum(self, bias: LazyWeight, index: int) -> LazyWeight:
         return bias.plus(self._offset(bias.shape, index, 1))
 
@@ -79,6 +124,18 @@ class ChannelShift(NoShift):
 
     def _offset(self, shape: tuple[int, ...], index: int, sign: int) -> LazyWeight:
         return LazyWeight(shape, lambda: (sign * self.offsets()[index]).astype(np.float32))
+
+
+def split_channels(weight: Array) -> NDArray[np.intp]:
+    """The inner channels of `weight` [hidden, inner], then those with the largest weights once more."""
+    inner = weight.shape[1]
+    largest = np.argsort(-np.abs(weight).max(axis=0), kind="stable")
+    return np.concatenate([np.arange(inner), largest[: split_count(inner)]])
+
+
+def split_count(inner: int) -> int:
+    """How many of `inner` channels are split."""
+    return min(inner, math.ceil(inner * SPLIT_SHARE / SPLIT_STEP) * SPLIT_STEP)
 
 
 def taken_offsets(shift: NoShift, layers: int, hidden: int) -> LazyWeight:

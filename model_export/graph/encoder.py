@@ -15,7 +15,7 @@ from packbert.model_export.graph.builder import CONTRIB, GraphBuilder, Value
 from packbert.model_export.graph.channel_shift import NoShift
 from packbert.model_export.graph.disentangled import add_convolution, disentangle
 from packbert.model_export.graph.linear import Linear, Norm
-from packbert.model_export.lazy_weight import LazyWeight
+from packbert.model_export.lazy_weight import Dense, LazyWeight
 
 
 def read_projections(parts: NamedWeights, shift: NoShift, layer: int) -> Projections:
@@ -143,11 +143,12 @@ class Encoder:
                     bias = shift.compensate_sum(bias, before)
                     attended = self._add_and_norm(i, context, weight, bias, query_states)
             with g.scope("feed_forward"):
-                weight, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
+                reader, bias = self.parts.dense("output", a.hidden, a.intermediate, layer=i)
+                weight = shift.split_inputs(reader)
                 if a.is_prenorm:
-                    inner = self._inner(i, self._norm("output_norm", i, between).of(g, attended), between)
+                    inner = self._inner(i, self._norm("output_norm", i, between).of(g, attended), between, reader)
                     return g.op("Add", linear.affine(g, inner, weight, bias), attended)
-                inner = self._inner(i, attended, between)
+                inner = self._inner(i, attended, between, reader)
                 index = None if i == 0 and self._is_convolved else after
                 bias, norm = shift.compensate_sum(bias, between), self._norm("output_norm", i, index)
                 return linear.add_and_norm(g, inner, weight, bias, attended, norm)
@@ -166,17 +167,23 @@ class Encoder:
         attended = self.linear.add_and_norm(g, context, weight, bias, states, norm)
         return self._norm("second_norm", i, 2 * i + 1).of(g, g.op("Add", attended, states))
 
-    def _inner(self, layer: int, x: Value, index: int) -> Value:
-        """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`."""
-        g, a = self.g, self.parts.architecture
-        x = self.shift.balanced(g, x, index, a.hidden)
-        dense = self.parts.dense("intermediate", a.intermediate, a.hidden, layer=layer)
-        inner = self.linear.linear_activation(g, x, *self.shift.compensate_dense(dense, index), a.activation)
+    def _inner(self, layer: int, x: Value, index: int, reader: LazyWeight) -> Value:
+        """f(x W + b), times x V + c where the feed-forward is gated; `x` is activation `index`.
+
+        `reader` [hidden, inner] is the weight that reads the result.
+        """
+        g, a, shift = self.g, self.parts.architecture, self.shift
+        x = shift.balanced(g, x, index, a.hidden)
+
+        def dense(part: str) -> Dense:
+            read = self.parts.dense(part, a.intermediate, a.hidden, layer=layer)
+            return shift.split_results(shift.compensate_dense(read, index), reader)
+
+        inner = self.linear.linear_activation(g, x, *dense("intermediate"), a.activation)
         if not a.is_gated:
             return inner
         with g.scope("gate"):
-            dense = self.parts.dense("gate", a.intermediate, a.hidden, layer=layer)
-            return g.op("Mul", inner, self.linear.affine(g, x, *self.shift.compensate_dense(dense, index)))
+            return g.op("Mul", inner, self.linear.affine(g, x, *dense("gate")))
 
     @property
     def _is_convolved(self) -> bool:

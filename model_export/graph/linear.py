@@ -19,7 +19,7 @@ QMAX = 127.0  # largest int8 magnitude; -128 is unused so that the codes are sym
 # two codes rounded up are not 129
 PAIR_MAX = 127.99
 ZERO_POINT = 128  # activations are stored unsigned: the kernels multiply u8 by s8
-ACTIVATED_ZERO_POINT = 48  # GELU hardly goes below zero: 48 codes there make a scale of 1/207 of the maximum, not 1/127
+ACTIVATED_ZERO_POINT = 32  # GELU hardly goes below zero: 32 codes there make a scale of 1/223 of the maximum, not 1/127
 LARGEST_CODE = 255
 MIN_MAGNITUDE = 1e-30  # prevents a division by zero in an all-zero row
 ACTIVATION_MINIMUM = {"gelu": -0.17, "gelu_tanh": -0.1701, "relu": 0.0}  # lower bounds of the results

@@ -14,9 +14,10 @@ from packbert.model_export.checkpoint import Checkpoint, NamedWeights
 from packbert.model_export.export import export
 from packbert.model_export.graph.attention import PackedRows
 from packbert.model_export.graph.builder import GraphBuilder
-from packbert.model_export.graph.channel_shift import ChannelShift
+from packbert.model_export.graph.channel_shift import ChannelShift, split_channels
 from packbert.model_export.graph.encoder import Encoder
-from packbert.model_export.graph.linear import CpuLinear
+from packbert.model_export.graph.linear import CpuLinear, channel_scales
+from packbert.model_export.lazy_weight import LazyWeight
 from packbert.model_export.verification.reference import Reference
 from tests.export.goldens import expected
 from tests.paths import GOLDEN
@@ -27,7 +28,7 @@ SMALLEST_COSINE = 0.999
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "distilbert", "ernie", "electra"])
-def test_channel_shift_and_balance_change_no_answer_in_fp32(name: str, tmp_path: Path) -> None:
+def test_channel_shift_balance_and_split_change_no_answer_in_fp32(name: str, tmp_path: Path) -> None:
     parts, graph = NamedWeights(Checkpoint(GOLDEN / name)), GraphBuilder()
     architecture = parts.architecture
     reference = Reference(parts)
@@ -68,3 +69,25 @@ def test_a_channel_far_from_zero_costs_int8_no_precision(tmp_path: Path, exporte
     assert manifest.verification["cls_smallest_cosine"] >= SMALLEST_COSINE
     before = exported("bert").manifest
     assert np.allclose(manifest.canary.cls, before.canary.cls, atol=1e-3), "the two are one model"
+
+
+def test_inner_channels_with_large_weights_do_not_coarsen_the_codes_of_the_others() -> None:
+    random = np.random.default_rng(5)
+    weight, inner = random.normal(size=(48, 480)).astype(np.float32), random.normal(size=(480, 1)).astype(np.float32)
+    weight[:, [3, 77, 400]] *= 20
+    reader, bias = LazyWeight((48, 480), lambda: weight), LazyWeight((480,), lambda: inner[:, 0])
+    shift = ChannelShift(list, list, 2)
+    split = shift.split_inputs(reader)
+    twice, _ = shift.split_results((LazyWeight((480, 1), lambda: inner), bias), reader)
+    assert split.shape == split.load().shape == (48, 496)
+    assert twice.shape == twice.load().shape == (496, 1)
+    assert np.allclose(split.load() @ twice.load(), weight @ inner, atol=1e-4)
+    assert channel_scales(split.load()).mean() < 0.7 * channel_scales(weight).mean()
+
+
+def test_a_split_channel_is_not_rounded_more_coarsely() -> None:
+    weight = np.random.default_rng(6).normal(size=(64, 96)).astype(np.float32)
+    split = ChannelShift(list, list, 2).split_inputs(LazyWeight(weight.shape, lambda: weight)).load()
+    scales = channel_scales(split)[:, None]
+    together = np.rint(split / scales) @ np.eye(96)[split_channels(weight)]  # the codes of both halves
+    assert np.abs(together - weight / scales).max() <= 0.51
