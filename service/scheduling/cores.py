@@ -26,9 +26,13 @@ class Concurrency:
         """How many batches run at the same time at most."""
         return self.max_in_flight if self.per_core else 1
 
-    def tokens_for_one(self, queued_tokens: int, *, in_flight: int) -> int:
-        """With per-core sessions: tokens for the next batch, so that every free core gets some of the queued ones."""
-        return max(MIN_TOKENS_PER_CORE, -(-queued_tokens // (self.max_in_flight - in_flight)))
+    def tokens_for_one(self, queued_tokens: int, *, in_flight: int, budget: int) -> int:
+        """With per-core sessions: tokens for the next batch, so that all free cores end with the queued ones together.
+
+        Each gets as many batches as its share needs at `budget` tokens at most, and these are of one size.
+        """
+        share = -(-queued_tokens // (self.max_in_flight - in_flight))
+        return max(MIN_TOKENS_PER_CORE, -(-share // -(-share // budget)))
 
 
 SERIAL = Concurrency()
@@ -63,7 +67,10 @@ class CoreSharing:
             return WHOLE_BUDGET
         if not in_flight and (selection := self._for_long_sequences(quiet_since)):
             return selection
-        return Selection(tokens=self.concurrency.tokens_for_one(tokens, in_flight=in_flight))
+        return Selection(tokens=self._tokens_for_one(tokens, in_flight))
+
+    def _tokens_for_one(self, queued_tokens: int, in_flight: int) -> int:
+        return self.concurrency.tokens_for_one(queued_tokens, in_flight=in_flight, budget=self.queue.token_budget)
 
     def _for_long_sequences(self, quiet_since: float) -> Selection | None:
         """The short sequences before long ones, or the first of these; None where each core is to take some of them."""
@@ -77,7 +84,7 @@ class CoreSharing:
             return None
         self._decided_at = self.queue.last_number
         if short := [length for length in lengths if length < LONG_TOKENS]:
-            self._short_tokens = self.concurrency.tokens_for_one(sum(short), in_flight=0)
+            self._short_tokens = self._tokens_for_one(sum(short), 0)
             if selection := self._short_ones():
                 return selection
         return next((Selection(first=one, all_cores=True) for one in requests if one.next_length), None)
@@ -104,8 +111,11 @@ def all_cores_pay(lengths: Sequence[int], cores: int) -> bool:
 
 
 def _last_end(lengths: Sequence[int], cores: int) -> int:
-    """When the last sequence has ended, in tokens, if a free core takes the longest that is left (Graham 1969)."""
+    """When the last sequence has ended, in tokens, if a free core takes the shortest that is left, as the queue does.
+
+    `lengths` are in descending order.
+    """
     ends = [0] * cores
-    for length in lengths:
+    for length in reversed(lengths):
         heapreplace(ends, ends[0] + length)
     return max(ends)

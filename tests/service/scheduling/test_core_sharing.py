@@ -30,7 +30,8 @@ def runner() -> FakeRunner:
         ([512] * 3, 2, True),
         ([512] * 4, 2, False),
         ([512] * 2, 8, True),
-        ([512] + [12] * 60, 2, False),  # the other core has work meanwhile
+        ([512] + [12] * 60, 2, True),  # these come first: the other core has no work beside the long one
+        ([128] + [12] * 200, 2, False),  # little of the whole
         ([127, 12], 2, False),  # too short for all cores
         ([128, 12], 2, True),
         ([], 2, False),
