@@ -14,7 +14,6 @@ from packbert.model_export.graph.attention import (
     Bf16PackedRows,
     CumulativeLengths,
     FusedPackedRows,
-    PackedRows,
     PlainRows,
 )
 from packbert.model_export.graph.builder import GraphBuilder, Value
@@ -35,7 +34,7 @@ from packbert.model_export.tokenizer import TokenizerFiles
 from packbert.model_export.tokenizer_check import ModelBounds, why_unusable
 from packbert.model_export.verification.reference import Reference
 
-ATTENTION: Mapping[str, type[Attention]] = {"cpu": PackedRows, "cuda": CumulativeLengths}
+ATTENTION: Mapping[str, type[Attention]] = {"cpu": FusedPackedRows, "cuda": CumulativeLengths}
 POSITIONAL = {
     "alibi": ALIBI,
     "disentangled": DISENTANGLED,
@@ -77,7 +76,6 @@ PRECISIONS = {
         lm_head=Int8Shortlist,
         shift=ChannelShift,
         dtype="float32",
-        attention={"cpu": FusedPackedRows},
     ),
 }
 
