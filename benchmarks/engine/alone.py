@@ -23,6 +23,7 @@ class EngineAlone:
         self.runner = ModelRunner(opened, threads, concurrency_for(opened, threads))
         self.runner.open()
         self.calibration = self.runner.measure(token_budget=token_budget)
+        self.token_budget = self.calibration.token_budget  # BERT_TOKEN_BUDGET
         self.loop, self._clock = asyncio.new_event_loop(), clock_for(threads)
 
     def seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
@@ -31,7 +32,7 @@ class EngineAlone:
 
     async def _seconds(self, requests: Sequence[Sequence[Tokens]]) -> float:
         queue = RequestQueue(
-            token_budget=self.calibration.token_budget,
+            token_budget=self.token_budget,
             max_tokens=2**31,
             max_wait_seconds=NO_LIMIT_SECONDS,
             tokens_per_second=self.calibration.tokens_per_second,
