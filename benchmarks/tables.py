@@ -17,6 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = (Path(__file__).parent / "README.md", *sorted(RESULTS.glob("*.md")))
 MARKED = re.compile(r"(?P<begin><!-- table (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- /table -->)", re.DOTALL)
 MIXES = {"STS-B": "STS-B", "like MS MARCO": "passages", "1 of 300, 31 of 12": "long tail"}
+PEERS = "peers"  # the file of the comparison with all servers
 PEER_CONNECTIONS = "32"  # at which servers are compared
 SERVED = {  # shown name -> file server-*.json, mix
     "BERT-base fp32": ("base-fp32", "STS-B"),
@@ -103,9 +104,9 @@ def versions() -> Rows:
         yield connections, before, us, f"{one['ratio, us']:.2f}", rate_before, rate
 
 
-def peers_rates() -> Rows:
-    yield "texts/s", "connections", *_contenders()
-    for mix, connections, one in _compared():
+def peers_rates(file: str = PEERS) -> Rows:
+    yield "texts/s", "connections", *_contenders(file)
+    for mix, connections, one in _compared(file):
         yield mix, connections, *(f"{rate:.3g}" for rate in one["texts_per_second"].values())
 
 
@@ -125,11 +126,11 @@ def peers_cost() -> Rows:
         yield name, *(f"{one['processor_ms'][name]:.3g}" for one in alike.values()), f"{memory:,.0f}"
 
 
-def peers_ratios() -> Rows:
+def peers_ratios(file: str = PEERS) -> Rows:
     """How many times as many texts a second as each other server, at PEER_CONNECTIONS."""
-    yield "ours / peer", "ours", *_contenders()[2:]
+    yield "ours / peer", "ours", *_contenders(file)[2:]
     for precision in ("fp32", "int8"):
-        for mix, connections, one in _compared():
+        for mix, connections, one in _compared(file):
             if connections == PEER_CONNECTIONS:
                 ratios = list(one[f"ours {precision} / peer"].values())[2:]
                 yield mix, precision, *(f"{ratio:.2g}" for ratio in ratios)
@@ -188,6 +189,10 @@ TABLES: dict[str, Callable[[], Rows]] = {
         layers,
     )
 } | {
+    "peers-rates-avx512": partial(peers_rates, "peers-avx512"),
+    "peers-ratios-avx512": partial(peers_ratios, "peers-avx512"),
+    "accuracy-amx": partial(of_engine.accuracy, "amx"),
+    "engine-amx": partial(of_engine.engine, "amx", ("sorted batches", "best other")),
     "accuracy-avx2": partial(of_engine.accuracy, "avx2"),
     "engine-avx2": partial(of_engine.engine, "avx2", ("sorted batches", "best other")),
     "engine-rates-avx2": partial(of_engine.engine_rates, "avx2"),
@@ -220,15 +225,15 @@ def _served() -> Iterator[tuple[str, Any]]:
         yield name, _find_mix(_read(f"server-{artifact}"), mix)
 
 
-def _compared() -> Iterator[tuple[str, str, Any]]:
+def _compared(file: str = PEERS) -> Iterator[tuple[str, str, Any]]:
     """What `benchmarks.peers` measured, by shown name of the mix and by connections."""
     for name, mix in MIXES.items():
-        for connections, one in _find_mix(_read("peers"), mix).items():
+        for connections, one in _find_mix(_read(file), mix).items():
             yield name, connections, one
 
 
-def _contenders() -> list[str]:
-    return list(next(_compared())[2]["texts_per_second"])
+def _contenders(file: str = PEERS) -> list[str]:
+    return list(next(_compared(file))[2]["texts_per_second"])
 
 
 def _read(name: str) -> Any:
