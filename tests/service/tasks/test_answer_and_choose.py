@@ -182,14 +182,16 @@ def test_info_names_the_heads(spans: InProcessClient, choices: InProcessClient) 
 
 @pytest.mark.parametrize("name", ["bert-spans", "roberta-spans", "albert-spans", "distilbert-spans"])
 def test_int8_finds_the_best_answers_of_the_pipeline(name: str, exported: Callable[..., Artifact]) -> None:
-    """All of them on the processor that this was written on, with scores that differ by at most 15 %."""
+    """Scores differ by at most 15 %, so of two answers whose scores are nearer to each other either may be the best."""
     different = 0
     with serve_in_process(exported(name, "int8").root) as client:
         for case in answers(name)["answer"]:
             body = {"question": case["question"], "context": case["context"]} | case["parameters"]
-            best, ours = (as_list(one)[0] for one in (case["answer"], post(client, "/answer", body)))
-            if ours | {"score": 0} == best | {"score": 0}:
-                assert ours["score"] == pytest.approx(best["score"], rel=0.3)
+            expected, ours = as_list(case["answer"]), as_list(post(client, "/answer", body))[0]
+            best = [one for one in expected if one["score"] >= 0.85 * expected[0]["score"]]
+            same = [one for one in best if ours | {"score": 0} == one | {"score": 0}]
+            if same:
+                assert ours["score"] == pytest.approx(same[0]["score"], rel=0.3)
             else:
                 different += 1
     assert different <= 1
