@@ -23,7 +23,7 @@ from packbert.model_export.artifact.manifest import (
     Embedding,
     Golden,
     Manifest,
-    files_for,
+    files_of,
     sha256,
 )
 from packbert.model_export.build import PRECISIONS, BuiltModel, build_graph, check_tokenizer_fits
@@ -101,7 +101,7 @@ def make_manifest(
         assumed=checkpoint.assumed | heads.assumed | tokenizer.assumed,
         verification=errors,
         golden=_golden(expected, TOLERANCE[precision]),
-        files={name: sha256(folder / name) for name in files_for(precision)},
+        files={name: sha256(folder / name) for name in files_of(folder)},
     )
 
 
@@ -225,7 +225,7 @@ def _write_graphs(folder: Path, built: BuiltModel, dtype: str, *, prepacked: boo
     if prepacked:
         prepack(folder / MODEL)
     write_layers(folder / LAYERS, folder / MODEL, built.offsets.load(), dtype)
-    if built.cut_heads is not None:
+    if built.cut_heads is not None and not prepacked:  # packed for ONNX Runtime
         built.cut_heads.save_sharing(folder / HEADS, folder / MODEL)
     built.attention.save_sharing(folder / ATTENTION, folder / MODEL)
 

@@ -92,6 +92,11 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto uses the GPU if there is one and the artifact folder supports it"
     )
+    runtime: Literal["auto", "onnxruntime"] = Field(
+        "auto",
+        description="of an fp32 encoder on a CPU; auto: OpenVINO (the extra openvino) where the first start or "
+        "packbert tune measured that it is faster; it takes more memory",
+    )
     api_processes: int = Field(
         0,
         ge=0,

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from packbert.model_export.artifact.cpu import BF16
-
 HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 MODULES = "modules.json"  # of sentence-transformers
 ADAPTER_CONFIG = "adapter_config.json"  # of peft
@@ -82,7 +80,7 @@ PACKED_ROWS, BF16_ROWS, CUMULATIVE_LENGTHS = "packed rows", "packed rows for bf1
 MANIFEST, MODEL, WEIGHTS, TOKENIZER = "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json"
 ATTENTION = "attention.onnx"  # the attention probabilities; its weights are those of MODEL, in the same file
 LAYERS = "layers.onnx"  # MODEL, with the hidden states between the layers as further outputs
-HEADS = "heads.onnx"  # only in bf16: the heads of MODEL, which read the hidden states that its encoder gave elsewhere
+HEADS = "heads.onnx"  # of MODEL, which read the hidden states that OpenVINO gave; in bf16, and in fp32 on a CPU
 TOKEN_WEIGHTS = "token_weights"  # sparse vectors of the weights of a text's own tokens (BGE-M3), an output
 OF_MEANS = frozenset({"mean_labels", "mean_choices"})  # outputs of a classifier of texts that reads the mean
 CHECKSUM = "sha256"  # key in MANIFEST: of its other fields
@@ -187,7 +185,7 @@ class Manifest:
     assumed: Mapping[str, str]  # setting missing from the checkpoint -> the default assumed, and why
     verification: Mapping[str, float]  # largest errors against the float64 reference
     golden: tuple[Golden, ...]  # the first one is the canary
-    files: Mapping[str, str]  # file name -> SHA-256; as `files_for`
+    files: Mapping[str, str]  # file name -> SHA-256; as `files_of`
 
     @property
     def canary(self) -> Golden:
@@ -258,9 +256,9 @@ def fault_of_part(folder: Path) -> str:
     return f"{folder} is a part of an artifact, for one device: name the artifact, {folder.parent}" if is_part else ""
 
 
-def files_for(precision: str) -> tuple[str, ...]:
-    """The files of an artifact beside its manifest."""
-    return (MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *((HEADS,) if precision == BF16 else ()))
+def files_of(folder: Path) -> list[str]:
+    """The files of the artifact in `folder` beside its manifest; HEADS is not in each."""
+    return [MODEL, WEIGHTS, TOKENIZER, ATTENTION, LAYERS, *([HEADS] if (folder / HEADS).is_file() else [])]
 
 
 def _checksum(fields: Mapping[str, object]) -> str:

@@ -64,7 +64,7 @@ def measure(runner: Runner, *, token_budget: int) -> Calibration:
     Raises DeviceError where the self-test fails.
     """
     manifest, per_core = runner.artifact.manifest, runner.concurrency.per_core
-    canary, others = golden_tokens(manifest, 0), [_filler(manifest, length) for length in NEIGHBOURS]
+    canary, others = golden_tokens(manifest, 0), [filler(manifest, length) for length in NEIGHBOURS]
     alone = _cls(runner, [canary], 0)
     together = _cls(runner, [*others[:2], canary, *others[2:]], 2, all_cores=False)
     tried = PER_CORE_BUDGETS if per_core else BUDGETS
@@ -149,7 +149,7 @@ def cosine(vector: NDArray[np.generic], reference: Sequence[float]) -> float:
 
 def _rates(runner: Runner, budgets: Sequence[int]) -> dict[int, float]:
     """Tokens per second by batch size, of all cores together."""
-    text = _filler(runner.artifact.manifest, TEXT_TOKENS)
+    text = filler(runner.artifact.manifest, TEXT_TOKENS)
     texts = {budget: max(1, budget // len(text)) for budget in budgets}
     batches = 1
 
@@ -169,7 +169,7 @@ def _cls(runner: Runner, sequences: Sequence[Tokens], index: int, *, all_cores: 
     return row["cls"][0] if row is not None else np.full(runner.artifact.manifest.sizes["hidden"], np.nan)
 
 
-def _filler(manifest: Manifest, length: int) -> Tokens:
+def filler(manifest: Manifest, length: int) -> Tokens:
     """A text of `length` tokens, or of as many as the model takes."""
     ids = (np.arange(min(length, manifest.max_tokens)) * 37 + 11) % manifest.sizes["vocabulary"]
     return Tokens(ids=ids.astype(np.int32), types=np.zeros(len(ids), np.int32), outputs=frozenset({"cls"}))

@@ -4,11 +4,11 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from packbert.model_export.artifact.cpu import BF16
 from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
 from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration
-from packbert.service.engine.session import onnxruntime_version
+from packbert.service.engine.runtimes import RuntimeChoice
+from packbert.service.engine.session import OpenVinoSession, onnxruntime_version
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
 from packbert.service.tasks.defaults import embedding_defaults, scorer
@@ -21,6 +21,7 @@ def engine_info(
     settings: Settings,
     *,
     calibration: Calibration | None,
+    tuning: RuntimeChoice | None,
     provider: str | None,
     threads: int | None,
     degraded: str,
@@ -55,6 +56,7 @@ def engine_info(
         "in_memory": in_memory,
         "memory_bytes": memory_bytes,
         "measured": asdict(calibration) if calibration else None,
+        "tuning": asdict(tuning) if tuning else None,
         "verification": manifest.verification,
         "digest": artifact.digest,
         "identity": asdict(manifest.identity),
@@ -62,7 +64,7 @@ def engine_info(
             "exporter": manifest.exporter,
             "service": version("packbert"),
             "onnxruntime": onnxruntime_version(),
-            **({"openvino": version("openvino")} if manifest.precision == BF16 else {}),
+            **({"openvino": version("openvino")} if provider == OpenVinoSession.provider else {}),
         },
         "status": status or "ready",
     }

@@ -47,6 +47,7 @@ class FurtherGraph:
     path: Path
     purpose: str  # of the requests that need it
     threads: int
+    openvino: bool = False  # runs the encoder
     share_weights: bool = False  # map the weights instead of a copy in this process's memory (BERT_SHARE_WEIGHTS)
     _session: Session | None = None
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -65,7 +66,8 @@ class FurtherGraph:
 
     def _read(self) -> Session:
         check_unchanged(self.artifact, self.path, self.purpose)
-        opens = partial(open_session, self.path, self.artifact.manifest, threads=self.threads)
+        manifest = self.artifact.manifest
+        opens = partial(open_session, self.path, manifest, threads=self.threads, openvino=self.openvino)
         try:
             return opens() if self.share_weights else open_detached(opens, self.artifact.weights)[0]
         except DeviceError as error:
@@ -97,6 +99,7 @@ class ModelRunner:
     artifact: Artifact
     threads: int
     concurrency: Concurrency = SERIAL
+    openvino: bool = False  # runs the encoder of an fp32 artifact that has the graph of the heads
     attention: FurtherGraph = field(init=False)  # the probabilities from the states that `layers` gives
     layers: FurtherGraph = field(init=False)  # the model with the states between its layers as outputs
     provider: str = field(default="", init=False)  # what runs the model: CPU, CUDA or OpenVINO
@@ -112,7 +115,7 @@ class ModelRunner:
 
     def open(self) -> None:
         """Opens the sessions on the inference threads, since ONNX Runtime's own threads inherit their priority."""
-        concurrency = self.concurrency
+        concurrency, self.layers.openvino = self.concurrency, self.openvino
         self._threads = ThreadPoolExecutor(
             concurrency.max_in_flight, "inference", initializer=configure_inference_thread
         )
@@ -133,8 +136,8 @@ class ModelRunner:
 
     def _open_session(self, threads: int) -> Session:
         side_by_side = self.concurrency.max_in_flight if self.concurrency.per_core and threads == 1 else 1
-        manifest = self.artifact.manifest
-        return open_session(self.artifact.model, manifest, threads=threads, side_by_side=side_by_side)
+        model, manifest = self.artifact.model, self.artifact.manifest
+        return open_session(model, manifest, threads=threads, side_by_side=side_by_side, openvino=self.openvino)
 
     def close(self) -> None:
         """Lets go of the graphs, until `open` is called again. Does not wait for a hanging run."""
