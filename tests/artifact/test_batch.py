@@ -275,6 +275,23 @@ def test_the_slots_of_a_batch_are_those_of_its_rows_used_or_not() -> None:
     assert (batch.tokens, batch.slots) == (43, 2 * 48)
 
 
+@given(batch_of=sequences())
+def test_a_text_alone_gets_its_own_ids_and_what_it_asks_for(batch_of: list[Tokens]) -> None:
+    """The other inputs are kept for the next text of this length that asks the same."""
+    for tokens in batch_of:
+        other = replace(tokens, ids=tokens.ids + 1)
+        alone, next_one, both = pack([tokens]), pack([other]), pack([tokens, tokens])
+        assert np.array_equal(alone.feeds["ids"], tokens.ids)
+        assert np.array_equal(next_one.feeds["ids"], other.ids)
+        assert alone.owners == [tokens]
+        assert alone.outputs == both.outputs
+        assert alone.tokens == len(tokens)
+        for name in ("cls_index", "mask_index", "chosen", "positions"):
+            first = both.feeds[name][: len(alone.feeds[name])]
+            assert np.array_equal(alone.feeds[name], first), name
+            assert next_one.feeds[name] is alone.feeds[name], name
+
+
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one sequence"):
         pack([])
