@@ -8,6 +8,7 @@ from benchmarks.engine.contenders.turns import clock_for
 from packbert.model_export.artifact.batch import Tokens
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.engine import concurrency_for
+from packbert.service.engine.huge_pages import use_huge_pages
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.queue import RequestQueue
@@ -23,6 +24,7 @@ class EngineAlone:
         self.runner = ModelRunner(opened, threads, concurrency_for(opened, threads))
         self.runner.open()
         self.calibration = self.runner.measure(token_budget=token_budget)
+        use_huge_pages()  # as the service, in a thread
         self.token_budget = self.calibration.token_budget  # BERT_TOKEN_BUDGET
         self.loop, self._clock = asyncio.new_event_loop(), clock_for(threads)
 

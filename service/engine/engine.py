@@ -16,6 +16,7 @@ from packbert.service.artifact import Artifact
 from packbert.service.engine.calibration import Calibration, golden_tokens
 from packbert.service.engine.canary import SELF_CHECK_SECONDS, Canary, Health
 from packbert.service.engine.cpu import available_cores
+from packbert.service.engine.huge_pages import start_moving
 from packbert.service.engine.info import engine_info
 from packbert.service.engine.mapped_file import open_detached
 from packbert.service.engine.runner import ModelRunner, check_unchanged
@@ -242,6 +243,8 @@ class ModelEngine:
         """Opens the sessions; the first time with what a start measures."""
         began = time.monotonic()
         await asyncio.to_thread(self._load)
+        if self.artifact.manifest.device == "cpu":
+            start_moving()
         if self.opened:
             self.batcher.last_answer = self.batcher.clock()  # no run could succeed before
         self.metrics.loaded(self.artifact.manifest.name, time.monotonic() - began)
