@@ -1,7 +1,6 @@
 """Which runtime computes the encoder of an fp32 artifact on this CPU: ONNX Runtime, or OpenVINO where it is faster.
 
-The choice is measured once, by `packbert tune` or by the first start, and kept beside the manifest. Does not import
-either of them.
+The choice is measured once, by `packbert tune` or by the first start, and kept beside the manifest.
 """
 
 import json
@@ -11,22 +10,22 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Self
+from typing import Any, Self
 
 from packbert.model_export.artifact.cpu import BF16_RUNTIME, cpu_signature, processor_name
 from packbert.model_export.artifact.manifest import HEADS, read_file
 from packbert.service.artifact import Artifact
+from packbert.service.engine.session import onnxruntime_version
+from packbert.service.settings import variables_only
 
 ONNX_RUNTIME, OPENVINO = "onnxruntime", BF16_RUNTIME
-CHOICE = "runtime.json"  # beside the manifest
-MAX_CHOICE_BYTES = 2**16
-LEAST_BYTES = 2**27  # of weights: a smaller model is slower in OpenVINO where it answers one text
-TUNING = f"from {__package__}.tune import main; main()"
-TUNING_SECONDS = 300.0  # of the process that measures
-log = logging.getLogger("service")
+CHOICE, MAX_CHOICE_BYTES = "runtime.json", 2**16  # the file beside the manifest
+LEAST_BYTES = 2**27  # of weights, for a start to measure: smaller models were slower in OpenVINO
+TUNING = ("-m", "packbert", "tune")
+TUNING_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +34,10 @@ class RuntimeChoice:
 
     runtime: str  # ONNX_RUNTIME or OPENVINO
     reason: str
-    milliseconds: Mapping[str, Mapping[str, float]]  # batch -> runtime -> the shortest time
+    milliseconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # batch -> runtime -> shortest time
+    digest: str  # of the artifact
     machine: str
     threads: int
-    digest: str  # of the artifact
 
     @classmethod
     def kept(cls, artifact: Artifact, threads: int) -> Self | None:
@@ -47,18 +46,17 @@ class RuntimeChoice:
             choice = cls(**json.loads(read_file(artifact.folder / CHOICE, MAX_CHOICE_BYTES)))
         except (OSError, ValueError, TypeError, RecursionError):
             return None
-        expected = (machine(), threads, artifact.digest)
-        return choice if (choice.machine, choice.threads, choice.digest) == expected else None
+        return choice if asdict(choice).items() >= made_for(artifact, threads).items() else None
 
     def keep(self, artifact: Artifact) -> None:
         """Writes it beside the manifest. Raises OSError."""
-        path = artifact.folder / CHOICE
-        written = path.with_name(f"{CHOICE}.{os.getpid()}.new")
-        try:
-            written.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
-            written.replace(path)
-        finally:
-            written.unlink(missing_ok=True)
+        (artifact.folder / CHOICE).write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+
+
+def made_for(artifact: Artifact, threads: int) -> dict[str, Any]:
+    """The fields of a choice that say what it holds for."""
+    versions = f"{cpu_signature(onnxruntime_version())}, OpenVINO {version(OPENVINO)}"
+    return {"digest": artifact.digest, "machine": f"{processor_name()}, {versions}", "threads": threads}
 
 
 def why_no_choice(artifact: Artifact) -> str:
@@ -66,8 +64,6 @@ def why_no_choice(artifact: Artifact) -> str:
     manifest = artifact.manifest
     if manifest.device != "cpu" or manifest.precision != "fp32":
         return f"the runtime of an artifact in {manifest.precision} on {manifest.device} is given: only fp32 on a CPU"
-    if artifact.weights_bytes <= LEAST_BYTES:
-        return f"a model of {artifact.weights_bytes >> 20} MiB, below {LEAST_BYTES >> 20}, is not faster in OpenVINO"
     if HEADS not in manifest.files:
         return f"the artifact has no {HEADS}, which OpenVINO needs: export the checkpoint again, without --prepacked"
     return "" if find_spec(OPENVINO) else "OpenVINO is not installed: install packbert with the extra openvino"
@@ -79,35 +75,20 @@ def choose_runtime(artifact: Artifact, threads: int, *, measures: bool) -> Runti
     if why_no_choice(artifact):
         return None
     kept = RuntimeChoice.kept(artifact, threads)
-    if kept is not None or not measures or not os.access(artifact.folder, os.W_OK):
+    measures = measures and artifact.weights_bytes > LEAST_BYTES and os.access(artifact.folder, os.W_OK)
+    if kept is not None or not measures:
         return kept
-    log.info("%s: measuring once whether OpenVINO or ONNX Runtime is faster", artifact.manifest.name)
-    command = [sys.executable, "-c", TUNING, str(artifact.folder.parent), str(threads)]
-    fault = f"the measurement has not ended after {TUNING_SECONDS:g} s"
+    logging.getLogger("service").info("measuring once whether OpenVINO is faster: %s", artifact.manifest.name)
+    environment = variables_only(BERT_DEVICE="cpu", BERT_THREADS=str(threads))
+    command, fault = [sys.executable, *TUNING, str(artifact.folder.parent)], f"it takes over {TUNING_SECONDS:g} s"
     with suppress(subprocess.TimeoutExpired):
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TUNING_SECONDS)
-        if (kept := RuntimeChoice.kept(artifact, threads)) is not None:
-            return kept
-        fault = f"the measurement ended with exit code {ended.returncode}: {ended.stderr.strip()[-200:]}"
-    choice = without_openvino(artifact, threads, fault)
-    with suppress(OSError):
-        choice.keep(artifact)  # not measured at each start
-    return choice
-
-
-def without_openvino(artifact: Artifact, threads: int, reason: str) -> RuntimeChoice:
-    return RuntimeChoice(
-        runtime=ONNX_RUNTIME, reason=reason, milliseconds={}, machine=machine(), threads=threads, digest=artifact.digest
-    )
-
-
-def machine() -> str:
-    """The processor and the versions of both runtimes."""
-    of_onnxruntime = _version("onnxruntime-gpu") or _version("onnxruntime")
-    return f"{processor_name()}, {cpu_signature(of_onnxruntime)}, OpenVINO {_version(OPENVINO)}"
-
-
-def _version(package: str) -> str:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return ""
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=TUNING_SECONDS
+        )
+        fault = f"exit code {ended.returncode}: {ended.stderr.strip()[-200:]}"
+    if (found := RuntimeChoice.kept(artifact, threads)) is None:  # kept too, so that no start repeats it
+        reason = f"the measurement has not ended: {fault}"
+        found = RuntimeChoice(runtime=ONNX_RUNTIME, reason=reason, **made_for(artifact, threads))
+        with suppress(OSError):
+            found.keep(artifact)
+    return found

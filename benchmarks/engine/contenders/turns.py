@@ -15,7 +15,7 @@ def interleaved(
     rounds: int,
     *,
     first: Mapping[str, float] | None = None,
-    min_turn_seconds: float = 0.05,
+    min_turn_seconds: float = 0.3,
     most_seconds: float = 4.0,
 ) -> dict[str, float]:
     """Seconds of the best run of each contender; `first` has those of its first run, where it has run before.

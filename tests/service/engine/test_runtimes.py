@@ -17,7 +17,7 @@ from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine import runtimes
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.runner import ModelRunner
-from packbert.service.engine.runtimes import CHOICE, ONNX_RUNTIME, OPENVINO, RuntimeChoice, choose_runtime, machine
+from packbert.service.engine.runtimes import CHOICE, ONNX_RUNTIME, OPENVINO, RuntimeChoice, choose_runtime, made_for
 from packbert.service.engine.tune import BATCHES, FASTER, tune
 from packbert.service.library.tune_command import main as tune_command
 from packbert.service.observability import Metrics
@@ -47,10 +47,7 @@ def artifact(exported: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def choice_for(artifact: Artifact, runtime: str = OPENVINO, threads: int = 2) -> RuntimeChoice:
     times = {"one text of 16 tokens": {ONNX_RUNTIME: 10.0, OPENVINO: 8.0}}
-    return RuntimeChoice(
-        runtime=runtime, reason="measured", milliseconds=times, machine=machine(), threads=threads,
-        digest=artifact.digest,
-    )  # fmt: skip
+    return RuntimeChoice(runtime=runtime, reason="measured", milliseconds=times, **made_for(artifact, threads))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -98,10 +95,20 @@ def test_the_first_start_measures_and_the_next_ones_read_the_choice(
 ) -> None:
     first = choose_runtime(artifact, 2, measures=True)
     assert first is not None
+    assert first.milliseconds or "changes with the other texts" in first.reason
     assert RuntimeChoice(**json.loads((artifact.folder / CHOICE).read_text("utf-8"))) == first
-    monkeypatch.setattr(runtimes, "TUNING", "raise SystemExit(3)")
+    monkeypatch.setattr(runtimes, "TUNING", ("-c", "raise SystemExit(3)"))
     assert choose_runtime(artifact, 2, measures=True) == first
     assert open_artifact(artifact.folder.parent).digest == artifact.digest
+
+
+def test_a_start_does_not_measure_a_small_model_but_reads_its_choice(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes, "LEAST_BYTES", 2**27)
+    assert choose_runtime(artifact, 2, measures=True) is None
+    choice_for(artifact).keep(artifact)
+    assert choose_runtime(artifact, 2, measures=True) == choice_for(artifact)
 
 
 @pytest.mark.parametrize("change", [{"threads": 1}, {"machine": "another"}, {"digest": "0"}, {"unknown": 1}, None])
@@ -117,12 +124,12 @@ def test_a_choice_of_something_else_is_not_used(artifact: Artifact, change: dict
 def test_a_measurement_that_crashes_leaves_onnx_runtime_and_is_not_repeated(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtimes, "TUNING", "raise SystemExit('an illegal instruction')")
+    monkeypatch.setattr(runtimes, "TUNING", ("-c", "raise SystemExit('an illegal instruction')"))
     found = choose_runtime(artifact, 2, measures=True)
     assert found is not None
     assert found.runtime == ONNX_RUNTIME
-    assert found.reason == "the measurement ended with exit code 1: an illegal instruction"
-    monkeypatch.setattr(runtimes, "TUNING", "raise SystemExit('run again')")
+    assert found.reason == "the measurement has not ended: exit code 1: an illegal instruction"
+    monkeypatch.setattr(runtimes, "TUNING", ("-c", "raise SystemExit('run again')"))
     assert choose_runtime(artifact, 2, measures=True) == found
 
 
@@ -133,15 +140,12 @@ def test_without_openvino_or_in_another_precision_there_is_no_choice(
     assert "in int8 on cpu is given" in runtimes.why_no_choice(open_artifact(exported("bert", "int8").root))
     monkeypatch.setattr(runtimes, "find_spec", lambda name: None)
     assert "the extra openvino" in runtimes.why_no_choice(artifact)
-    monkeypatch.setattr(runtimes, "LEAST_BYTES", 2**27)
-    assert "is not faster in OpenVINO" in runtimes.why_no_choice(artifact)
     choice_for(artifact).keep(artifact)
     assert choose_runtime(artifact, 2, measures=True) is None
 
 
-def test_packed_weights_are_for_onnx_runtime_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_weights_are_for_onnx_runtime_alone(tmp_path: Path) -> None:
     assert export_command([str(GOLDEN / "bert"), str(tmp_path / "packed"), "--prepacked"]) == 0
-    monkeypatch.setattr(runtimes, "LEAST_BYTES", 0)
     packed = open_artifact(tmp_path / "packed")
     assert manifest.HEADS not in packed.manifest.files
     assert manifest.LAYERS in packed.manifest.files
@@ -188,9 +192,10 @@ def test_states_of_layers_and_attention_are_those_of_onnx_runtime_within_fp32(ar
 
 
 def test_the_command_prints_the_times_and_keeps_the_choice(
-    artifact: Artifact, capsys: pytest.CaptureFixture[str]
+    artifact: Artifact, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tune_command([str(artifact.folder.parent), "--threads", "2"]) == 0
+    monkeypatch.setenv("BERT_THREADS", "2")
+    assert tune_command([str(artifact.folder.parent)]) == 0
     shown = capsys.readouterr().out
     kept = RuntimeChoice.kept(artifact, 2)
     assert kept is not None
