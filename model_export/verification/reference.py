@@ -72,7 +72,7 @@ class Reference:
 
         Sets `channel_offsets`, `channel_balances`, `states` and `attention`.
         """
-        states = np.concatenate([self._embed(ids) for ids in sequences])
+        states = self._embed(sequences)
         ends = np.cumsum([len(ids) for ids in sequences])[:-1]
         self._offsets, self._spread, self.states, self.attention = [midrange(states)], {}, [states], []
         for layer in tqdm(range(self.architecture.layers), desc="checking layers", unit="layer", delay=2, leave=False):
@@ -153,9 +153,12 @@ class Reference:
         logits -= logits.max(axis=-1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
 
-    def sparse(self, hidden: Doubles) -> Doubles:
-        """The largest logit of each word, [vocabulary], over the states [length, hidden] of a text; at least 0."""
-        return np.asarray(np.maximum(self._logits(hidden), 0).max(axis=0))
+    def sparse(self, texts: Sequence[Doubles]) -> list[Doubles]:
+        """The largest logit of each word, [vocabulary], over the states [length, hidden] of each text; at least 0."""
+        if not texts:
+            return []
+        ends = np.cumsum([len(hidden) for hidden in texts])[:-1]
+        return [np.maximum(logits, 0).max(axis=0) for logits in np.split(self._logits(np.concatenate(texts)), ends)]
 
     def _classified(self, hidden: Doubles, part: str, activation: str) -> Doubles:
         """What a classifier of texts reads, [hidden]: the pooler where the family has no dense layer `part`."""
@@ -186,13 +189,13 @@ class Reference:
             logits += self._vector(bias, "bias", a.vocabulary)
         return np.asarray(logits)
 
-    def _embed(self, ids: NDArray[np.int32]) -> Doubles:
-        """[length] -> [length, hidden]."""
-        a = self.architecture
+    def _embed(self, sequences: Sequence[NDArray[np.int32]]) -> Doubles:
+        """[length] of each sequence -> [tokens of all, hidden]."""
+        a, ids = self.architecture, np.concatenate(sequences)
         total = self._parts.weight("word", (a.vocabulary, a.embedding)).load()[ids].astype(np.float64)
         if self._parts.knows("position"):
             position = self._parts.weight("position", (a.position_offset + a.positions, a.embedding)).load()
-            total += position[a.position_offset : a.position_offset + len(ids)]
+            total += np.concatenate([position[a.position_offset :][: len(one)] for one in sequences])
         for part, rows in (("segment", a.segments), ("task_type", a.task_types)):
             if rows:
                 total += self._parts.weight(part, (rows, a.embedding)).load()[0]

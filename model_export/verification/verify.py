@@ -91,7 +91,7 @@ def reference_outputs(
         modes=sentence.modes if "sentence" in heads else (),
         of_means=reference.classifies_mean,
         vocabulary=vocabulary,
-        sparse=[reference.sparse(h) for h in short],
+        sparse=reference.sparse(short),
     )
 
 

@@ -26,7 +26,7 @@ NEAR_PEAK_PER_CORE = 0.9  # measurements vary by 10 % between starts, and a larg
 TEXT_TOKENS = 32  # of each text in a measured batch
 NEIGHBOURS = (37, 5, 90, 14)  # tokens of the texts beside the canary
 MAX_MEASURING_SECONDS = 1.5  # added to a start
-ROUNDS = 6  # the first one warms up
+ROUNDS = 4  # the first one warms up
 ROUNDS_OF_ONE = 3  # where there is nothing to choose, only tokens per second is measured
 
 
