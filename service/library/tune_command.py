@@ -43,8 +43,8 @@ def _tune(model: str) -> int:
     if fault := why_no_choice(artifact):
         raise DeviceError(fault)
     choice = tune(artifact, settings.threads or available_cores())
-    choice.keep(artifact)
     for batch, times in choice.milliseconds.items():
         sys.stdout.write(f"{batch}: {', '.join(f'{name} {one:g} ms' for name, one in times.items())}\n")
+    choice.keep(artifact)
     sys.stdout.write(f"{choice.runtime}, because {choice.reason}; kept in {artifact.folder / CHOICE}\n")
     return 0
