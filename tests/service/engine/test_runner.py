@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.harness.poison import poison_word
 from packbert.model_export.artifact.batch import Batch, Row, Tokens
 from packbert.service.artifact import Artifact, open_artifact
+from packbert.service.engine import calibration
 from packbert.service.engine.calibration import BUDGETS, best_seconds, self_test, smallest_batch_near_peak
 from packbert.service.engine.engine import MAX_COPIED_BYTES, concurrency_for
 from packbert.service.engine.runner import ModelRunner, is_out_of_memory
@@ -149,10 +150,10 @@ def test_calibration_holds_the_canary_error_and_the_batch_invariance(runner: Mod
 
     noisy = Noisy(dataclasses.replace(runner.artifact, manifest=manifest), threads=1)
     noisy.open()
-    calibration = noisy.measure(token_budget=128)
+    measured = noisy.measure(token_budget=128)
     noisy.close()
-    assert calibration.canary_error == pytest.approx(0.01, abs=1e-4)
-    assert not calibration.batch_invariant
+    assert measured.canary_error == pytest.approx(0.01, abs=1e-4)
+    assert not measured.batch_invariant
 
 
 def test_per_core_sessions_are_for_several_cores_and_small_or_int8_models(runner: ModelRunner) -> None:
@@ -241,11 +242,29 @@ def test_the_smallest_budget_within_five_percent_of_the_best_is_taken() -> None:
 
 
 def test_measuring_finds_a_token_budget(runner: ModelRunner) -> None:
-    calibration = runner.measure(token_budget=0)
-    assert calibration.token_budget in BUDGETS
-    assert calibration.tokens_per_second > 0
-    assert calibration.batch_invariant
-    assert calibration.canary_error < 1e-5
+    measured = runner.measure(token_budget=0)
+    assert measured.token_budget in BUDGETS
+    assert measured.tokens_per_second > 0
+    assert measured.batch_invariant
+    assert measured.canary_error < 1e-5
+
+
+@pytest.mark.parametrize(("milliseconds", "budget"), [(1, 256), (4, 256), (6, 128), (60, 128)])
+def test_a_core_of_its_own_gets_small_batches_unless_they_are_short(
+    bert_artifact: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: float, budget: int
+) -> None:
+    runner = ModelRunner(open_artifact(bert_artifact), threads=2, concurrency=Concurrency(2, per_core=True))
+    runner.open()
+    tried: list[int] = []
+
+    def rates(_: ModelRunner, budgets: Sequence[int]) -> dict[int, float]:
+        tried.extend(budgets)
+        return {one: 2 * one / milliseconds * 1000 for one in budgets}  # of both cores
+
+    monkeypatch.setattr(calibration, "_rates", rates)
+    assert runner.measure(token_budget=0).token_budget == budget
+    assert tried == [128]
+    runner.close()
 
 
 def test_a_configured_token_budget_is_used(runner: ModelRunner) -> None:
