@@ -30,6 +30,7 @@ def main() -> int:
     signal.signal(signal.SIGPROF, count_stack)
     signal.signal(signal.SIGUSR2, lambda *_: signal.setitimer(signal.ITIMER_PROF, INTERVAL_SECONDS, INTERVAL_SECONDS))
     code = null_model.main()
+    signal.setitimer(signal.ITIMER_PROF, 0)
     Path(os.environ["SAMPLES"]).write_text("".join(f"{stack} {count}\n" for stack, count in COUNTS.items()))
     return code
 
