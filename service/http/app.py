@@ -261,6 +261,7 @@ def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     if not origins:
         return app
     exposed = ["x-request-id", "server-timing", "retry-after", "x-truncated-inputs", "x-windows", "x-model-digest"]
+    exposed += ["x-npy-rows", "inference-header-content-length"]
     methods = ["GET", "HEAD", "POST"]
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 

@@ -356,7 +356,8 @@ class Connection(asyncio.Protocol):
         number, content, size = write_error(status, code, str(self._rejected))
         self.transport.write(content)
         method = self._parser.get_method().decode("ascii") if self._url else ""
-        self.log_access(number, method, self._url.decode("latin-1"), status, size, code=code)
+        path, _, _ = self._url.partition(b"?")  # a query may hold a secret
+        self.log_access(number, method, path.decode("latin-1"), status, size, code=code)
         self.close()
 
     def _pause_reading(self) -> None:

@@ -30,16 +30,19 @@ MESSAGES = {  # instead of pydantic's, which speak of Python and of inputs
 }
 # pydantic adds one to the location for each alternative of a union
 UNION_TAG = re.compile(
-    r"str|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
+    r"str|int|bool|literal\[.*\]|Pair|Document|SimilarityInputs|QuestionAndContext|PromptAndChoices|list\[.*\]"
 )
 
 
 def parse(schema: type[Model], body: bytes) -> Model:
-    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`. Unknown nulls do match."""
+    """Raises BadRequest if the body is not JSON, Invalid if it does not match `schema`.
+
+    Nulls of unknown fields, and of fields with a default, are not set.
+    """
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
-        nulls, service_error = _unknown_nulls(error), to_service_error(schema, error)
+        nulls, service_error = _unset_nulls(schema, error), to_service_error(schema, error)
     try:
         fields = orjson.loads(body) if nulls else None
     except orjson.JSONDecodeError:  # NaN, which pydantic reads
@@ -53,11 +56,11 @@ def parse(schema: type[Model], body: bytes) -> Model:
 
 
 def validate(schema: type[Model], fields: Any) -> Model:
-    """As `parse`, for JSON that is parsed already; removes unknown nulls from `fields`."""
+    """As `parse`, for JSON that is parsed already; removes such nulls from `fields`."""
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        nulls, service_error = _unknown_nulls(error), to_service_error(schema, error)
+        nulls, service_error = _unset_nulls(schema, error), to_service_error(schema, error)
     try:
         if not nulls or not all(_remove(fields, path) for path in nulls):
             raise service_error
@@ -77,15 +80,22 @@ def _remove(fields: Any, path: Path) -> bool:
     return True
 
 
-def _unknown_nulls(error: ValidationError) -> list[Path]:
-    """Where the body has unknown fields that are null, which clients send for what is not set.
+def _unset_nulls(schema: type[BaseModel], error: ValidationError) -> list[Path]:
+    """Where the body has nulls for unknown fields or for such with a default: clients send them for what is not set.
 
     Only for a body that did not match: other requests pay nothing for it.
     """
     if error.error_count() > MAX_ERRORS:
         return []
     errors = error.errors(include_url=False, include_context=False)
-    return [one["loc"] for one in errors if one["type"] == "extra_forbidden" and one["input"] is None]
+    nulls = [(one["loc"], one["type"]) for one in errors if one["input"] is None]
+    return [loc for loc, kind in nulls if kind == "extra_forbidden" or _has_default(schema, loc)]
+
+
+def _has_default(schema: type[BaseModel], path: Path) -> bool:
+    model = _model_at(schema, path[:-1])
+    field = model.model_fields.get(str(path[-1])) if model else None
+    return field is not None and not field.is_required()
 
 
 def to_service_error(schema: type[BaseModel], error: ValidationError) -> ServiceError:
@@ -123,7 +133,7 @@ def _meant_by(schema: type[BaseModel], path: Path) -> str:
     """The field that the unknown one at `path` probably means; empty where none is like it."""
     name, model = str(path[-1]), _model_at(schema, path[:-1])
     known = list(model.model_fields) if model else []
-    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1, cutoff=0.7)
     if name.lower() in TEXT_NAMES:
         near = near or [field for field in TEXT_FIELDS if field in known][:1]
     return near[0] if near else ""

@@ -94,7 +94,7 @@ def find_prompt(manifest: Manifest, request: VectorFields) -> str:
         return ""
     if name not in stated.prompts:
         known = f"it has {', '.join(stated.prompts)}" if stated.prompts else "it has none"
-        raise Invalid(f"this model has no prompt {name!r}; {known}. `prompt` takes a text", code="prompt")
+        raise Invalid(f"this model has no prompt {name!r}; {known}. /embed also takes a text, `prompt`", code="prompt")
     return stated.prompts[name]
 
 
@@ -123,7 +123,8 @@ def _choose_pooling(tasks: Tasks, request: EmbeddingFields) -> str:
 def check_dimensions(request: VectorFields, width: int) -> None:
     """Raises Invalid for more dimensions than the `width` of the vectors."""
     if request.dimensions is not None and request.dimensions > width:
-        raise Invalid(f"dimensions is {request.dimensions}; this model has {width}", code="dimensions")
+        message = f"dimensions is {request.dimensions}; this model has {width}: send 1 to {width}"
+        raise Invalid(message, code="dimensions")
 
 
 async def _finish(tasks: Tasks, result: TaskResult, request: EmbeddingFields, pooling: str) -> TaskResult:

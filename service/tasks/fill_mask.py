@@ -177,7 +177,7 @@ def check_masks(tasks: Tasks, sequences: Sequence[EncodedText], first: int) -> N
     """Raises Invalid with the index of the first text without a mask; `first` is that of the first one."""
     for index, tokens in enumerate(sequences, first):
         if not tokens.masks:
-            cut = f"was cut away with the end of the text (at most {tasks.manifest.max_tokens} tokens)"
+            cut = f"was cut away (at most {tasks.manifest.max_tokens} tokens): shorten the text, or cut its other side"
             reason = cut if tokens.truncated else "was not found in the input"
             raise Invalid(f"the mask token {tasks.tokenizer.mask_token} {reason}", code="no_mask", index=index)
 
@@ -212,7 +212,7 @@ def _top_k(tasks: Tasks, asked: FillMaskRequest) -> int:
     top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
     most = min(MAX_TOP_K, tasks.manifest.sizes["vocabulary"])
     if top_k > most:
-        raise Invalid(f"top_k is {top_k}; at most {most} are allowed", code="top_k")
+        raise Invalid(f"top_k is {top_k}; at most {most} are allowed: send 1 to {most}", code="top_k")
     return top_k
 
 
@@ -223,7 +223,7 @@ async def find_targets(tasks: Tasks, targets: Sequence[str], *, first_piece: boo
     target, be it the unknown token, and a target without pieces is left out: as transformers' FillMaskPipeline does.
     """
     if len(targets) > MAX_TOP_K:
-        raise Invalid(f"{len(targets)} targets; at most {MAX_TOP_K} are allowed", code="targets")
+        raise Invalid(f"{len(targets)} targets; at most {MAX_TOP_K} are allowed: split them", code="targets")
     found: dict[Ids, str] = {}
     for target, ids in zip(targets, await tasks.tokenizer.word_ids(targets), strict=True):
         if not first_piece:

@@ -133,6 +133,14 @@ class VectorFields(TruncationFields):
 class EmbeddingFields(VectorFields):
     normalize: bool | None = Field(None, description="scale each vector to unit length; null: the default in /info")
 
+    def refuse_vector_fields(self) -> None:
+        """Raises Invalid for a field that applies to vectors alone, where a classifier's scores are asked for."""
+        of_vectors = (name for name in EmbeddingFields.model_fields if name not in TruncationFields.model_fields)
+        if given := [name for name in of_vectors if getattr(self, name) is not None]:
+            way_out = "leave it out" if len(given) == 1 else "leave them out"
+            of_scores = "the answer is a classifier's scores"
+            raise Invalid(f"{', '.join(given)} applies to vectors, and {of_scores}: {way_out}", code=given[0])
+
 
 class EmbedParameters(EmbeddingFields, WindowFields):
     encoding_format: OnlyFloat | None = Field(None, description="float; base64 is in /v1/embeddings")

@@ -70,7 +70,8 @@ async def _score_cosines(
             error.index -= len(first) if side == "second" else 0
         raise
     vectors = result.value.astype(np.float64)
-    return result.finish(compare(tasks.manifest, vectors[: len(first)], vectors[len(first) :]))
+    found = compare(tasks.manifest, vectors[: len(first)], vectors[len(first) :])
+    return result.finish(found.astype(np.float32))  # as `similarities` gives them
 
 
 NSP_OPTIONS = EncodeOptions(outputs=frozenset({"pair"}))

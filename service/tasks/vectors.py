@@ -130,14 +130,20 @@ def join_layers(states: NDArray[np.generic], how: LayerPooling | None) -> Floats
 
 
 def _check_weights(how: LayerPooling | None, layers: int) -> None:
-    if isinstance(how, list) and len(how) != layers:
+    if not isinstance(how, list):
+        return
+    if len(how) != layers:
         message = f"layer_pooling has {len(how)} weights for {layers} layers: send a weight for each layer"
         raise Invalid(message, code="layer_pooling")
+    if wrong := [weight for weight in how if not abs(weight) <= MAX_LAYER_WEIGHT]:
+        limits = f"send numbers from -{MAX_LAYER_WEIGHT:,} to {MAX_LAYER_WEIGHT:,}"
+        raise Invalid(f"layer_pooling has the weight {wrong[0]:g}: {limits}", code="layer_pooling")
 
 
 OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
 OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
 VECTOR = [[[0.1, -0.2]]]
+MAX_LAYER_WEIGHT = 1_000_000  # far from what float32 cannot hold
 MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
 
 

@@ -23,6 +23,7 @@ from packbert.service.tokenization.encoding import (
     Direction,
     EncodedText,
     EncodeOptions,
+    PromptedTexts,
     Texts,
     count_each,
     encode_texts,
@@ -89,7 +90,9 @@ class Tokenizer:
         sizes, most = count_each(texts), self.max_characters
         for index, size in enumerate(sizes):
             if size > most:
-                message = f"input has {size} characters; at most {most} are allowed (BERT_MAX_CHARACTERS): shorten it"
+                prompted = " with its prompt" if isinstance(texts, PromptedTexts) else ""
+                limit = f"at most {most} are allowed (BERT_MAX_CHARACTERS)"
+                message = f"input has {size} characters{prompted}; {limit}: shorten it"
                 raise Invalid(message, code="too_long", index=index)
         return sizes
 

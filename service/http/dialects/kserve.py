@@ -18,7 +18,7 @@ from packbert.service.http.dialects.spec import Content, TaskSpec
 from packbert.service.http.responses import Floats, json_bytes, json_response
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.deadline import DEADLINE, Deadline
-from packbert.service.tasks.defaults import embedding_defaults, is_cross_encoder
+from packbert.service.tasks.defaults import embedding_defaults
 from packbert.service.tasks.embed import embed_texts
 from packbert.service.tasks.inputs import Body, EmbeddingFields, FailFastList
 from packbert.service.tasks.pairs import score_labels
@@ -133,8 +133,8 @@ async def _infer(tasks: Tasks, request: InferRequest) -> TaskResult:
         result = await _embed(tasks, texts, parameters)
         outputs = {"embedding": result.value}
     else:
-        raw = parameters.raw_scores
-        result = await score_labels(tasks, texts, parameters, raw=raw)
+        parameters.refuse_vector_fields()
+        result = await score_labels(tasks, texts, parameters, raw=parameters.raw_scores)
         best = [manifest.labels[i] for i in result.value.argmax(axis=-1).tolist()]
         outputs = {"scores": result.value.astype("<f4"), "label": best}
     result.value = await build_response(manifest.name, VERSION, request, outputs)
@@ -142,6 +142,8 @@ async def _infer(tasks: Tasks, request: InferRequest) -> TaskResult:
 
 
 async def _embed(tasks: Tasks, texts: list[Text], parameters: InferParameters) -> TaskResult:
+    if parameters.raw_scores:
+        raise Invalid("raw_scores applies to scores and label, not to embedding: leave it out", code="raw_scores")
     plain = [text for text in texts if isinstance(text, str)]
     if len(plain) < len(texts):
         raise Invalid("text_pair is an input of scores and label, not of embedding: leave it out", code="tensor")
@@ -316,11 +318,12 @@ def add_get_routes(router: APIRouter, backend: Backend) -> None:
 
 def _describe_model(backend: Backend) -> dict[str, Any]:
     manifest = backend.artifact.manifest
-    pooling = embedding_defaults(manifest, backend.settings).pooling
-    outputs = [_tensor("embedding", "FP32", int(manifest.outputs[pooling].shape[-1]))]
+    defaults = embedding_defaults(manifest, backend.settings)
+    width = defaults.kept_dimensions or int(manifest.outputs[defaults.pooling].shape[-1])
+    inputs, outputs = [_tensor("text", "BYTES")], [_tensor("embedding", "FP32", width)]
     if "labels" in manifest.heads:
+        inputs.append(_tensor("text_pair", "BYTES"))
         outputs += [_tensor("scores", "FP32", len(manifest.labels)), _tensor("label", "BYTES")]
-    inputs = [_tensor(one, "BYTES") for one in (("text", "text_pair") if is_cross_encoder(manifest) else ("text",))]
     return {
         "name": manifest.name,
         "versions": [VERSION],

@@ -45,25 +45,31 @@ async def _embed(tasks: Tasks, request: OllamaRequest) -> TaskResult:
         dimensions=request.dimensions,
         **request.how_texts_are_read(),
     )
-    texts = as_list(request.input)
-    result = await embed_texts(tasks.accepting_empty(), texts, fields)
+    result = await embed_texts(tasks.accepting_empty(), as_list(request.input), fields)
     own = {"model": tasks.manifest.name, "prompt_eval_count": result.tokens}
     return result.finish(LongObject(own, embeddings=result.value))
 
 
 async def _embed_prompt(tasks: Tasks, request: OllamaPromptRequest) -> TaskResult:
-    texts = OllamaRequest(input=request.prompt, **request.how_texts_are_read())
-    result = await _embed(tasks, texts)
-    return result.finish({"embedding": result.value["embeddings"][0]})
+    """The vector as the checkpoint gives it: Ollama scales only those of /api/embed to unit length."""
+    fields = EmbeddingFields(**request.how_texts_are_read())
+    result = await embed_texts(tasks.accepting_empty(), [request.prompt], fields)
+    return result.finish({"embedding": result.value[0]})
 
 
-ABOUT = "A vector of unit length by default, in the format of Ollama"
+ABOUT = "Vectors of unit length by default, in the format of Ollama"
+ABOUT_PROMPT = "A vector as the checkpoint gives it, in the format of Ollama"
 ROUTES = {
     "/api/embed": TaskSpec(
         "embeddings", _embed, OllamaRequest, OllamaResponse, ABOUT, operation="embeddings_of_ollama"
     ),
     "/api/embeddings": TaskSpec(
-        "embeddings", _embed_prompt, OllamaPromptRequest, OllamaPromptResponse, ABOUT, operation="prompt_of_ollama"
+        "embeddings",
+        _embed_prompt,
+        OllamaPromptRequest,
+        OllamaPromptResponse,
+        ABOUT_PROMPT,
+        operation="prompt_of_ollama",
     ),
 }
 

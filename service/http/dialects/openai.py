@@ -20,6 +20,7 @@ from packbert.service.tasks.inputs import (
     NO_EFFECT,
     OWN_TOKENIZER,
     TOKEN_IDS,
+    Body,
     EmbeddingFields,
     ModelField,
     TextsOrIds,
@@ -112,7 +113,7 @@ async def _embeddings(tasks: Tasks, request: EmbeddingsRequest) -> TaskResult:
     inputs = embed.read_inputs(tasks, request.input, request.tokenizer, fields)
     accepting = tasks if isinstance(inputs, TokenIds) else tasks.accepting_empty()
     result = await embed.embed_texts(accepting, inputs, fields)
-    as_base64 = "base64" in (request.encoding_format, request.embedding_type, request.encoding_type)
+    as_base64 = agreed(request, "encoding_format", "embedding_type", "encoding_type") == "base64"
     result.value = build_response(result.value, tasks.manifest.name, result.tokens, as_base64=as_base64)
     return result
 
@@ -128,15 +129,10 @@ def _embedding_fields(tasks: Tasks, request: EmbeddingsRequest) -> EmbeddingFiel
 
 def _fields_of_other_clients(tasks: Tasks, request: EmbeddingsRequest) -> dict[str, Any]:
     """Fields of /embed, from those that stand for them."""
-    fields = truncation_fields(tasks, request)
-    if request.truncation is not None:
-        fields["truncate"] = request.truncation
-    if request.output_dimension is not None:
-        fields["dimensions"] = request.output_dimension
-    if request.use_activation is not None:
-        fields["normalize"] = request.use_activation
-    if request.normalized is not None:
-        fields["normalize"] = request.normalized
+    fields = truncation_fields(tasks, request, "truncation") | {
+        "dimensions": agreed(request, "dimensions", "output_dimension"),
+        "normalize": agreed(request, "normalize", "normalized", "use_activation"),
+    }
     if request.prompt is None and request.prompt_name is None:
         field = "input_type" if request.input_type else "task"
         fields["prompt_name"] = find_prompt_name(tasks, field, request.input_type or request.task)
@@ -159,17 +155,39 @@ def find_prompt_name(tasks: Tasks, field: str, name: str | None) -> str | None:
     return max(found, key=lambda one: bool(prompts[one]), default=None)  # sentence-transformers adds `document`, empty
 
 
-def truncation_fields(tasks: Tasks, request: VllmFields) -> dict[str, Any]:
-    """The truncation that vLLM's fields ask for. Raises Invalid for another limit than the model's."""
-    fields: dict[str, Any] = {}
+def agreed(request: Body, *names: str) -> Any:
+    """The value of the request's fields `names`, which mean the same; None where none is set.
+
+    Raises Invalid where two differ.
+    """
+    stated = {name: value for name in names if (value := getattr(request, name)) is not None}
+    if len({*stated.values()}) > 1:
+        both = " and ".join(f"{name} is {str(value).lower()}" for name, value in stated.items())
+        raise Invalid(f"{both}, which mean the same: send one of them", code=names[0])
+    return next(iter(stated.values()), None)
+
+
+def truncation_fields(tasks: Tasks, request: VllmFields, *more: str) -> dict[str, Any]:
+    """The truncation that vLLM's fields ask for, and those that are named.
+
+    Raises Invalid for another limit than the model's, and as `agreed`.
+    """
+    fields = {"truncate": agreed(request, "truncate", *more)}
     if request.truncation_side is not None:
-        fields["truncation_direction"] = request.truncation_side
+        stated = "truncation_direction" in request.model_fields_set
+        sides = ("truncation_side", "truncation_direction") if stated else ("truncation_side",)
+        fields["truncation_direction"] = agreed(request, *sides)
     if (limit := request.truncate_prompt_tokens) is not None:
         most = tasks.manifest.max_tokens
         if limit != -1 and limit < most:
             message = f"truncate_prompt_tokens is {limit}; this service truncates only at the model's limit of {most}"
             raise Invalid(f"{message} tokens: send -1, or cut the texts", code="truncate")
-        fields["truncate"] = True
+        if fields["truncate"] in (False, "NONE"):
+            raise Invalid(
+                f"truncate is {fields['truncate']} and truncate_prompt_tokens {limit}: send one of them",
+                code="truncate",
+            )
+        fields["truncate"] = fields["truncate"] or True
     return fields
 
 

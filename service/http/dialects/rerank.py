@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import response_id, usage
+from packbert.service.http.dialects.openai import agreed, response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
 from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
@@ -122,8 +122,9 @@ def _rerank_error(request_id: str, status: int, message: str, code: str, index: 
 async def _rerank(tasks: Tasks, request: RerankRequest) -> TaskResult:
     texts = _texts(request)
     read, cuts = texts, request.max_tokens_per_doc is not None or request.max_chunks_per_doc is not None
-    if request.truncate is None and (cuts or request.truncation is not None):
-        request = request.model_copy(update={"truncate": request.truncation is not False})
+    truncate = agreed(request, "truncate", "truncation")
+    if (truncate is None and cuts) or truncate != request.truncate:
+        request = request.model_copy(update={"truncate": truncate is None or truncate})
     if request.max_tokens_per_doc is not None:
         tasks.check_count(texts)
         cutting = _cut(tasks, request, texts, request.max_tokens_per_doc)

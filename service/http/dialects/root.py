@@ -25,9 +25,10 @@ from packbert.service.settings import RootTask
 from packbert.service.tasks.answer import AnswerResponse, QuestionAndContext
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.choose import ChooseResponse, PromptAndChoices
-from packbert.service.tasks.fill_mask import FillMaskParameters, FillMaskResponse
+from packbert.service.tasks.fill_mask import FillMaskRequest, FillMaskResponse
 from packbert.service.tasks.inputs import (
     Body,
+    EmbedRequest,
     EmbedResponse,
     FailFastList,
     NspResponse,
@@ -69,7 +70,7 @@ class RootRequest(Body):
         | SimilarityInputs
         | QuestionAndContext
         | PromptAndChoices
-        | FailFastList[str | Pair | FailFastList[str] | QuestionAndContext | PromptAndChoices]
+        | FailFastList[str | int | Pair | FailFastList[str | int] | QuestionAndContext | PromptAndChoices]
         | None
     ) = Field(None, examples=["my dog is hairy"], description="the texts: as on the route of the task")
     parameters: dict[str, Any] | None = Field(None, description="as on the route of the task")
@@ -92,7 +93,7 @@ async def _root(tasks: Tasks, request: RootRequest) -> TaskResult:
     try:
         parsed = validate(spec.request_model, fields)
     except ServiceError as error:
-        error.message += f"; `POST /` is {task} here (BERT_ROOT_TASK)"
+        error.message += f"; `POST /` is {task} for this request (BERT_ROOT_TASK names one for all)"
         raise
     spec.check_head(tasks)
     result = await spec.run(tasks, parsed)
@@ -145,8 +146,9 @@ def _has_labels(fields: Mapping[str, Any]) -> bool:
 
 
 def _asks_for_words(tasks: Tasks, fields: Mapping[str, Any]) -> bool:
-    if FillMaskParameters.model_fields.keys() & (fields.keys() | fields.get("parameters", {}).keys()):
-        return True
+    given, of_words = fields.keys() | fields.get("parameters", {}).keys(), FillMaskRequest.model_fields.keys()
+    if given & (EmbedRequest.model_fields.keys() ^ of_words):  # of only one of the two tasks
+        return not given.isdisjoint(of_words - EmbedRequest.model_fields.keys())
     inputs = fields["inputs"]
     texts = inputs if isinstance(inputs, list) else [inputs]
     mask = tasks.tokenizer.mask_token

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import Usage, VllmFields, as_base64_text, finish, truncation_fields
+from packbert.service.http.dialects.openai import Usage, VllmFields, agreed, as_base64_text, finish, truncation_fields
 from packbert.service.http.dialects.spec import OPENAI_ERROR, ErrorShape, OpenAIErrorBody, TaskSpec, openai_error
 from packbert.service.http.responses import Floats
 from packbert.service.tasks.base import MadeList, TaskResult, Tasks, as_list
@@ -146,9 +146,8 @@ async def _pooling(tasks: Tasks, request: PoolingRequest) -> TaskResult:
     task = request.task or ("classify" if "labels" in tasks.manifest.heads else "embed")
     if task == "embed":
         result = await embed_texts(tasks, texts, fields)
-    elif fields.dimensions is not None:
-        raise Invalid("dimensions applies to vectors, and task is classify: leave it out", code="dimensions")
     else:
+        request.refuse_vector_fields()
         raw = request.use_activation is False
         result = await score_labels(tasks, texts, fields, raw=raw)
     as_base64, rows = request.encoding_format == "base64", result.value.astype("<f4")
@@ -163,7 +162,7 @@ async def _pooling(tasks: Tasks, request: PoolingRequest) -> TaskResult:
 def _pooling_fields(tasks: Tasks, request: PoolingRequest) -> dict[str, Any]:
     """The request's fields of /embed that vLLM names otherwise, or whose default is another."""
     fields = truncation_fields(tasks, request) | {"dimensions": request.dimensions or None}
-    stated = request.normalize if request.use_activation is None else request.use_activation
+    stated = agreed(request, "normalize", "use_activation")
     return fields | {"normalize": tasks.embedding.openai_normalize if stated is None else stated}
 
 

@@ -41,11 +41,12 @@ def lines_of(
         (b"POST /embed" + HOST + BODY, "POST", "/embed", 422, "invalid"),
         (PREFLIGHT, "OPTIONS", "/embed", 200, None),
         (b"GET /" + b"x" * 20_000 + HOST + b"\r\n", "GET", "/" + "x" * 20_000, 431, "headers_too_large"),
+        (b"POST /embed?key=1" + HOST + b"transfer-encoding: chunked\r\n\r\nZZ", "POST", "/embed", 400, "malformed"),
         (b"GET /x HTTP/2.0\r\n\r\n", "GET", "/x", 505, "malformed"),
         (b"nonsense\r\n\r\n", "", "", 400, "malformed"),
         (b"POST /embed" + HOST + b"content-length: 5\r\n\r\n{", "POST", "/embed", 408, "slow"),
     ],
-    ids=["get", "404", "405", "422", "preflight", "431", "505", "400", "408"],
+    ids=["get", "404", "405", "422", "preflight", "431", "query", "505", "400", "408"],
 )
 def test_every_response_has_a_line(
     bert_artifact: Path,

@@ -104,3 +104,11 @@ def test_the_example_of_each_route_is_a_body_that_it_accepts(task: Any) -> None:
     example = example_of(task.request_model)
     assert example
     assert parse(task.request_model, json.dumps(example).encode())
+
+
+def test_a_null_of_a_field_with_a_default_is_not_set() -> None:
+    plain = parse(schemas.EmbedRequest, b'{"inputs": ["a"]}')
+    assert parse(schemas.EmbedRequest, b'{"inputs": ["a"], "truncation_direction": null, "pieces": null}') == plain
+    for body in (b'{"inputs": null}', b'{"inputs": "a", "truncation_direction": null, "pieces": 1}'):
+        with pytest.raises(Invalid, match=r"inputs|pieces: Input should be a valid boolean"):
+            parse(schemas.EmbedRequest, body)

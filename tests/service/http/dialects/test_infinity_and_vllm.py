@@ -114,6 +114,8 @@ def test_the_score_of_a_plain_encoder_is_the_cosine_where_the_operator_allows_it
     vectors = np.array(ask(encoder, "/embed", inputs=TEXTS, normalize=True))
     found = ask(encoder, "/score", text_1=TEXTS[0], text_2=TEXTS)
     np.testing.assert_allclose([one["score"] for one in found["data"]], vectors @ vectors[0], atol=1e-6)
+    ranked = ask(encoder, "/rerank", query=TEXTS[0], texts=TEXTS)
+    assert {one["index"]: one["score"] for one in ranked} == {one["index"]: one["score"] for one in found["data"]}
     with serve_in_process(bert_artifact) as without:
         status, message = refuse(without, "/score", text_1="a", text_2="b")
         assert (status, "BERT_RERANK=cosine" in message) == (501, True)
@@ -164,8 +166,9 @@ def test_pooling_of_a_classifier_gives_its_scores_unless_it_is_asked_for_vectors
     np.testing.assert_allclose(found, probs, atol=1e-7)
     vectors = [one["data"] for one in ask(classifier, "/pooling", input=TEXTS, task="embed")["data"]]
     assert vectors == ask(classifier, "/embed", inputs=TEXTS, normalize=True)
-    status, message = refuse(classifier, "/pooling", input=TEXTS, dimensions=2)
-    assert (status, "task is classify" in message) == (422, True)
+    for field, value in (("dimensions", 2), ("prompt", "a "), ("prompt_name", "query"), ("normalize", False)):
+        status, message = refuse(classifier, "/pooling", input=TEXTS, **{field: value})
+        assert (status, message.startswith(f"{field} applies to vectors")) == (422, True)
 
 
 @pytest.mark.parametrize("path", ["/classify", "/pooling"])

@@ -130,7 +130,13 @@ def test_a_classifier_gives_scores_and_labels_by_default_and_vectors_by_name(cla
     assert only["data"] == np.ravel(classifier.post("/embed", json={"inputs": TEXTS}).json()).tolist()
     both = classifier.post(path, json=body(TEXTS, outputs=[{"name": "embedding"}, {"name": "label"}]))
     assert "a request for each" in both.json()["error"]
+    for parameters in ({"prompt": "a "}, {"normalize": True}, {"dimensions": 2}):
+        refused = classifier.post(path, json=body(TEXTS, parameters=parameters))
+        assert (refused.status_code, "applies to vectors" in refused.json()["error"]) == (422, True)
+    vectors = [{"name": "embedding"}]
+    assert classifier.post(path, json=body(TEXTS, outputs=vectors, parameters={"raw_scores": True})).status_code == 422
     metadata = classifier.get("/v2/models/bert-labels").json()
+    assert [one["name"] for one in metadata["inputs"]] == ["text", "text_pair"]
     assert [one["name"] for one in metadata["outputs"]] == ["embedding", "scores", "label"]
 
 

@@ -265,6 +265,28 @@ def test_fields_of_other_clients_stand_for_those_of_embed(
     assert server.post("/v1/embeddings", json={"input": texts} | extra).json() == expected.json()
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/embeddings", {"dimensions": 2, "output_dimension": 3}),
+        ("/v1/embeddings", {"normalize": True, "normalized": False}),
+        ("/v1/embeddings", {"encoding_format": "float", "embedding_type": "base64"}),
+        ("/v1/embeddings", {"truncate": False, "truncation": True}),
+        ("/v1/embeddings", {"truncate": False, "truncate_prompt_tokens": -1}),
+        ("/v1/embeddings", {"truncation_direction": "right", "truncation_side": "left"}),
+        ("/pooling", {"normalize": False, "use_activation": True}),
+        ("/v1/rerank", {"truncate": True, "truncation": False}),
+    ],
+)
+def test_two_fields_that_mean_the_same_may_not_differ(server: httpx.Client, path: str, fields: dict[str, Any]) -> None:
+    own = {"query": "a", "documents": ["b"]} if path == "/v1/rerank" else {"input": "a"}
+    response = server.post(path, json=own | fields)
+    assert response.status_code == 422, response.text
+    assert all(name in response.text for name in fields)
+    alike = own | {name: next(iter(fields.values())) for name in fields if name != "truncate_prompt_tokens"}
+    assert server.post(path, json=alike).status_code in (200, 501)  # 501: this model does not rerank
+
+
 def test_an_input_type_or_task_is_the_prompt_of_that_name(exported: Callable[..., Artifact]) -> None:
     with serve_in_process(exported("sentence-transformers/prompts").root) as client:
 

@@ -36,6 +36,9 @@ def choose(artifact: Artifact, body: Mapping[str, Any], root_task: str | None = 
         ("bert", {"inputs": ["the [MASK]", "a [MASK]"]}, "fill-mask"),
         ("bert", {"inputs": "the cat", "parameters": {"targets": ["dog"]}}, "fill-mask"),
         ("bert", {"inputs": "the cat", "top_k": 3}, "fill-mask"),
+        ("bert", {"inputs": "the [MASK]", "normalize": True}, "embed"),
+        ("bert", {"inputs": "the [MASK]", "truncate": True}, "fill-mask"),
+        ("bert", {"inputs": [[5, 6]], "tokenizer": "bert"}, "embed"),
         ("bert", {"inputs": SIMILARITY}, "similarity"),
         ("bert", {"query": "the cat", "texts": ["a dog"]}, "rerank"),
         ("bert-labels", {"inputs": "the [MASK]"}, "predict"),
@@ -106,7 +109,7 @@ def test_an_error_names_the_task_that_the_request_went_to(server: httpx.Client) 
     response = server.post("/", json={"inputs": "the cat", "normalise": True})
     assert response.status_code == 422
     assert "normalise: did you mean normalize?" in response.json()["error"]
-    assert response.json()["error"].endswith("`POST /` is embed here (BERT_ROOT_TASK)")
+    assert response.json()["error"].endswith("`POST /` is embed for this request (BERT_ROOT_TASK names one for all)")
     assert "send inputs" in server.post("/", json={"parameters": {}}).json()["error"]
 
 
