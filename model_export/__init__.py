@@ -1,6 +1,1 @@
 """Converts a trained BERT checkpoint to an artifact: an ONNX graph with fused operators, its tokenizer, a manifest."""
-
-import os
-
-# Read when ONNX Runtime is imported: without it, its Linux builds report every session to its maker.
-os.putenv("ORT_DISABLE_TELEMETRY", "1")

@@ -16,6 +16,7 @@ from packbert.model_export.lazy_weight import Array, LazyWeight
 from packbert.model_export.torch_pickle import read_tensors
 
 TENSORFLOW = ("*.ckpt*.index", "*.h5")  # patterns of a TensorFlow checkpoint's files
+TOKENIZER = 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
 
 
 def convert(folder: Path) -> str:
@@ -23,7 +24,7 @@ def convert(folder: Path) -> str:
 
     Another class would have heads with random weights instead of the checkpoint's.
     """
-    return f'{_class_of(folder)}.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER") {_tokenizer()} of transformers'
+    return f'{_class_of(folder)}.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER") {TOKENIZER} of transformers'
 
 
 def convert_tensorflow(folder: Path, pattern: str) -> str:
@@ -33,11 +34,7 @@ def convert_tensorflow(folder: Path, pattern: str) -> str:
     else:
         config = 'config=BertConfig.from_json_file("FOLDER/bert_config.json")'
         call = f'BertForPreTraining.from_pretrained("FOLDER/bert_model.ckpt.index", from_tf=True, {config})'
-    return f'{call}.save_pretrained("NEW_FOLDER") {_tokenizer()}'
-
-
-def _tokenizer() -> str:
-    return 'and AutoTokenizer.from_pretrained("FOLDER").save_pretrained("NEW_FOLDER")'
+    return f'{call}.save_pretrained("NEW_FOLDER") {TOKENIZER}'
 
 
 def _class_of(folder: Path) -> str:

@@ -4,6 +4,7 @@
 their first use: the client needs neither ONNX Runtime nor the server's packages.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ MODULES = {
     "make_app": "packbert.service.library.app",
 }
 __all__ = [*MODULES]
+# Read when ONNX Runtime is imported: without it, its Linux builds report every session to its maker.
+os.putenv("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> object:

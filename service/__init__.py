@@ -17,5 +17,3 @@ def _open_closed_streams() -> None:
 
 
 _open_closed_streams()
-# Read when ONNX Runtime is imported: without it, its Linux builds report every session to its maker.
-os.putenv("ORT_DISABLE_TELEMETRY", "1")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packbert.service.artifact import Artifact
 from packbert.service.errors import SHUTTING_DOWN, Unavailable, loading
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.queue import BULK_SHARE
 from packbert.service.scheduling.request import InferenceQueue

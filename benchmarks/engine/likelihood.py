@@ -17,7 +17,7 @@ from benchmarks.harness.checkpoints import artifact_to_serve
 from benchmarks.harness.machine import table, update
 from packbert.service.artifact import open_artifact
 from packbert.service.engine.local_backend import LocalBackend
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult, Tasks
 from packbert.service.tasks.embed import embed

@@ -34,7 +34,7 @@ from packbert.service.engine.device import select_artifact
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.http.server import build, run
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 
 TOKENS_PER_SECOND = 1e6

@@ -77,26 +77,14 @@ SEQUENCE, TOKEN, POOLED, MASK, TARGET = "sequence", "token", "pooled tokens", "m
 SENTENCE, SPARSE, LAYER = "sentence vector", "sparse vector", "layer"
 SELECTED = "selected"  # not of an output: the rows of the last layer
 OUTPUTS = {  # output -> what each of its rows belongs to
-    "cls": SEQUENCE,
-    "pooler": SEQUENCE,
-    "pair": SEQUENCE,
-    "labels": SEQUENCE,
-    "choices": SEQUENCE,
-    "mean": POOLED,
+    **dict.fromkeys(("cls", "pooler", "pair", "labels", "choices"), SEQUENCE),
+    **dict.fromkeys(("mean", *sorted(OF_MEANS)), POOLED),
     "sentence": SENTENCE,
-    "tags": TOKEN,
-    "spans": TOKEN,
-    "tokens": TOKEN,
-    "multi": TOKEN,
-    TOKEN_WEIGHTS: TOKEN,
-    "top_logits": MASK,
-    "top_ids": MASK,
-    "log_sum_exp": MASK,
+    **dict.fromkeys(("tags", "spans", "tokens", "multi", TOKEN_WEIGHTS), TOKEN),
+    **dict.fromkeys(("top_logits", "top_ids", "log_sum_exp"), MASK),
     "target_logits": TARGET,
-    "sparse_places": SPARSE,
-    "sparse_logits": SPARSE,
+    **dict.fromkeys(("sparse_places", "sparse_logits"), SPARSE),
     **dict.fromkeys(sorted(LAYER_OUTPUTS), LAYER),
-    **dict.fromkeys(sorted(OF_MEANS), POOLED),
 }
 WHOLE = frozenset({TOKEN, POOLED, SPARSE})  # kinds that read all tokens of a sequence
 ALL_KINDS = frozenset(OUTPUTS.values())
@@ -211,10 +199,13 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
         lengths = [len(tokens) for tokens, asks in zip(batch.owners, asked, strict=True) if asks]
         found = iter(sparse_spans(outputs["sparse_places"], lengths))
         spans = {**spans, SPARSE: [next(found) if asks else slice(0) for asks in asked]}
-    if LAYER in spans:
-        return [_row_with_layers(tokens, i, spans, outputs) for i, tokens in enumerate(batch.owners)]
     return [
-        {_asked_as(name): outputs[name][spans[OUTPUTS[name]][i]] for name in tokens.outputs}
+        {
+            _asked_as(name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
+            if name in LAYER_OUTPUTS
+            else outputs[name][spans[OUTPUTS[name]][i]]
+            for name in tokens.outputs
+        }
         for i, tokens in enumerate(batch.owners)
     ]
 
@@ -222,15 +213,6 @@ def split(batch: Batch, outputs: Arrays) -> list[Row]:
 def _asked_as(name: str) -> str:
     """The output that a request names, for that of a graph."""
     return name.removeprefix("mean_") if name in OF_MEANS else name
-
-
-def _row_with_layers(tokens: Tokens, i: int, spans: Mapping[str, Sequence[slice]], outputs: Arrays) -> Row:
-    return {
-        _asked_as(name): layer_rows(name, tokens.layers, outputs, spans[LAYER][i], spans[SELECTED][i])
-        if name in LAYER_OUTPUTS
-        else outputs[name][spans[OUTPUTS[name]][i]]
-        for name in tokens.outputs
-    }
 
 
 def _select_positions(tokens: Tokens, modes: Sequence[str]) -> Ints:

@@ -8,9 +8,9 @@ In bf16 the products and the operators between them run in it, with sums in fp32
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,13 @@ from openvino import opset13  # noqa: E402
 from openvino.frontend import FrontEndManager  # noqa: E402
 
 Arrays = Mapping[str, NDArray[np.generic]]
+RunHeads = Callable[[Sequence[str], Arrays], list[NDArray[np.generic]]]  # outputs of the graph HEADS, from its inputs
 STATES, PREFIX = hidden_name(LAST), hidden_name(0).removesuffix("0")
 MAX_SMALL_BYTES = 2**16  # of a weight that stays in fp32: biases and norms, which OpenVINO adds in fp32
 # OpenVINO folds a conversion of a constant to fp32 unless it has this mark, and then holds the weights in fp32 too
 KEPT_NARROW = "decompression_0"
 READING = threading.Lock()  # two threads that replaced constants at the same time waited for each other for ever
 CACHED_SHAPES = 256  # kernels kept for shapes, by OpenVINO (per stream) and by oneDNN; defaults: 5,000 and 1,024
-
-
-class Heads(Protocol):
-    """What runs the graph HEADS of the manifest."""
-
-    def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        """The outputs `names`, computed from `feeds`."""
 
 
 class OpenVinoEncoder:
@@ -79,13 +73,13 @@ class OpenVinoEncoder:
         finally:
             self._idle.append(request)
 
-    def run_with_heads(self, heads: Heads, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        """The outputs `names` of the model: hidden states by this encoder, the others by `heads`."""
+    def run_with_heads(self, run_heads: RunHeads, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
+        """The outputs `names` of the model: hidden states by this encoder, the others by `run_heads`."""
         of_heads = [name for name in names if name not in self.outputs]
         read = {name for name in names if name not in of_heads} | ({STATES} if of_heads else set())
         found = self.run(sorted(read), feeds)
         if of_heads:
-            values = heads.run(of_heads, {**feeds, STATES: found[STATES]})
+            values = run_heads(of_heads, {**feeds, STATES: found[STATES]})
             found |= dict(zip(of_heads, values, strict=True))
         return [found[name] for name in names]
 

@@ -17,14 +17,6 @@ BLOCK = 16  # tokens whose maximum is computed together
 ENDS = frozenset({"cls", "lasttoken"})  # the modes that read one token
 
 
-def _mean(length: int, first: int) -> float:
-    return 1.0 / (length - first)
-
-
-def _mean_sqrt_length(length: int, first: int) -> float:
-    return 1.0 / math.sqrt(length - first)
-
-
 def _by_position(length: int, first: int) -> Floats:
     """Token i, counted from 1 at the begin of the sequence, weighs i: a prompt that is left out counts on."""
     weights = np.arange(first + 1, length + 1, dtype=np.float64)
@@ -32,8 +24,8 @@ def _by_position(length: int, first: int) -> Floats:
 
 
 WEIGHTINGS: Mapping[str, Weighting] = {
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt_length,
+    "mean": lambda length, first: 1.0 / (length - first),
+    "mean_sqrt_len_tokens": lambda length, first: 1.0 / math.sqrt(length - first),
     "weightedmean": _by_position,
 }
 MODES = frozenset({*ENDS, "max", *WEIGHTINGS})
@@ -56,7 +48,7 @@ class PooledTokens:
 
 def mean_feeds(pooled: PooledTokens) -> Feeds:
     """The inputs of the output `mean`: the mean over all tokens of a sequence, special tokens included."""
-    slots, (weights,), back = _weighted(pooled, [_mean])
+    slots, (weights,), back = _weighted(pooled, [WEIGHTINGS["mean"]])
     return {"mean_slots": slots, "mean_weights": weights, "mean_back": back}
 
 

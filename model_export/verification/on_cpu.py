@@ -110,7 +110,7 @@ class Bf16Graph:
         self._heads = OrtGraph(path.with_name(HEADS))
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        return self._encoder.run_with_heads(self._heads, names, feeds)
+        return self._encoder.run_with_heads(self._heads.run, names, feeds)
 
 
 def open_graph(path: Path, layout: str, precision: str) -> Graph:

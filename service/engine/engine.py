@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from packbert.service.engine.runner import ModelRunner, check_unchanged
 from packbert.service.engine.runtimes import OPENVINO, RuntimeChoice, choose_runtime
 from packbert.service.engine.session import device_memory, memory_in_use
 from packbert.service.errors import SHUTTING_DOWN, DeviceError, Unavailable, loading
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import SERIAL, Concurrency
 from packbert.service.scheduling.queue import RequestQueue
@@ -183,18 +183,17 @@ class ModelEngine:
         return self.health.reason(since_answer=since_answer) or self.batcher.suspended
 
     def info(self) -> dict[str, Any]:
-        return engine_info(
-            self.artifact,
-            self.settings,
-            calibration=self.calibration,
-            tuning=self.tuning,
-            provider=self.runner.provider if self.opened else None,
-            threads=self.runner.threads if self.opened else None,
-            in_memory=self in self.device.loaded,
-            memory_bytes=self.memory_bytes if self.opened else None,
-            degraded=self.degraded,
-            status=self.readiness(),
-        )
+        """The content of /info. What is not known while the model loads is None."""
+        runner = self.runner if self.opened else None
+        return engine_info(self.artifact, self.settings, runner.provider if runner else None) | {
+            "degraded": self.degraded or None,
+            "threads": runner.threads if runner else None,
+            "in_memory": self in self.device.loaded,
+            "memory_bytes": self.memory_bytes if runner else None,
+            "measured": asdict(self.calibration) if self.calibration else None,
+            "tuning": asdict(self.tuning) if self.tuning else None,
+            "status": self.readiness() or "ready",
+        }
 
     def fail(self, reason: str) -> None:
         """Final: all requests get 503, and the process is to end so that its supervisor starts another."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from packbert.model_export.artifact.manifest import CUMULATIVE_LENGTHS, PACKED_ROWS
 from packbert.service.artifact import Artifact
-from packbert.service.engine.calibration import Calibration
-from packbert.service.engine.runtimes import RuntimeChoice
 from packbert.service.engine.session import OpenVinoSession, onnxruntime_version
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import MAX_ATTENTION, MAX_TOP_K
@@ -16,20 +14,8 @@ from packbert.service.tasks.defaults import embedding_defaults, scorer
 CUDA_ATTENTION = {CUMULATIVE_LENGTHS: "packed", PACKED_ROWS: "plain"}  # by the layout of the graph
 
 
-def engine_info(
-    artifact: Artifact,
-    settings: Settings,
-    *,
-    calibration: Calibration | None,
-    tuning: RuntimeChoice | None,
-    provider: str | None,
-    threads: int | None,
-    degraded: str,
-    in_memory: bool,
-    memory_bytes: int | None,
-    status: str,
-) -> dict[str, Any]:
-    """`calibration`, `provider` and `threads` are None while the model loads; the backend fills in `mask_token`."""
+def engine_info(artifact: Artifact, settings: Settings, provider: str | None) -> dict[str, Any]:
+    """What the artifact decides; `provider` is None while the model loads. The backend fills in `mask_token`."""
     manifest = artifact.manifest
     return {
         "model": manifest.name,
@@ -51,12 +37,6 @@ def engine_info(
         "execution_provider": provider,
         "device": manifest.device,
         "cuda_attention": CUDA_ATTENTION[manifest.layout] if manifest.device == "cuda" else None,
-        "degraded": degraded or None,
-        "threads": threads,
-        "in_memory": in_memory,
-        "memory_bytes": memory_bytes,
-        "measured": asdict(calibration) if calibration else None,
-        "tuning": asdict(tuning) if tuning else None,
         "verification": manifest.verification,
         "digest": artifact.digest,
         "identity": asdict(manifest.identity),
@@ -66,7 +46,6 @@ def engine_info(
             "onnxruntime": onnxruntime_version(),
             **({"openvino": version("openvino")} if provider == OpenVinoSession.provider else {}),
         },
-        "status": status or "ready",
     }
 
 

@@ -12,7 +12,8 @@ from packbert.service.engine.device import ArtifactChoice, find_artifact
 from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.models import serve_models
-from packbert.service.observability import Metrics, register_state, render
+from packbert.service.observability.metrics import Metrics
+from packbert.service.observability.scrape import register_state, render
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.settings import Settings
 

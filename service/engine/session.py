@@ -100,7 +100,7 @@ class OpenVinoSession:
         self.inputs = tuple({*self._encoder.inputs, *self._heads.inputs} - {STATES})
 
     def run(self, names: Sequence[str], feeds: Arrays) -> list[NDArray[np.generic]]:
-        return self._encoder.run_with_heads(self._heads, names, feeds)
+        return self._encoder.run_with_heads(self._heads.run, names, feeds)
 
 
 def open_session(

@@ -40,7 +40,9 @@ from packbert.service.http.page.routes import open_page
 from packbert.service.http.responses import JSON, json_response
 from packbert.service.http.validation import example_of
 from packbert.service.models import ServedModel
-from packbert.service.observability import MISDIRECTED, OPENMETRICS, UNKNOWN, Metrics
+from packbert.service.observability.metrics import Metrics
+from packbert.service.observability.scrape import OPENMETRICS
+from packbert.service.observability.series import MISDIRECTED, UNKNOWN
 from packbert.service.tasks.inputs import Status
 
 TASKS = {
@@ -72,7 +74,6 @@ ADMIN_PATHS = (ADMIN_PATH, "/info", "/metrics", DOCUMENTATION, "/openapi.json", 
 PROBE_PATHS = ("/health", "/ready")  # on both ports
 OTHER = "other"  # the path of a response that no FastAPI route gave, such as that of /openapi.json
 MIN_COMPRESSED_BYTES = 1024
-CODES = {404: "not_found", 405: "method_not_allowed"}
 log = logging.getLogger("service")
 
 
@@ -347,7 +348,7 @@ def _add_error_handlers(app: FastAPI, tasks: Mapping[str, TaskSpec]) -> None:
         if isinstance(error, ServiceError):
             status, code, message, headers = error.status, error.code, error.message, error.headers
         elif isinstance(error, HTTPException):
-            status, code, headers = error.status_code, CODES.get(error.status_code, "http"), error.headers
+            status, code, headers = error.status_code, MISDIRECTED.get(error.status_code, "http"), error.headers
             message = f"{request.method} {path}: {error.detail}; {_name_paths(app, path)}"
         if status == 405:
             methods = _methods_at(app, request.scope)

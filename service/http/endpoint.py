@@ -30,7 +30,7 @@ from packbert.service.http.responses import (
     stages_of,
 )
 from packbert.service.logs import Fields
-from packbert.service.observability import PROCESS, RECEIVE
+from packbert.service.observability.series import PROCESS, RECEIVE
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult
 from packbert.service.tasks.deadline import DEADLINE, Deadline

@@ -33,24 +33,12 @@ PROTOCOL_ERRORS: Responses = {  # sent before the path is known
 NPY_CONTENT: Responses = {200: {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}}
 DEGRADED = "why the CPU is used although there is an artifact for CUDA"
 GROUPS = {  # of the routes in /docs: the task's name in the metrics, and where it stands
-    "embed": "vectors",
-    "embeddings": "vectors",
-    "embed_all": "vectors",
-    "embed_sparse": "vectors",
-    "pooling": "vectors",
-    "similarity": "vectors",
+    **dict.fromkeys(("embed", "embeddings", "embed_all", "embed_sparse", "pooling", "similarity"), "vectors"),
     "fill_mask": "masks",
-    "nsp": "pairs",
-    "rerank": "pairs",
-    "score": "pairs",
-    "predict": "labels",
-    "classify": "labels",
-    "tag": "labels",
-    "answer": "questions",
-    "choose": "questions",
-    "tokenize": "tokens",
-    "decode": "tokens",
-    "attention": "tokens",
+    **dict.fromkeys(("nsp", "rerank", "score"), "pairs"),
+    **dict.fromkeys(("predict", "classify", "tag"), "labels"),
+    **dict.fromkeys(("answer", "choose"), "questions"),
+    **dict.fromkeys(("tokenize", "decode", "attention"), "tokens"),
 }
 OTHER_GROUP, SERVICE = "other forms", "service"
 API_KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False, description="a key of BERT_API_KEY or its file"))

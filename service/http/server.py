@@ -30,7 +30,7 @@ from packbert.service.http.limits import (
 from packbert.service.http.loop_watchdog import watch_loop
 from packbert.service.logs import log_access
 from packbert.service.models import ServedModel
-from packbert.service.observability import UNKNOWN
+from packbert.service.observability.series import UNKNOWN
 from packbert.service.settings import Settings
 
 AFTER_DRAIN_SECONDS = 1.0  # keep listening: a client that sends its next request after its answer gets 503, no reset

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -67,7 +66,3 @@ def _answer(asked: argparse.Namespace) -> int:
         client.info()  # waits for the server, before the bar
         with tqdm(unit=" rows", desc=asked.task) as bar:
             return run_job(job, client, on_rows=bar.update)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -21,11 +21,7 @@ REASONS = (
 OUTCOMES = {  # of requests without 200, by reason; "refused" is that of all other reasons
     "deadline": "expired",
     "client_closed": "cancelled",
-    "run_failed": "failed",
-    "not_finite": "failed",
-    "out_of_memory": "failed",
-    "tokenizer_failed": "failed",
-    "internal": "failed",
+    **dict.fromkeys(("run_failed", "not_finite", "out_of_memory", "tokenizer_failed", "internal"), "failed"),
 }
 STAGES = ("tokenize", "queue", "forward", "format")
 

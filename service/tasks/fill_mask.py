@@ -26,16 +26,6 @@ from packbert.service.turns import in_turns
 
 
 class FillMaskParameters(Body):
-    top_k: int | None = Field(None, ge=0)
-    targets: StringOrList | None = None
-    first_piece: bool | None = None
-    joint: bool | None = None
-    beam: int | None = Field(None, ge=1)
-
-
-class FillMaskRequest(ClientFields, TruncationFields):
-    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
-    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
     top_k: int | None = Field(None, ge=0, description="candidates per mask, or with joint per input (default 5)")
     targets: StringOrList | None = Field(
         None,
@@ -56,6 +46,11 @@ class FillMaskRequest(ClientFields, TruncationFields):
         description="with joint: how many partly filled texts are kept while masks are filled (default 10, or top_k "
         "where that is more)",
     )
+
+
+class FillMaskRequest(ClientFields, TruncationFields, FillMaskParameters):
+    inputs: StringOrList = Field(examples=["Paris is the capital of [MASK]."])
+    parameters: FillMaskParameters | None = Field(None, description=PARAMETERS)
 
 
 class Candidate(BaseModel):

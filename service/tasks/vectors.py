@@ -140,8 +140,6 @@ def _check_weights(how: LayerPooling | None, layers: int) -> None:
         raise Invalid(f"layer_pooling has the weight {wrong[0]:g}: {limits}", code="layer_pooling")
 
 
-OPTIONS = EncodeOptions(outputs=frozenset({"tokens"}))
-OPTIONS_WITH_SPANS = EncodeOptions(outputs=frozenset({"tokens"}), spans=True)
 VECTOR = [[[0.1, -0.2]]]
 MAX_LAYER_WEIGHT = 1_000_000  # far from what float32 cannot hold
 MAX_NUMBERS = 4_000_000  # in a response: about 45 MB of JSON, 16 MB as NPY
@@ -190,7 +188,7 @@ async def embed_tokens(tasks: Tasks, request: EmbedRequest) -> TaskResult:
     check_dimensions(request, width)
     check = _size_check(request.dimensions or width, of="tokens")
     texts, _ = prepend_prompt(tasks, read_inputs(tasks, request.inputs, request.tokenizer, request), request)
-    options = OPTIONS_WITH_SPANS if request.pieces or request.words else OPTIONS
+    options = EncodeOptions(outputs=frozenset({"tokens"}), spans=request.pieces or request.words)
     result = await tasks.run(texts, request, options, check=check)
     states = [row["tokens"] for row in result.rows]
     return result.finish(await show_tokens(tasks, texts, result.sequences, states, request))

@@ -157,19 +157,15 @@ class EncodingJob:
     sequences_per_text: int = 1
     _tokens: int = 0  # of the sample and of the texts that were read as a whole, without special tokens
     _characters: int = 0  # of those
+    owners: Sequence[int] = field(init=False)  # the text of each sequence; may cover some that are not made yet
     _sizes: "np.ndarray[tuple[int], np.dtype[np.int64]]" = field(init=False)
 
     def __post_init__(self) -> None:
-        self._sizes = np.array(self.sizes, np.int64)
+        self.owners, self._sizes = range(len(self.texts)), np.array(self.sizes, np.int64)
 
     @property
     def done(self) -> bool:
         return self.position == len(self.texts)
-
-    @property
-    def owners(self) -> Sequence[int]:
-        """Index of the text for each sequence; may already cover sequences that are not made yet."""
-        return range(len(self.texts))
 
     @property
     def left(self) -> int:

@@ -74,7 +74,7 @@ class QuestionsJob(SplittingJob):
                 raise no_tokens(f"the {name}", index)
         room, stride, count = self._count(index, *counts)
         starts = range(0, count * (room - stride), room - stride) if count > 1 else range(1)
-        self.window_owners += [index] * count
+        self.owners += [index] * count
         return list(self._windows(index, pair, starts, room))
 
     def _count(self, index: int, question: int, context: int) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ class QuestionsJob(SplittingJob):
         else:
             stride = self._stride(index, room)
             count = 1 + -(-(context - room) // (room - stride))
-        if (made := len(self.window_owners) + count) > self.most:
+        if (made := len(self.owners) + count) > self.most:
             raise too_many_windows(f"{made} or more", self.most)
         return room, stride, count
 
@@ -189,22 +189,17 @@ class HypothesesJob(EncodingJob):
     hypotheses: Sequence[Ints]  # the ids of each, without special tokens
     frame: PairFrame
     rooms: list[int] = field(init=False)  # tokens of a text beside each hypothesis
-    text_of_pair: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         EncodingJob.__post_init__(self)
         self.sequences_per_text = len(self.hypotheses)
         self.rooms = [self.limit - self.frame.size - len(ids) for ids in self.hypotheses]
-        self.text_of_pair = [index for index in range(len(self.texts)) for _ in self.hypotheses]
+        self.owners = [index for index in range(len(self.texts)) for _ in self.hypotheses]
         if (least := min(self.rooms)) < 1:
             longest = self.limit - self.frame.size - least
             message = f"a label in the hypothesis template has {longest} tokens; this model takes at most {self.limit}"
             reason = f"which leaves no room for a text beside {self.frame.size} special tokens"
             raise Invalid(f"{message}, {reason}: shorten the template or the labels", code="candidate_labels")
-
-    @property
-    def owners(self) -> Sequence[int]:
-        return self.text_of_pair
 
     def _estimate_tokens(self, sizes: Floats) -> int:
         return int(sum(np.minimum(sizes + len(ids), self.limit).sum() for ids in self.hypotheses))

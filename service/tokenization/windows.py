@@ -31,12 +31,12 @@ class SplittingJob(EncodingJob):
     """Texts or pairs on their way to at most `most` windows; none of them is cut."""
 
     most: int
-    window_owners: list[int] = field(default_factory=list)  # the text or pair of each window that was made
+    owners: list[int] = field(init=False)  # the text or pair of each window that was made
     _raw: HFTokenizer | None = field(default=None, init=False)  # without a post-processor
 
-    @property
-    def owners(self) -> Sequence[int]:
-        return self.window_owners
+    def __post_init__(self) -> None:
+        EncodingJob.__post_init__(self)
+        self.owners = []
 
     @property
     def expected_sequences(self) -> int:
@@ -82,7 +82,7 @@ class WindowsJob(SplittingJob):
     added: list[int] = field(default_factory=list)  # tokens of each window that the one before it does not have
 
     def __post_init__(self) -> None:
-        EncodingJob.__post_init__(self)
+        SplittingJob.__post_init__(self)
         self.room = self.limit - self.tokenizer.num_special_tokens_to_add(False) - self.prompt
         room = max(0, self.room)
         if self.prompt and not room:
@@ -111,7 +111,7 @@ class WindowsJob(SplittingJob):
         whole = to_encoded_text(encoding, self.options, self.mask_id, limit=sys.maxsize)
         tokens = (whole.ids, whole.types, whole.spans)
         windows = self._split(text, encoding, tokens) if isinstance(text, str) else [tokens]
-        self.window_owners += [index] * len(windows)
+        self.owners += [index] * len(windows)
         own = [len(ids) - self.limit + self.room for ids, _, _ in windows]
         self.added += [own[0], *(size - self.stride for size in own[1:])]
         return [replace(whole, ids=ids, types=types, spans=spans) for ids, types, spans in windows]

@@ -17,7 +17,8 @@ from packbert.service.engine.device import find_artifact
 from packbert.service.errors import DeviceError, Unavailable
 from packbert.service.http.server import build, run
 from packbert.service.models import serve_models
-from packbert.service.observability import CONTENT_TYPE, Metrics, aggregate, register_state, render
+from packbert.service.observability.metrics import Metrics, aggregate
+from packbert.service.observability.scrape import CONTENT_TYPE, register_state, render
 from packbert.service.settings import Settings
 from packbert.service.workers import messages
 from packbert.service.workers.child import WorkerSpec, metrics_dir, run_child, send_heartbeats, worker_pids

@@ -19,7 +19,7 @@ from packbert.service.artifact import Artifact, ManifestError, read_artifact
 from packbert.service.engine.cpu import available_cores
 from packbert.service.engine.engine import Device, ModelEngine, common_concurrency
 from packbert.service.errors import DeviceError, Overloaded, ServiceError
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.observability.start import start_tracing
 from packbert.service.scheduling.request import Request
 from packbert.service.settings import Settings

@@ -16,7 +16,7 @@ from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.engine.runner import ModelRunner
 from packbert.service.errors import ServiceError
 from packbert.service.http.app import create_app
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import Limits, Tasks
 from packbert.service.tasks.defaults import embedding_defaults, root_task

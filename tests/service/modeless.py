@@ -11,7 +11,8 @@ import pytest
 from packbert.service.artifact import open_artifact
 from packbert.service.backend import Backend
 from packbert.service.http.server import Server, build
-from packbert.service.observability import Metrics, render
+from packbert.service.observability.metrics import Metrics
+from packbert.service.observability.scrape import render
 from packbert.service.settings import Settings
 from tests.service.fakes import FakeTime, play, settle
 

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from packbert.service import errors
 from packbert.service.errors import ServiceError
-from packbert.service.observability import REASONS, TASKS, Metrics, aggregate, register_state, render
-from packbert.service.observability.series import REQUEST_SECONDS
+from packbert.service.observability.metrics import Metrics, aggregate
+from packbert.service.observability.scrape import register_state, render
+from packbert.service.observability.series import REASONS, REQUEST_SECONDS, TASKS
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle

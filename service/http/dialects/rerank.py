@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from packbert.service.errors import Invalid
-from packbert.service.http.dialects.openai import agreed, response_id, usage
+from packbert.service.http.dialects.openai import Usage, agreed, response_id, usage
 from packbert.service.http.dialects.spec import ErrorShape, TaskSpec, service_error
 from packbert.service.tasks import pairs
 from packbert.service.tasks.base import TaskResult, Tasks
@@ -74,11 +74,6 @@ class Result(BaseModel):
     document: Document | str = Field("", description="with return_documents object or string")
 
 
-class RerankUsage(BaseModel):
-    prompt_tokens: int = Field(examples=[12])
-    total_tokens: int = Field(examples=[12])
-
-
 class RerankResponse(BaseModel):
     """Best first; `data` is `results` again, for Voyage's client."""
 
@@ -87,7 +82,7 @@ class RerankResponse(BaseModel):
     model: str = Field(examples=["sample"])
     results: list[Result]
     data: list[Result]
-    usage: RerankUsage
+    usage: Usage
     meta: dict[str, Any] = Field(examples=[{"tokens": {"input_tokens": 12}}])
 
 
@@ -107,7 +102,7 @@ class RankingResponse(BaseModel):
     """NVIDIA's response, best first."""
 
     rankings: list[Ranking]
-    usage: RerankUsage
+    usage: Usage
 
 
 class RerankErrorBody(ErrorBody):

@@ -7,7 +7,7 @@ route.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -40,17 +40,8 @@ from packbert.service.tasks.inputs import (
 from packbert.service.tasks.predict import PredictResponse, TagResponse
 from packbert.service.tasks.zero_shot import as_elements
 
-SPECS: dict[RootTask, TaskSpec] = {
-    "answer": native.ROUTES["/answer"],
-    "choose": native.ROUTES["/choose"],
-    "embed": native.ROUTES["/embed"],
-    "fill-mask": native.ROUTES["/fill-mask"],
-    "nsp": native.ROUTES["/nsp"],
-    "predict": native.ROUTES["/predict"],
-    "rerank": rerank.ROUTES["/rerank"],
-    "similarity": native.TEI_ROUTES["/similarity"],
-    "tag": native.ROUTES["/tag"],
-}
+TASK_ROUTES = native.ROUTES | native.TEI_ROUTES | rerank.ROUTES
+SPECS: dict[RootTask, TaskSpec] = {task: TASK_ROUTES[f"/{task}"] for task in get_args(RootTask)}
 OF_FIELDS: dict[str, RootTask] = {"query": "rerank", "question": "answer", "choices": "choose"}  # that no other has
 OF_INPUTS: dict[type[Body], RootTask] = {  # the form of the inputs -> the task that alone takes it
     SimilarityInputs: "similarity",

@@ -78,10 +78,7 @@ def test_a_self_test_at_start_finds_the_same(runner: ModelRunner) -> None:
 
 def test_what_runs_it_is_named(runner: ModelRunner, artifact: Artifact) -> None:
     assert runner.provider == "OpenVINO"
-    info = engine_info(
-        artifact, Settings(artifact=artifact.folder.parent), calibration=None, tuning=None, provider=runner.provider,
-        threads=2, degraded="", in_memory=True, memory_bytes=None, status="",
-    )  # fmt: skip
+    info = engine_info(artifact, Settings(artifact=artifact.folder.parent), runner.provider)
     assert (info["precision"], info["execution_provider"]) == ("bf16", "OpenVINO")
     assert info["versions"]["openvino"][:2] == "20"
 

@@ -26,7 +26,7 @@ from packbert.service.engine.session import CpuSession
 from packbert.service.engine.trial import try_graph
 from packbert.service.errors import DeviceError
 from packbert.service.http.app import create_app
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.paths import GOLDEN
 from tests.service.engine.changed_files import with_reversed_golden

@@ -13,7 +13,7 @@ from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.service.fakes import adds_up, sequence
 

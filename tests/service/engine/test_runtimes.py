@@ -20,7 +20,7 @@ from packbert.service.engine.runner import ModelRunner
 from packbert.service.engine.runtimes import CHOICE, ONNX_RUNTIME, OPENVINO, RuntimeChoice, choose_runtime, made_for
 from packbert.service.engine.tune import BATCHES, FASTER, tune
 from packbert.service.library.tune_command import main as tune_command
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.e2e.test_neighbours import equal, own_candidates, sequences
 from tests.export.goldens import distance, expected

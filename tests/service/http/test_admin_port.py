@@ -13,7 +13,7 @@ import pytest
 from benchmarks.harness.process import ServiceProcess, free_port
 from packbert.service.artifact import open_artifact
 from packbert.service.http.app import create_app
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings, SettingsError, variables_with
 from tests.service.modeless import ModelessBackend
 

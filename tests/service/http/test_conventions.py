@@ -125,7 +125,9 @@ def test_pages_of_the_allowed_origins_may_call_the_service_and_read_its_headers(
     assert "x-api-key" in preflight["access-control-allow-headers"]
     response = asyncio.run(call(app, "POST", origin="https://page.example"))
     assert (response["status"], response["access-control-allow-origin"]) == (418, "https://page.example")
-    assert {"server-timing", "x-model-digest", "x-npy-rows", "inference-header-content-length"} <= set(response["access-control-expose-headers"].split(", "))
+    assert {"server-timing", "x-model-digest", "x-npy-rows", "inference-header-content-length"} <= set(
+        response["access-control-expose-headers"].split(", ")
+    )
 
 
 def test_pages_of_other_origins_may_not() -> None:

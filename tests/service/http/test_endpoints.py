@@ -14,7 +14,7 @@ from packbert.service.http.endpoint import TaskEndpoint, TaskRequest
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.http.headers import ApiKeys
 from packbert.service.http.limits import UNCOUNTED_BYTES, BufferedBytes
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.service.test_metrics import text_of
 

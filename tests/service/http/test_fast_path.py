@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packbert.service.http.app import TASKS, TaskFastPath, create_app
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks.base import TaskResult
 

@@ -24,7 +24,7 @@ from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.http.app import create_app
 from packbert.service.http.body import start_thread
 from packbert.service.http.server import COLLECT_AFTER
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.export.goldens import Artifact
 

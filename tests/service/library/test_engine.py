@@ -15,7 +15,6 @@ import pytest
 from packbert import Engine, ManifestError, ServiceError, SettingsError, make_app
 from packbert.service.errors import Unavailable
 from packbert.service.library.engine import NOT_OPEN
-from packbert.service.library.methods import TaskMethods
 from tests.export.goldens import Artifact
 
 TEXTS = [f"the dog number {number} is hairy" for number in range(9)]
@@ -123,8 +122,8 @@ def test_classifiers_taggers_and_cross_encoders_have_their_methods(exported: Cal
 
 
 def test_every_method_is_of_a_route(engine: Engine) -> None:
-    coroutines = {name for name, one in vars(TaskMethods).items() if inspect.iscoroutinefunction(one)}
-    methods = {name for name in coroutines if not name.startswith("_")} - {"run", "answer"}
+    coroutines = {name for name, one in vars(Engine).items() if inspect.iscoroutinefunction(one)}
+    methods = {name for name in coroutines if not name.startswith("_")} - {"open", "close", "run", "answer"}
     assert methods == {"embed", "embed_tokens", "embed_sparse", "fill_mask", "nsp", "predict", "tag", "rerank"}
     with pytest.raises(ServiceError, match=r"the engine has no route /embedd; it has /embed, "):
         engine.wait(engine.run("/embedd", inputs="x"))

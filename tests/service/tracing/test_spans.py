@@ -17,7 +17,9 @@ from packbert.service.artifact import open_artifact
 from packbert.service.errors import InferenceFailed
 from packbert.service.http.exchange import CONNECTION_KEY, ClientConnection
 from packbert.service.logs import OnceAMinute, add_trace_id
-from packbert.service.observability import Metrics, render, spans
+from packbert.service.observability import spans
+from packbert.service.observability.metrics import Metrics
+from packbert.service.observability.scrape import render
 from packbert.service.observability.spans import Tracing
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.settings import Settings

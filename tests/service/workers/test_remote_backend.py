@@ -17,7 +17,7 @@ from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import ModelEngine
 from packbert.service.engine.local_backend import LocalBackend
 from packbert.service.errors import InferenceFailed
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.tasks import embed as embed_task
 from packbert.service.tasks import fill_mask as fill_mask_task

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packbert.service.artifact import Artifact, open_artifact
 from packbert.service.engine.engine import Device, ModelEngine
-from packbert.service.observability import Metrics
+from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from packbert.service.workers import messages
 from packbert.service.workers.child import open_pipe
