@@ -1,18 +1,5 @@
-"""Channel-wise shifting, balancing and splitting for int8.
-
-Shifting and balancing are those of Wei et al. 2023 ("Outlier Suppression+").
-
-Trained BERTs have channels that are far from zero in every token, and these alone would determine the scale of a
-token's codes. Therefore each LayerNorm's bias is lowered by the channel's offset, and the bias of each consumer, which
-is a product or a sum, is raised to compensate. That happens at export and costs nothing in a run.
-
-What products read is also divided by the channel's balance, and their weights are multiplied by it: one pass over the
-activation. Sums read it as it was.
-
-The feed-forward's inner channels with the largest outgoing weights are computed twice, and each of the two has half of
-the weights (Zhao et al. 2019, "Outlier Channel Splitting"), since these weights alone would determine the scale of the
-codes of all others. No step is added: the two products are a hundredth wider.
-"""
+"""Channel-wise shifting and balancing (Wei et al. 2023, "Outlier Suppression+") and splitting (Zhao et al. 2019,
+"Outlier Channel Splitting") for int8: see docs/design/precision.md."""
 
 import math
 from collections.abc import Callable, Sequence

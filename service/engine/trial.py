@@ -1,9 +1,5 @@
-"""The trial of a graph for CUDA, in a process of its own: it opens the graph and runs the self-test.
-
-An illegal access leaves CUDA unusable for the rest of the process, a crash ends it, and a kernel may never return. The
-process that serves survives none of these, so it starts this one first: `python -c` with TRIAL of `engine/device` and
-the artifact's folder. The last line of output is the reason why the graph cannot be used, empty where it can.
-"""
+"""The trial of a graph for CUDA, in a process of its own: `python -c` with TRIAL of `engine/device` and the artifact's
+folder. The last line of output is the reason why the graph cannot be used, empty where it can."""
 
 import ctypes
 import os

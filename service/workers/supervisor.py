@@ -1,8 +1,4 @@
-"""Starts, restarts and stops the workers of one service: one engine worker, and several API workers on one port.
-
-It binds all sockets once and keeps them open, so that a connection that arrives while a worker restarts waits for the
-replacement.
-"""
+"""Starts, restarts and stops the workers of one service: one engine worker, and several API workers on one port."""
 
 import asyncio
 import logging
@@ -92,6 +88,8 @@ class Child:
 
 @dataclass(slots=True, eq=False)
 class Supervisor:
+    """Keeps all sockets open: a connection that arrives while a worker restarts waits for the replacement."""
+
     engine: Child
     apis: list[Child]
     listeners: list[socket.socket]
