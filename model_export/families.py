@@ -32,7 +32,7 @@ class Architecture:
     layers: int
     heads: int
     intermediate: int
-    activation: str  # "gelu" (erf), "gelu_tanh", "relu"
+    activation: str  # "gelu" (erf), "gelu_tanh", "relu", "silu"
     norm_epsilon: float
     positions: int  # usable positions: the table without the rows below position_offset
     position_offset: int  # row of the position table for the first token

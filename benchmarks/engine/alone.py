@@ -42,7 +42,7 @@ class EngineAlone:
         batcher = Batcher(run=self.runner.run, queue=queue, concurrency=self.runner.concurrency)
         serving = asyncio.create_task(batcher.serve())
         started = self._clock()
-        await asyncio.gather(*(batcher.submit(work, timeout_seconds=NO_LIMIT_SECONDS) for work in requests))
+        await asyncio.gather(*(batcher.begin(work, timeout_seconds=NO_LIMIT_SECONDS).finish() for work in requests))
         seconds = self._clock() - started
         batcher.close("measured")
         await serving

@@ -98,7 +98,7 @@ def run_tokens(engine: Engine, texts: Sequence[str]) -> tuple[float, float]:
 
     async def submit() -> None:
         batcher = backend.engine.batcher
-        await asyncio.gather(*(batcher.submit(one, timeout_seconds=NO_LIMIT_SECONDS) for one in requests))
+        await asyncio.gather(*(batcher.begin(one, timeout_seconds=NO_LIMIT_SECONDS).finish() for one in requests))
 
     return timed(lambda: engine.wait(submit()))
 

@@ -17,7 +17,7 @@ ByActivation = Callable[[], Sequence[NDArray[np.float64]]]  # by activation inde
 
 
 class NoShift:
-    """For fp32 and fp16, whose precision is relative to each number.
+    """For fp32, fp16 and bf16, whose precision is relative to each number.
 
     Activations have an index: 0 after the embeddings, then two per layer, after attention and after feed-forward.
     """

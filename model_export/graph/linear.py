@@ -88,7 +88,7 @@ class CpuLinear(Linear):
     """For the CPU in fp32: the bias is part of the product.
 
     Gelu and LayerNormalization are vectorized; BiasGelu is only partly, SkipLayerNormalization not at all (2.0 ms
-    against 0.3 + 0.3 on 967 x 768 numbers, benchmarks/README.md).
+    against 0.3 + 0.3 on 967 x 768 numbers).
     """
 
     def affine(self, g: GraphBuilder, x: Value, weight: LazyWeight, bias: LazyWeight) -> Value:

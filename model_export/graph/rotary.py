@@ -54,6 +54,6 @@ class BlockedRotaryRows(RotaryRows, BlockedRows):
     """As BlockedRows."""
 
 
-ROTARY = {  # OpenVINO 2025.4 does not read the operator
+ROTARY = {  # OpenVINO 2026.4 does not read ONNX Runtime's operator
     kind: one for kind, one in variants(BlockedRotaryRows, RotaryRows).items() if kind is not Bf16PackedRows
 }

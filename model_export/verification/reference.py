@@ -92,7 +92,7 @@ class Reference:
         """Each channel's offset from zero [hidden] by activation index (see `NoShift`), of the last sequences computed.
 
         The midrange of attention's input and the mean of the feed-forward input cost least on trained weights: means
-        alone leave 50 % more of int8's error, midranges alone 25 % more (all-MiniLM-L6-v2, benchmarks/README.md).
+        alone leave 50 % more of int8's error, midranges alone 25 % more (all-MiniLM-L6-v2).
         """
         if not self._offsets:
             self.hidden_states(random_sequences(self.architecture.vocabulary, self.architecture.positions))

@@ -94,7 +94,7 @@ def _unset_nulls(schema: type[BaseModel], error: ValidationError) -> list[Path]:
 
 def _has_default(schema: type[BaseModel], path: Path) -> bool:
     model = _model_at(schema, path[:-1])
-    field = model.model_fields.get(str(path[-1])) if model else None
+    field = model.model_fields.get(str(path[-1])) if path and model else None
     return field is not None and not field.is_required()
 
 

@@ -43,7 +43,7 @@ log = logging.getLogger("service")
 
 @dataclass(slots=True, eq=False)
 class Batcher:
-    """The requests of one model. `serve` runs batches while `submit` is called; both on one event loop.
+    """The requests of one model. `serve` runs batches while `begin` is called; both on one event loop.
 
     Several models share a queue and its `dispatcher`. `counts` and `failures` only grow.
     """
@@ -69,13 +69,6 @@ class Batcher:
 
     def __post_init__(self) -> None:
         self.dispatcher = Dispatcher(self.queue, self.clock, self.concurrency)
-
-    async def submit(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
-        """A request of these sequences, with one row for each.
-
-        Raises Overloaded, TooLarge, DeadlineExceeded, Unavailable or InferenceFailed: then the request has no result.
-        """
-        return await self.begin(work, timeout_seconds=timeout_seconds).finish()
 
     @property
     def tokens_per_second(self) -> float:
@@ -113,7 +106,7 @@ class Batcher:
         )
 
     async def submit_exclusive(self, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
-        """As `submit`, ahead of the queue and in a batch of its own: for the canary."""
+        """A request with all of its rows, ahead of the queue and in a batch of its own: for the canary."""
         now = self.clock()
         request = Request(list(work), arrived=now, deadline=now + timeout_seconds, exclusive=True, model=self.model)
         return await self._admit(request).finish()

@@ -108,7 +108,8 @@ class Request:
         self.queue.append(self, work, reserved)
 
     async def finish(self) -> "Request":
-        """The request itself, with all of its rows, once it has ended. Raises what has ended it, as Batcher.submit."""
+        """The request itself, with all of its rows, once it has ended. Raises what has ended it: DeadlineExceeded,
+        TooLarge, Unavailable or InferenceFailed."""
         try:
             await self.ended
         finally:
@@ -273,7 +274,7 @@ def run_error(error: Exception, index: int | None) -> InferenceFailed:
 
 
 class RunBatch(Protocol):
-    """A row per sequence, None where the answer is not finite. `all_cores`: no other batch is running or queued."""
+    """A row per sequence, None where the answer is not finite. `all_cores`: no other batch is running."""
 
     def __call__(
         self, sequences: Sequence[Tokens], *, all_cores: bool

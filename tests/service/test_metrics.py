@@ -18,6 +18,7 @@ from packbert.service.observability.series import REASONS, REQUEST_SECONDS, TASK
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
+from tests.service.scheduling.serving import submit
 
 
 def text_of(metrics: Metrics) -> str:
@@ -194,7 +195,7 @@ def test_received_is_the_sum_of_all_ends_and_of_who_is_still_there() -> None:
         metrics = Metrics()
         metrics.observe_queue(batcher, "CPU", degraded=False, models={"": batcher})
         serving = asyncio.create_task(batcher.serve())
-        tasks = [asyncio.create_task(batcher.submit([sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
+        tasks = [asyncio.create_task(submit(batcher, [sequence(n)], timeout_seconds=5 + n)) for n in range(8)]
         await settle()
         tasks[4].cancel()
         for step in range(4):

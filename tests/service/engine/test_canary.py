@@ -10,6 +10,7 @@ from packbert.service.errors import Unavailable
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.watchdog import Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
+from tests.service.scheduling.serving import submit
 
 CANARY = 7  # the number of its sequence, which is also what the fake model answers
 
@@ -98,7 +99,7 @@ def test_the_canary_is_due_by_the_time_since_the_last_one_whatever_is_answered_m
         engine = Engine(time, FakeRunner())
         engine.batcher.report = lambda _: None  # without the canaries that are due by the number of batches
         while time.now < 59:
-            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
             await asyncio.sleep(pause)
         await settle()
         assert engine.runner.ran[CANARY] == time.now // 5
@@ -113,13 +114,13 @@ def test_while_the_canary_is_known_to_be_wrong_all_requests_get_503_and_afterwar
         engine.canary.vector = np.array(CANARY + 1.0)
         await engine.canary.check()
         with pytest.raises(Unavailable, match=r"wrong answers.*vector is wrong by 1\).*another replica") as caught:
-            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
         assert (caught.value.code, caught.value.retry_after) == ("suspended", 5.0)
         assert not engine.runner.ran[1]
         engine.canary.vector = np.array(float(CANARY))
         await asyncio.sleep(5)
         await settle()
-        (row,) = (await engine.batcher.submit([sequence(1)], timeout_seconds=10)).rows
+        (row,) = (await submit(engine.batcher, [sequence(1)], timeout_seconds=10)).rows
         assert row["cls"].tolist() == [1]
         await engine.close()
 
@@ -131,7 +132,7 @@ def test_requests_that_wait_or_run_when_the_canary_turns_out_wrong_get_503() -> 
         runner = FakeRunner(seconds_per_token=1)
         engine = Engine(time, runner)
         engine.canary.vector = np.array(CANARY + 1.0)
-        asked = [asyncio.create_task(engine.batcher.submit([sequence(1)] * 9, timeout_seconds=999)) for _ in range(3)]
+        asked = [asyncio.create_task(submit(engine.batcher, [sequence(1)] * 9, timeout_seconds=999)) for _ in range(3)]
         for one in asked:
             with pytest.raises(Unavailable, match="wrong answers"):
                 await one
@@ -149,7 +150,7 @@ def test_a_canary_that_is_not_finite_withholds_answers_and_ends_the_process_afte
         engine = Engine(time, runner)
         await engine.canary.check()
         with pytest.raises(Unavailable, match="NaN"):
-            await engine.batcher.submit([sequence(1)], timeout_seconds=10)
+            await submit(engine.batcher, [sequence(1)], timeout_seconds=10)
         await asyncio.sleep(10)
         await settle()
         assert len(engine.dead) == 1

@@ -16,6 +16,7 @@ from packbert.service.errors import InferenceFailed, Overloaded, Unavailable
 from packbert.service.observability.metrics import Metrics
 from packbert.service.settings import Settings
 from tests.service.fakes import adds_up, sequence
+from tests.service.scheduling.serving import submit
 
 PATIENCE = 30.0  # seconds for what takes a fraction of one
 
@@ -88,7 +89,7 @@ def test_a_backend_whose_canary_is_wrong_admits_no_request(bert_artifact: Path) 
         await one.engine._canary.check()
         assert "the canary's vector is wrong" in await one.ready()
         with pytest.raises(Unavailable, match="wrong answers"):
-            await one.engine.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
+            await submit(one.engine.batcher, [sequence(5)], timeout_seconds=PATIENCE)
         assert one.engine.batcher.counts.refused == 1
         await one.close()
 
@@ -115,7 +116,7 @@ def test_a_busy_engine_runs_its_canary_after_a_hundred_batches(bert_artifact: Pa
         await one.open()  # the first batch
         for _ in range(99):
             assert one.batcher.counts.received == one.batcher.counts.answered
-            await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
+            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
         again = asyncio.Event()
         one.batcher.report = lambda _: again.set()
         async with asyncio.timeout(PATIENCE):
@@ -147,7 +148,7 @@ def test_when_every_run_fails_the_process_ends_and_requests_get_503(bert_artifac
         one.on_fatal = ended.set
         one.batcher.run = broken  # type: ignore[assignment]
         with pytest.raises(InferenceFailed):
-            await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
+            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
         async with asyncio.timeout(PATIENCE):
             await ended.wait()
         assert one.readiness() == "every run fails: the model failed: RuntimeError"
@@ -166,7 +167,7 @@ def test_an_error_in_the_dispatch_loop_leaves_no_request_waiting(bert_artifact: 
         one.on_fatal = ended.set
         one.batcher.report = lambda report: report.no_such_fact  # type: ignore[attr-defined]
         callers = [
-            asyncio.create_task(one.batcher.submit([sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)
+            asyncio.create_task(submit(one.batcher, [sequence(5, 40)], timeout_seconds=PATIENCE)) for _ in range(5)
         ]
         ends = await asyncio.gather(*callers, return_exceptions=True)
         assert [type(end) for end in ends[1:]] == [Unavailable] * 4
@@ -188,7 +189,7 @@ def test_a_run_that_hangs_makes_the_engine_not_ready_and_fails_its_requests(bert
         one.on_fatal = ended.set
         one.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         with pytest.raises(Unavailable, match="stuck"):
-            await one.batcher.submit([sequence(5)], timeout_seconds=PATIENCE)
+            await submit(one.batcher, [sequence(5)], timeout_seconds=PATIENCE)
         assert ended.is_set()
         assert one.readiness() == "stuck: a run has lasted 1 s (BERT_RUN_TIMEOUT_SECONDS)"
         await one.close()
@@ -204,7 +205,7 @@ def test_a_refusal_before_the_body_is_read_costs_less_than_a_millisecond_and_is_
         never = asyncio.Event()
         one.engine.batcher.run = lambda _, *, all_cores: never.wait()  # type: ignore[assignment]
         waiting = [
-            asyncio.create_task(one.engine.batcher.submit([sequence(5, 64)], timeout_seconds=PATIENCE))
+            asyncio.create_task(submit(one.engine.batcher, [sequence(5, 64)], timeout_seconds=PATIENCE))
             for _ in range(1)
         ]
         await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from tests.e2e.test_neighbours import equal, own_candidates, sequences
 from tests.export.goldens import distance, expected
 from tests.export.test_families import HEADS, compute
 from tests.paths import GOLDEN
+from tests.service.scheduling.serving import submit
 
 FAMILIES = ("bert", "roberta", "albert", "distilbert", "electra-labels", "deberta-v2-tags", "jina_bert", "mpnet")
 
@@ -164,7 +165,7 @@ def test_a_start_follows_the_kept_choice_unless_the_setting_says_otherwise(
         await engine.open()
         try:
             work = sequences(artifact.manifest.sizes["vocabulary"], 40)[:3]
-            request = await engine.batcher.submit(work, timeout_seconds=60.0)
+            request = await submit(engine.batcher, work, timeout_seconds=60.0)
             assert None not in request.rows
             return engine.info()
         finally:

@@ -1,10 +1,11 @@
 """A batcher that serves, on a fake runner and a fake clock."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from packbert.model_export.artifact.batch import Tokens
 from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.scheduling.queue import RequestQueue
@@ -37,8 +38,13 @@ async def serving(
     assert batcher.queue.tokens == 0
 
 
+async def submit(batcher: Batcher, work: Sequence[Tokens], *, timeout_seconds: float) -> Request:
+    """The request with a row for each of its sequences. Raises what ends it."""
+    return await batcher.begin(work, timeout_seconds=timeout_seconds).finish()
+
+
 def ask(batcher: Batcher, *numbers: int, length: int = 4, timeout: float = 1000.0) -> asyncio.Task[Request]:
-    return asyncio.create_task(batcher.submit([sequence(n, length) for n in numbers], timeout_seconds=timeout))
+    return asyncio.create_task(submit(batcher, [sequence(n, length) for n in numbers], timeout_seconds=timeout))
 
 
 def numbers(answer: Request) -> list[int]:

@@ -22,7 +22,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import WHOLE_BUDGET, NextBatch, Selection
 from packbert.service.scheduling.watchdog import BatchReport, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, serving
+from tests.service.scheduling.serving import PER_CORE, ask, numbers, outcomes, serving, submit
 
 
 def test_each_request_gets_its_own_rows_in_its_own_order() -> None:
@@ -334,7 +334,7 @@ def test_an_answered_request_is_freed_before_its_deadline() -> None:
         async with serving(FakeRunner(), time) as batcher:
             work = [sequence(1)]
             kept = weakref.ref(work[0].ids)
-            await batcher.submit(work, timeout_seconds=60.0)
+            await submit(batcher, work, timeout_seconds=60.0)
             del work
             await settle()
             gc.collect()
@@ -376,7 +376,7 @@ def test_every_request_ends_exactly_once_and_the_counts_add_up(
         arrives, lengths, deadline, cancelled, health = requests[number]
         await asyncio.sleep(arrives)
         work = [sequence(number, length) for length in lengths]
-        task = asyncio.create_task(batcher.submit(work, timeout_seconds=deadline))
+        task = asyncio.create_task(submit(batcher, work, timeout_seconds=deadline))
         if cancelled is not None:
             asyncio.get_running_loop().call_later(cancelled + NO_ROUND_TIME, task.cancel)
         try:

@@ -13,7 +13,7 @@ from packbert.service.errors import (
 from packbert.service.scheduling.batcher import MAX_FAILURES_TO_SPLIT
 from packbert.service.scheduling.cores import Concurrency
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence
-from tests.service.scheduling.serving import ask, outcomes, serving
+from tests.service.scheduling.serving import ask, outcomes, serving, submit
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -38,7 +38,7 @@ def test_the_error_names_the_failing_input() -> None:
         runner.poisoned = {5}
         async with serving(runner, time) as batcher:
             with pytest.raises(InferenceFailed) as failure:
-                await batcher.submit([sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
+                await submit(batcher, [sequence(n) for n in (3, 4, 5, 6)], timeout_seconds=9)
         assert failure.value.index == 2
 
     play(story)
@@ -51,7 +51,7 @@ def test_the_error_names_no_input_when_a_batch_is_not_split() -> None:
         async with serving(runner, time, make_queue(token_budget=64)) as batcher:
             batcher.failures_in_a_row = MAX_FAILURES_TO_SPLIT
             with pytest.raises(InferenceFailed) as failure:
-                await batcher.submit([sequence(n) for n in (3, 4)], timeout_seconds=9)
+                await submit(batcher, [sequence(n) for n in (3, 4)], timeout_seconds=9)
         assert failure.value.index is None
 
     play(story)

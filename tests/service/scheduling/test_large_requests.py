@@ -15,7 +15,7 @@ from packbert.service.scheduling.request import Request
 from packbert.service.scheduling.watchdog import RequestCounts
 from packbert.service.tasks.base import append_in_parts
 from tests.service.fakes import FakeRunner, FakeTime, adds_up, make_queue, play, sequence, settle
-from tests.service.scheduling.serving import serving
+from tests.service.scheduling.serving import serving, submit
 
 RATE, BUDGET, LONGEST, MOST = 100.0, 16, 8, 1000  # tokens a second, of a batch, of a sequence, in the queue
 SPLIT = 32  # texts of a client's requests that do the same work
@@ -43,7 +43,7 @@ async def bring(request: Request, lengths: Sequence[int], step: int = 5) -> Requ
 async def ask_split(batcher: Batcher, lengths: Sequence[int]) -> None:
     """The same sequences as a client sends them that splits its requests, one after another."""
     for first in range(0, len(lengths), SPLIT):
-        await batcher.submit([sequence(0, one) for one in lengths[first : first + SPLIT]], timeout_seconds=LATE)
+        await submit(batcher, [sequence(0, one) for one in lengths[first : first + SPLIT]], timeout_seconds=LATE)
 
 
 def waits_beside(lengths: Sequence[int], arrivals: Sequence[tuple[float, int]], *, split: bool) -> list[float]:
@@ -53,7 +53,7 @@ def waits_beside(lengths: Sequence[int], arrivals: Sequence[tuple[float, int]], 
     async def story(time: FakeTime) -> None:
         async def small(at: float, length: int) -> None:
             await asyncio.sleep(at)
-            await batcher.submit([sequence(0, length)], timeout_seconds=LATE)
+            await submit(batcher, [sequence(0, length)], timeout_seconds=LATE)
             seconds.append(time.now - at)
 
         async def large() -> None:
@@ -110,7 +110,7 @@ def test_a_large_request_has_no_more_than_its_part_in_the_queue_and_leaves_nothi
             await settle()
             assert (queue.tokens, queue.reserved, queue.oldest, batcher.counts.in_flight) == (0, 0, None, 0)
             assert (batcher.counts.received, adds_up(batcher)) == (1, True)
-            assert await batcher.submit([sequence(1)], timeout_seconds=LATE)
+            assert await submit(batcher, [sequence(1)], timeout_seconds=LATE)
 
     play(story)
 

@@ -12,6 +12,7 @@ from packbert.service.scheduling.queue import RequestQueue
 from packbert.service.scheduling.request import FIRST_MODEL, ModelCost, Request
 from packbert.service.scheduling.watchdog import Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
+from tests.service.scheduling.serving import submit
 
 
 class TwoModels:
@@ -38,7 +39,7 @@ class TwoModels:
 
     def submit(self, model: Batcher, number: int, length: int = 4) -> "asyncio.Task[list[int]]":
         async def rows() -> list[int]:
-            request = await model.submit([sequence(number, length)], timeout_seconds=60)
+            request = await submit(model, [sequence(number, length)], timeout_seconds=60)
             return [int(row["cls"][0]) for row in request.rows]
 
         return asyncio.create_task(rows())
@@ -49,7 +50,7 @@ class TwoModels:
 
 
 def submit_all(model: Batcher, work: list[Tokens]) -> "asyncio.Task[Request]":
-    return asyncio.create_task(model.submit(work, timeout_seconds=600))
+    return asyncio.create_task(submit(model, work, timeout_seconds=600))
 
 
 def test_a_batch_has_sequences_of_one_model_and_each_request_the_rows_of_its_own() -> None:
@@ -152,7 +153,7 @@ def test_the_deadline_of_a_request_holds_while_its_model_loads() -> None:
             models.release()
             patient = models.submit(second, 1)
             with pytest.raises(DeadlineExceeded, match=r"after 2\.000 s .* and the model was loading"):
-                await second.submit([sequence(2)], timeout_seconds=2)
+                await submit(second, [sequence(2)], timeout_seconds=2)
             assert time.now == 2.0
             loaded.set()
             assert await patient == [1]

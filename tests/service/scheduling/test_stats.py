@@ -9,6 +9,7 @@ from packbert.service.scheduling.batcher import Batcher
 from packbert.service.scheduling.cores import Concurrency
 from packbert.service.scheduling.watchdog import BUSY_SECONDS, BusyShare, Watchdog
 from tests.service.fakes import FakeRunner, FakeTime, make_queue, play, sequence, settle
+from tests.service.scheduling.serving import submit
 
 
 def test_the_busy_share_approaches_what_runs_use_and_fades() -> None:
@@ -32,7 +33,7 @@ def test_a_run_on_all_cores_uses_all_sessions(texts: int, share: float) -> None:
         queue = make_queue(token_budget=100)
         batcher = Batcher(run=runner.run, queue=queue, clock=time.clock, watchdog=watchdog, concurrency=concurrency)
         serve = asyncio.create_task(batcher.serve())
-        work = [batcher.submit([sequence(n, 80)], timeout_seconds=1000.0) for n in range(texts)]
+        work = [submit(batcher, [sequence(n, 80)], timeout_seconds=1000.0) for n in range(texts)]
         await asyncio.gather(*work)
         assert watchdog.busy.at(time.now) == pytest.approx(share, abs=0.01)
         await asyncio.sleep(10 * BUSY_SECONDS)
