@@ -334,7 +334,9 @@ class NamedWeights:
 
     def has(self, part: str, kind: str = "weight") -> bool:
         if part == "mlm_dense" and self.knows("classifier_norm"):  # a classifier has this dense layer too
-            return self.has("mlm_decoder", "bias")
+            config = self._checkpoint.config
+            without_bias = config.get("decoder_bias") is False and "MaskedLM" in str(config.get("architectures"))
+            return without_bias or self.has("mlm_decoder", "bias")
         return self.knows(part) and self._name(part, kind, 0) in self._checkpoint.names
 
     def knows(self, part: str) -> bool:

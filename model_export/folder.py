@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from packbert.model_export.artifact.manifest import MANIFEST
@@ -37,9 +37,11 @@ def atomic_folder(artifact: Path) -> Iterator[Path]:
     folder = artifact.with_name(artifact.name + PARTIAL)
     created = [parent for parent in folder.parents if not parent.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder):
+        with _locked(folder):
             try:
+                if artifact.exists():
+                    written = "already holds an artifact, which another export has written meanwhile"
+                    raise ExportError(f"{artifact} {written}: name another folder, or remove it first")
                 for remains in folder.iterdir():  # of a killed export
                     shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
                 yield folder
@@ -59,15 +61,28 @@ def atomic_folder(artifact: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Locks the folder until the end of the block or of the process."""
-    handle = os.open(folder, os.O_RDONLY)
+def _locked(folder: Path) -> Iterator[None]:
+    """Makes the folder and locks it until the end of the block or of the process."""
+    while (handle := _open_locked(folder)) is None:
+        pass
     try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_locked(folder: Path) -> int | None:
+    """Its descriptor, which holds the lock; None where another export renames or removes the folder meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError), ExitStack() as opened:
+        handle = os.open(folder, os.O_RDONLY)
+        opened.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             solution = "wait until it is done, or name another folder"
             raise ExportError(f"another export is writing {folder}: {solution}") from None
-        yield
-    finally:
-        os.close(handle)
+        if os.path.samestat(os.fstat(handle), folder.stat()):
+            opened.pop_all()
+            return handle
+    return None

@@ -1,7 +1,7 @@
 """The files of sentence-transformers: modules, pooling, prompts, limits."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,14 @@ TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+OPTIONS = (  # of these settings: what sentence-transformers passes on when it loads the model, or for each text
+    *(f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")),
+    *("processing_kwargs", "query_length", "document_length"),
+)
+WITHOUT_EFFECT = {  # on an answer
+    *("attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage", "padding"),
+    *("return_tensors", "revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "use_safetensors"),
+}
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PACKAGE = "sentence_transformers."
 SWITCHES = {  # switch in old configs of Pooling -> mode, in the order that the modes are concatenated
@@ -142,7 +150,7 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
         if prompt := settings.get("default_prompt_name"):
             checkpoint.assumed["default_prompt_name"] = f"none: {prompt!r} of a CrossEncoder is not added to its texts"
-        return model
+        return replace(model, **_limits(_settings_file(folder / listed[0][0]))) if listed else model
     if sparse := splade_activation(folder, listed):
         limits = _limits(_settings_file(folder / listed[0][0]))
         return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
@@ -204,12 +212,26 @@ def _settings_file(folder: Path) -> Path:
 
 
 def _limits(path: Path) -> dict[str, Any]:
-    """The fields of SentenceModel that the config of module Transformer gives."""
+    """The fields of SentenceModel that the config of module Transformer gives. Raises ExportError for options of
+    loading or of tokenizing that change an answer."""
     config = optional_json(path)
+    for name, value in _stated({key: config.get(key) for key in OPTIONS}):
+        if name not in WITHOUT_EFFECT:
+            way_out = "write what it changes into config.json or the tokenizer's files, and remove it"
+            raise ExportError(f"{path} sets {name} to {value!r}, which is not applied here: {way_out}")
     limit = config.get("max_seq_length")
     if limit is not None and (not isinstance(limit, int) or limit < MIN_TOKENS):
         raise ExportError(f"{path} sets max_seq_length to {limit!r}; it must be an integer of at least {MIN_TOKENS}")
     return {"max_tokens": limit, "lowercase": config.get("do_lower_case") is True}
+
+
+def _stated(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values in nested options, by their innermost names."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _stated(value)
+        elif value is not None:
+            yield name, value
 
 
 def _pooling(model: SentenceModel, folder: Path) -> SentenceModel:

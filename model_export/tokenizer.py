@@ -166,6 +166,10 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
             if key != "strip_accents" and key not in settings and not getattr(normalizer, name):
                 reason = f"transformers assumes true if tokenizer_config.json has no {key}"
                 assumed[key] = f"false, as in tokenizer.json; {reason}"
+        strips = normalizer.strip_accents  # null: as lowercase
+        if "strip_accents" not in settings and strips not in (None, normalizer.lowercase):
+            reason = f"transformers assumes {str(normalizer.lowercase).lower()} without it in tokenizer_config.json"
+            assumed["strip_accents"] = f"{str(strips).lower()}, as in tokenizer.json; {reason}"
     if isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
 

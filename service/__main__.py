@@ -33,6 +33,17 @@ class Stopped(BaseException):
 def main(words: Sequence[str] = ()) -> int:
     """The exit code: 2 where the settings, the model or the device cannot be used, 1 where the port is taken or the hub
     does not answer: that may pass."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first process of a container would ignore it
+        signal.signal(number, _stop)
+    try:
+        return _start(words)
+    except Stopped as stopped:
+        print("packbert serve: stopped before it served; nothing half is left", file=sys.stderr)
+        return stopped.code
+
+
+def _start(words: Sequence[str]) -> int:
+    """As `main`. Raises Stopped."""
     given = variables_of(words)
     set_variables(given)
     try:
@@ -52,9 +63,8 @@ def main(words: Sequence[str] = ()) -> int:
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)
         return 2
-    except Stopped as stopped:
-        print("packbert serve: stopped before the model was exported; nothing half is left", file=sys.stderr)
-        return stopped.code
+    if settings.can_swap:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end it
     for choice in choices:
         _warn_of_device(choice)
     try:
@@ -75,14 +85,9 @@ def _warn_of_device(choice: ArtifactChoice) -> None:
 
 
 def _prepare(settings: Settings, device: str) -> tuple[Path, Cache]:
-    """As `prepare_model`; a signal raises Stopped."""
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with answer_probes(settings):
-            return prepare_model(settings, device)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """As `prepare_model`."""
+    with answer_probes(settings):
+        return prepare_model(settings, device)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a handler

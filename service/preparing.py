@@ -10,7 +10,7 @@ from packbert.service.address import ListenError, bind_address
 from packbert.service.settings import Settings
 
 AFTER_SECONDS = 0.5  # an artifact that is there is found sooner: no server is started for it
-CLIENT_SECONDS = 5  # for a request; they are answered one after another
+CLIENT_SECONDS = 5  # in which a client sends something more of its request
 RETRY_SECONDS = 10
 ALIVE = ("/health", "/v2/health/live", "/v2")
 
@@ -42,7 +42,7 @@ def answer_probes(settings: Settings) -> Iterator[None]:
 def _serve(settings: Settings, last: LastMessage, ended: threading.Event) -> None:
     if ended.wait(AFTER_SECONDS):
         return
-    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
         timeout = CLIENT_SECONDS
@@ -77,7 +77,8 @@ def _serve(settings: Settings, last: LastMessage, ended: threading.Event) -> Non
         except ListenError:
             return  # taken since the first look: the service itself says so when it listens
         for listener in listeners:
-            server = HTTPServer(listener.getsockname()[:2], Handler, bind_and_activate=False)
+            server = ThreadingHTTPServer(listener.getsockname()[:2], Handler, bind_and_activate=False)
+            server.block_on_close = False  # a slow client holds its thread alone
             server.socket.close()
             server.socket = stack.enter_context(listener)
             server.server_activate()

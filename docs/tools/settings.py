@@ -16,7 +16,7 @@ COMPOSE = ROOT / "docker-compose.yml"
 BEGIN, END = "  # settings: written by `make pages`; without a value: the shell's, if it has one\n", "  # /settings\n"
 CHART_SCHEMA = ROOT / "deploy" / "helm" / "packbert" / "values.schema.json"
 COLUMNS = ("variable", "default", "allowed", "what it sets")
-NOT_PASSED = ("artifact", "model", "precision", "cache", "host", "port")  # the container has its own
+NOT_PASSED = ("artifact", "model", "models", "precision", "cache", "host", "port")  # the container has its own
 # The chart has values for these, and takes no key in clear text.
 OF_CHART = {"device", "api_processes", "admin_port", "linger_seconds", "drain_seconds", "api_key", "api_key_file"}
 

@@ -120,9 +120,7 @@ class InfoResponse(BaseModel):
     mask_token: str | None = Field(None, description="null while the model is loading")
     precision: str = Field("", examples=["int8"])
     device: str = Field("", description="the device that the artifact was exported for")
-    execution_provider: str | None = Field(
-        None, description="of ONNX Runtime, or OpenVINO; null while the model is loading"
-    )
+    execution_provider: str | None = Field(None, description="CPU, CUDA or OpenVINO; null while the model is loading")
     cuda_attention: Literal["packed", "plain"] | None = Field(
         None, description="attention on the GPU: in one operator, or in standard operators; null on the CPU"
     )

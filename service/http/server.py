@@ -68,6 +68,7 @@ class Server(uvicorn.Server):
         self._sockets: list[socket.socket] = []
         self._acceptor: Acceptor | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
 
     def serve(self, sockets: list[socket.socket] | None = None) -> Coroutine[Any, Any, None]:
         """Serves on bound sockets, the first of which has the port of the log; uvicorn itself listens on none."""
@@ -147,7 +148,9 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._begin_to_leave)
 
     def _reload(self, models: ServedModel) -> None:
-        self._reloading = asyncio.create_task(models.reload())
+        reloading = asyncio.create_task(models.reload())
+        self._reloading.add(reloading)  # the loop keeps no task alive, and one that is collected has swapped half
+        reloading.add_done_callback(self._reloading.discard)
 
     def fail(self) -> None:
         """Ends the server, with an exit code of 1."""

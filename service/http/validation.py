@@ -133,7 +133,7 @@ def _meant_by(schema: type[BaseModel], path: Path) -> str:
     """The field that the unknown one at `path` probably means; empty where none is like it."""
     name, model = str(path[-1]), _model_at(schema, path[:-1])
     known = list(model.model_fields) if model else []
-    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], known, n=1)
     if name.lower() in TEXT_NAMES:
         near = near or [field for field in TEXT_FIELDS if field in known][:1]
     return near[0] if near else ""

@@ -300,10 +300,11 @@ class Batcher:
     ) -> None:
         seconds, tokens, waited = ended - began, batch.tokens, began - min([request.arrived for request, _ in jobs])
         cost, full = tokens * self.model.scale, min(self.queue.token_budget, self.model.budget)
-        if cost * 2 >= full:  # the rate of a small batch is not that of a full one
-            beside = 1 if all_cores else self.concurrency.side_by_side
-            rate = self.queue.tokens_per_second
+        rate, beside = self.queue.tokens_per_second, 1 if all_cores else self.concurrency.side_by_side
+        if cost * 2 >= full:
             self.queue.tokens_per_second = average_rate(rate, tokens=beside * cost, seconds=seconds)
+        elif 0 < rate * seconds < beside * cost:  # in a small batch, the rate of full ones is higher still
+            self.queue.tokens_per_second = beside * cost / seconds
         self.report(
             BatchReport(
                 sequences=len(jobs),

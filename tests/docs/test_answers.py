@@ -78,7 +78,7 @@ def test_compose_passes_every_setting_but_those_of_the_container() -> None:
     text = COMPOSE.read_text("utf-8")
     assert rewrite_compose(text) == text, "run `make docs`"
     passed = re.findall(r"^  (BERT_[A-Z_]+):$", text, re.MULTILINE)
-    own = {"artifact", "model", "precision", "cache", "host", "port"}
+    own = {"artifact", "model", "models", "precision", "cache", "host", "port"}
     assert sorted(passed) == sorted(f"BERT_{name.upper()}" for name in Settings.model_fields if name not in own)
 
 

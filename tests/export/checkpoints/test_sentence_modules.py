@@ -216,6 +216,27 @@ def test_do_lower_case_lowers_a_text_for_a_tokenizer_that_does_not(tmp_path: Pat
     assert written.count('"Lowercase"') == count
 
 
+@pytest.mark.parametrize("of_classifier", [False, True])
+def test_options_of_loading_that_change_an_answer_are_refused_by_name(tmp_path: Path, of_classifier: bool) -> None:
+    folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")
+    if of_classifier:
+        write(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    for options, named in (
+        ({"tokenizer_args": {"do_lower_case": False}}, "do_lower_case to False"),
+        ({"processor_kwargs": {"model_max_length": 8}}, "model_max_length to 8"),
+        ({"config_args": {"local_attention": 2}}, "local_attention to 2"),
+        ({"processing_kwargs": {"text": {"add_special_tokens": False}}}, "add_special_tokens to False"),
+        ({"query_length": 6}, "query_length to 6"),
+    ):
+        write(folder / "sentence_bert_config.json", options)
+        with pytest.raises(ExportError, match=rf"sentence_bert_config\.json sets {named}, which is not applied here"):
+            read(folder)
+    kept = {"model_args": {"attn_implementation": "sdpa"}, "tokenizer_args": None, "config_args": {}}
+    write(folder / "sentence_bert_config.json", kept | {"max_seq_length": 17, "do_lower_case": True})
+    found = read(folder)
+    assert (found.max_tokens, found.lowercase) == (17, True)  # a CrossEncoder's too
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
 def test_the_limit_is_read_under_the_names_of_all_versions(tmp_path: Path, family: str) -> None:
     folder = sentence_transformers.checkpoint("mean", tmp_path / "checkpoint")

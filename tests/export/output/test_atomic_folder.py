@@ -1,5 +1,6 @@
 """An artifact's folder is written completely or not at all."""
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -32,6 +33,35 @@ def test_of_two_exports_to_one_folder_the_second_is_refused(tmp_path: Path) -> N
         with pytest.raises(ExportError, match="another export is writing"):
             export(GOLDEN / "bert", tmp_path / "artifact")
     assert (tmp_path / "artifact" / "cpu" / MANIFEST).read_text("utf-8") == "first"
+
+
+def test_an_export_that_checked_before_another_one_ended_is_refused_before_it_computes(tmp_path: Path) -> None:
+    artifact = tmp_path / "artifact" / "cpu"
+    with atomic_folder(artifact) as folder:
+        (folder / MANIFEST).write_text("first", "utf-8")
+    with pytest.raises(ExportError, match="which another export has written meanwhile"), atomic_folder(artifact):
+        raise AssertionError("the block ran")
+    assert [entry.name for entry in (tmp_path / "artifact").iterdir()] == ["cpu"]
+
+
+def test_the_lock_is_that_of_the_folder_which_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another export removes its folder between the two steps of the lock."""
+    artifact, lock = tmp_path / "artifact" / "cpu", fcntl.flock
+    steps: list[int] = []
+
+    def flock(handle: int, how: int) -> None:
+        if not steps:
+            artifact.with_name("cpu.partial").rmdir()
+        steps.append(how)
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with atomic_folder(artifact) as folder:
+        with pytest.raises(ExportError, match="another export is writing"), atomic_folder(artifact):
+            raise AssertionError("the block ran")
+        (folder / MANIFEST).write_text("ours", "utf-8")
+    assert (artifact / MANIFEST).read_text("utf-8") == "ours"
+    assert len(steps) == 3
 
 
 def test_an_artifact_written_meanwhile_is_not_changed(tmp_path: Path) -> None:

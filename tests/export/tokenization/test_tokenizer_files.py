@@ -62,10 +62,11 @@ def test_a_prefix_space_is_added_if_tokenizer_config_sets_it(tmp_path: Path) -> 
 
 def test_a_normalizer_of_tokenizer_json_without_a_setting_is_kept_and_reported(tmp_path: Path) -> None:
     tokenizer = read(tmp_path / "checkpoint", "bert-labels").tokenizer
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, handle_chinese_chars=False)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, handle_chinese_chars=False, strip_accents=True)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
     silent = read_tokenizer(tmp_path, {}, FAMILIES["bert"], size=10**6, positions=144)
     assert "The" not in silent.tokenizer.encode("the").tokens
+    assert silent.assumed.pop("strip_accents").startswith("true, as in tokenizer.json; transformers assumes false")
     assert set(silent.assumed) == {"do_lower_case", "tokenize_chinese_chars"}
     assert all(reason.startswith("false, as in tokenizer.json") for reason in silent.assumed.values())
 

@@ -18,7 +18,7 @@ from packbert.service.tasks.fill_mask import FillMaskRequest
 @pytest.mark.parametrize("field", ["inputs", "targets"])
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 def test_a_list_of_many_invalid_items_gives_few_errors(task: Any, field: str, item: str) -> None:
-    if task.name in ("embeddings", "embed", "embed_all", "embed_sparse"):
+    if task.name in ("embeddings", "embed", "embed_all", "embed_sparse", "root"):
         item = "{}"  # numbers and lists of numbers are token ids there
     body = (
         f'{{"{"input" if field == "inputs" and task.name == "embeddings" else field}": [{", ".join([item] * 1000)}]}}'
@@ -109,6 +109,6 @@ def test_the_example_of_each_route_is_a_body_that_it_accepts(task: Any) -> None:
 def test_a_null_of_a_field_with_a_default_is_not_set() -> None:
     plain = parse(schemas.EmbedRequest, b'{"inputs": ["a"]}')
     assert parse(schemas.EmbedRequest, b'{"inputs": ["a"], "truncation_direction": null, "pieces": null}') == plain
-    for body in (b'{"inputs": null}', b'{"inputs": "a", "truncation_direction": null, "pieces": 1}'):
-        with pytest.raises(Invalid, match=r"inputs|pieces: Input should be a valid boolean"):
+    for body in (b"null", b'{"inputs": null}', b'{"inputs": "a", "truncation_direction": null, "pieces": 1}'):
+        with pytest.raises(Invalid, match=r"body|inputs|pieces: Input should be a valid boolean"):
             parse(schemas.EmbedRequest, body)

@@ -80,7 +80,7 @@ def test_the_export_ends_with_the_service_and_leaves_nothing(number: int, code: 
     with locked(lock):  # the export, which has it too, is gone
         assert artifacts_in(cache) == []
     if number != signal.SIGKILL:
-        assert "packbert serve: stopped before the model was exported; nothing half is left" in log
+        assert "packbert serve: stopped before it served; nothing half is left" in log
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_a_service_that_exports_its_model_is_alive_and_not_ready(tmp_path: Path)
     process = start(command, **variables)
     try:
         exporter = stop_exporter(process)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        with ExitStack() as stack, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
             assert wait_for(client, "/health", 200).json() == {"status": "ok"}
             ready = client.get("/ready")
             assert (ready.status_code, ready.headers["retry-after"]) == (Unavailable.status, str(RETRY_SECONDS))
@@ -55,6 +56,9 @@ def test_a_service_that_exports_its_model_is_alive_and_not_ready(tmp_path: Path)
             assert (refused.status_code, refused.json()["code"]) == (Unavailable.status, "loading")
             metrics = client.get("/metrics")
             assert (metrics.status_code, metrics.text) == (200, "")
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(b"GET /x")  # and no more, until the end
+            assert client.get("/health").status_code == 200
             os.kill(exporter, signal.SIGCONT)
             wait_for(client, "/ready", 200)
             assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200

@@ -311,6 +311,17 @@ def test_the_rate_is_measured_on_full_batches() -> None:
     play(story)
 
 
+def test_a_small_batch_raises_a_rate_that_was_measured_too_low() -> None:
+    """Else a request that the low rate refuses would never run, and the rate never change."""
+
+    async def story(time: FakeTime) -> None:
+        async with serving(FakeRunner(seconds_per_token=0.1), time, make_queue(tokens_per_second=0.5)) as batcher:
+            await ask(batcher, 1, length=2)
+            assert batcher.queue.tokens_per_second == pytest.approx(10.0, rel=0.01)
+
+    play(story)
+
+
 @pytest.mark.parametrize(("texts", "rate"), [(1, 10.0), (2, 20.0)], ids=["one on all cores", "two side by side"])
 def test_the_rate_is_that_of_all_cores_together(texts: int, rate: float) -> None:
     async def story(time: FakeTime) -> None:

@@ -127,7 +127,7 @@ def test_words_of_a_text_that_is_cut_are_those_of_its_tokens(exported: Callable[
         ({"layers": [1], "pooling": "pooler"}, Invalid, "pooling pooler reads the last layer alone; with layers, send"),
         ({"layers": [1], "words": True}, Invalid, 'words are shown beside vectors of tokens: send "pooling": "none"'),
         ({"layers": [1], "layer_pooling": [0.5, 0.5]}, Invalid, "layer_pooling has 2 weights for 1 layers"),
-        ({"layers": [1], "layer_pooling": [1e300]}, Invalid, "has the weight 1e+300: send numbers from -1,000,000"),
+        ({"layers": [1], "layer_pooling": [1e300]}, Invalid, "has the weight 1e.300: send numbers from -1,000,000"),
         ({"layers": [1], "layer_pooling": [float("nan")]}, Invalid, "layer_pooling has the weight nan"),
         ({"layer_pooling": "sum"}, Invalid, "layer_pooling joins layers: send layers too"),
         ({"layers": [0, 1], "dimensions": 65}, Invalid, "dimensions is 65; this model has 32"),
