@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from packbert.service import __main__ as service
 from packbert.service.flags import GROUPS, in_flags, variables_of
 from packbert.service.settings import Settings
 from tests.paths import ROOT
@@ -29,18 +28,17 @@ def packbert(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_before_anything_is_read_ends_the_start(
-    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_before_anything_is_read_ends_the_start(number: int, code: int) -> None:
     """Also as the first process of a container, which has no default action."""
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(service, "_start", lambda _: signal.raise_signal(number))
-    try:
-        assert service.main() == code
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-    assert capsys.readouterr().err == "packbert serve: stopped before it served; nothing half is left\n"
+    program = (
+        "import signal, sys; from packbert.service import __main__ as service; "
+        f"service._start = lambda words: signal.raise_signal({int(number)}); sys.exit(service.main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        code,
+        "packbert serve: stopped before it served; nothing half is left\n",
+    )
 
 
 def test_a_flag_sets_the_variable_of_its_setting() -> None:
