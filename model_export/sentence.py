@@ -150,9 +150,9 @@ def sentence_model(checkpoint: Checkpoint, width: int, *, without_modules: bool 
     if not listed or settings.get("model_type") == "CrossEncoder":  # a classifier's folder: /predict
         if prompt := settings.get("default_prompt_name"):
             checkpoint.assumed["default_prompt_name"] = f"none: {prompt!r} of a CrossEncoder is not added to its texts"
-        return replace(model, **_limits(_settings_file(folder / listed[0][0]))) if listed else model
+        return replace(model, **_limits(folder / listed[0][0])) if listed else model
     if sparse := splade_activation(folder, listed):
-        limits = _limits(_settings_file(folder / listed[0][0]))
+        limits = _limits(folder / listed[0][0])
         return replace(model, sparse=sparse, **limits, **_prompts(settings, folder / SENTENCE_SETTINGS))
     if any(kind == PYLATE for _, kind in listed):
         return replace(model, **_prompts(settings, folder / SENTENCE_SETTINGS))
@@ -195,13 +195,12 @@ def _read(model: SentenceModel, folder: Path, path: str, kind: str, *, first: bo
 
 
 def _transformer(model: SentenceModel, folder: Path) -> SentenceModel:
-    path = _settings_file(folder)
-    config = optional_json(path)
+    config = optional_json(_settings_file(folder))
     expected = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise _NotComputed(f"has {key} {config[key]!r}, and only {value!r} is computed")
-    return replace(model, **_limits(path))
+    return replace(model, **_limits(folder))
 
 
 def _settings_file(folder: Path) -> Path:
@@ -211,9 +210,10 @@ def _settings_file(folder: Path) -> Path:
     )
 
 
-def _limits(path: Path) -> dict[str, Any]:
-    """The fields of SentenceModel that the config of module Transformer gives. Raises ExportError for options of
-    loading or of tokenizing that change an answer."""
+def _limits(folder: Path) -> dict[str, Any]:
+    """The fields of SentenceModel that the settings of module Transformer in `folder` give. Raises ExportError for
+    options of loading or of tokenizing that change an answer."""
+    path = _settings_file(folder)
     config = optional_json(path)
     for name, value in _stated({key: config.get(key) for key in OPTIONS}):
         if name not in WITHOUT_EFFECT:

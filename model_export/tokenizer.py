@@ -162,14 +162,12 @@ def _apply_tokenizer_config(tokenizer: Tokenizer, settings: Mapping[str, Any], a
     normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
     if isinstance(normalizer, normalizers.BertNormalizer):
         for key, name in NORMALIZER.items():
-            setattr(normalizer, name, settings.get(key, getattr(normalizer, name)))
-            if key != "strip_accents" and key not in settings and not getattr(normalizer, name):
-                reason = f"transformers assumes true if tokenizer_config.json has no {key}"
-                assumed[key] = f"false, as in tokenizer.json; {reason}"
-        strips = normalizer.strip_accents  # null: as lowercase
-        if "strip_accents" not in settings and strips not in (None, normalizer.lowercase):
-            reason = f"transformers assumes {str(normalizer.lowercase).lower()} without it in tokenizer_config.json"
-            assumed["strip_accents"] = f"{str(strips).lower()}, as in tokenizer.json; {reason}"
+            found = settings.get(key, getattr(normalizer, name))
+            setattr(normalizer, name, found)
+            usual = normalizer.lowercase if key == "strip_accents" else True  # null strips where it lowercases
+            if key not in settings and found not in (None, usual):
+                reason = f"transformers assumes {str(usual).lower()} if tokenizer_config.json has no {key}"
+                assumed[key] = f"{str(found).lower()}, as in tokenizer.json; {reason}"
     if isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = settings.get("add_prefix_space", splitter.add_prefix_space)
 

@@ -53,6 +53,8 @@ def _start(words: Sequence[str]) -> int:
         if settings.admin_port:
             check_address(settings.host, settings.admin_port, "BERT_ADMIN_PORT")
         configure_logging(settings)
+        if settings.can_swap:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end this one
         named = named_models(settings)
         one_each = [settings.of_model(name, one.model) for name, one in named.items()] or [settings]
         choices = [find_artifact(one, _prepare) for one in one_each]
@@ -63,8 +65,6 @@ def _start(words: Sequence[str]) -> int:
     except (SettingsError, ManifestError, DeviceError, ModelError) as error:
         _report(error, given)
         return 2
-    if settings.can_swap:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a process serves: it would end it
     for choice in choices:
         _warn_of_device(choice)
     try:

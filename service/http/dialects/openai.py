@@ -160,7 +160,8 @@ def agreed(request: Body, *names: str) -> Any:
 
     Raises Invalid where two differ.
     """
-    stated = {name: value for name in names if (value := getattr(request, name)) is not None}
+    given = [name for name in names if name in request.model_fields_set]  # one has a default
+    stated = {name: value for name in given if (value := getattr(request, name)) is not None}
     if len({*stated.values()}) > 1:
         both = " and ".join(f"{name} is {str(value).lower()}" for name, value in stated.items())
         raise Invalid(f"{both}, which mean the same: send one of them", code=names[0])
@@ -173,10 +174,8 @@ def truncation_fields(tasks: Tasks, request: VllmFields, *more: str) -> dict[str
     Raises Invalid for another limit than the model's, and as `agreed`.
     """
     fields = {"truncate": agreed(request, "truncate", *more)}
-    if request.truncation_side is not None:
-        stated = "truncation_direction" in request.model_fields_set
-        sides = ("truncation_side", "truncation_direction") if stated else ("truncation_side",)
-        fields["truncation_direction"] = agreed(request, *sides)
+    if (side := agreed(request, "truncation_side", "truncation_direction")) is not None:
+        fields["truncation_direction"] = side
     if (limit := request.truncate_prompt_tokens) is not None:
         most = tasks.manifest.max_tokens
         if limit != -1 and limit < most:
